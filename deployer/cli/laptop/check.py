@@ -32,7 +32,7 @@ def add_parsers(subparsers: Any) -> None:
     common.add_launch(command)
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help="treat this rule as a warning")
     command.add_argument("--no-cache", action="store_true", help="do not read or write the cache of file facts")
-    command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). The rules are in docs/rules.md."
+    command.epilog = "Exit: 0 RUN or WARN, 3 REFUSE, 8 UNKNOWN (facts missing). `deployer explain` lists the rules."
 
 
 def run(args: argparse.Namespace) -> int:

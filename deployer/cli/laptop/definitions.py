@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.site import common
 from deployer.connected.build import init as initialising
 from deployer.connected.build.definition import load, schema
 from deployer.connected.build.lint.lint import lint
@@ -74,8 +75,12 @@ def _lint(args: argparse.Namespace) -> int:
             print("its layers were not checked: the image is not built, or no Docker engine answers", file=sys.stderr)
         if not linted.findings:
             print("nothing found")
+        elif not failed:
+            print(common.more(list(dict.fromkeys(item.code for item in linted.findings))))
     if failed:
-        raise Refused(f"{len(failed)} error{'s' * (len(failed) > 1)} found", "docs/lint.md has a section for each code")
+        codes = ", ".join(dict.fromkeys(item.code for item in failed))
+        hint = "correct them, or ignore a rule: --accept CODE"
+        raise Refused(f"{len(failed)} error{'s' * (len(failed) > 1)} found: {codes}", hint)
     return 0
 
 

@@ -11,7 +11,7 @@ import sys
 from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer import __version__
-from deployer.contract.dialogue import ANSWERS
+from deployer.contract.dialogue import ANSWERS, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 from deployer.contract.guess import guess
 from deployer.contract.text import printable
@@ -27,7 +27,17 @@ _GAP = 2
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with errors of ours: one line, a hint, exit code 2."""
+    """An argument parser with errors of ours: one line, a hint, exit code 2.
+
+    Attributes:
+        example: a command line that ``--help`` shows last; may be empty.
+    """
+
+    example = ""
+
+    def format_help(self) -> str:
+        shown = "\nexample:\n  %s\n" % self.example if self.example else ""
+        return super().format_help() + shown
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, "see: %s --help" % self.prog)
@@ -88,11 +98,13 @@ class Command(NamedTuple):
         name: the command.
         module: the module of ``deployer.cli`` that registers it.
         summary: one line.
+        example: a command line that its ``--help`` shows.
     """
 
     name: str
     module: str
     summary: str
+    example: str = ""
 
 
 class _NoParser:
@@ -140,6 +152,7 @@ class Front(Parser):
         )
         self.add_argument("--version", action="version", version=__version__, help="show the version and exit")
         self.text, self.groups, self.internal, self.elsewhere = text, groups, internal, elsewhere
+        self.set_defaults(front=self)
         self.table = {command.name: command for _, commands in groups for command in commands}
         self._sub: Any = self.add_subparsers(
             dest="command", help=argparse.SUPPRESS, parser_class=Parser, prog=prog, action=_WantedOnly
@@ -157,6 +170,17 @@ class Front(Parser):
         if command:
             parser = self._sub.choices[wanted]
             parser.description = parser.description or command.summary
+            parser.example = command.example
+
+    def command_parsers(self) -> List[Parser]:
+        """Return the parsers of all commands that ``--help`` lists, in its order."""
+        found = []
+        for name in self.table:
+            # Each in a parser of its own, since modules register more than one command each.
+            front = Front(self.prog, self.text, self.groups)
+            front.add_wanted([name])
+            found.append(front._sub.choices[name])
+        return found
 
     def format_help(self) -> str:
         width = max(map(len, self.table))
@@ -225,11 +249,14 @@ def warn(warnings: Iterable[str]) -> None:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> List[str]:
     """Return the lines of a table; columns named in ``right`` are aligned right.
 
-    If the table is wider than the terminal, the last column is moved to a line of its own.
+    If the table is wider than the terminal, the last column is moved to a line of its own; if that is not enough, each
+    cell is.
     """
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    apart = sum(widths) + _GAP * (len(head) - 1) > columns()
-    fitted = len(head) - apart
+    whole = sum(widths) + _GAP * (len(head) - 1)
+    if whole - widths[-1] - _GAP > columns():
+        return _records(head, rows)
+    fitted = len(head) - (whole > columns())
     lines = []
     for row in [head, *rows]:
         cells = [
@@ -237,7 +264,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[st
             for name, cell, width in list(zip(head, row, widths))[:fitted]
         ]
         lines.append((" " * _GAP).join(cells).rstrip())
-        lines += ["    " + cell for cell in row[fitted:]]
+        lines += ["    " + cell for cell in row[fitted:] if cell]
+    return lines
+
+
+def _records(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
+    """Return the lines of a table that is too wide: a line per cell."""
+    lines = []
+    for row in rows:
+        lines.append(wrapped(row[0]))
+        lines += [wrapped("%s: %s" % (name, cell), "    ", "      ") for name, cell in zip(head[1:], row[1:]) if cell]
     return lines
 
 
@@ -282,6 +318,13 @@ def shortened(text: str, room: int) -> str:
     return text[:head] + "..." + text[len(text) - (room - 3 - head) :]
 
 
+def shortened_end(text: str, room: int) -> str:
+    """Return a text in at most ``room`` columns; ``...`` replaces its last words if necessary."""
+    if len(text) <= room:
+        return text
+    return text[: room - 3].rpartition(" ")[0] + "..."
+
+
 def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]] = None) -> None:
     """Print what a verdict means and its reasons: each finding once, and each remedy once, after its findings.
 
@@ -294,6 +337,17 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
             accepted = " (accepted)" if finding.code in checked.accepted else ""
             print("%s%s" % (finding, accepted), file=stream or sys.stdout)
         print("  remedy: %s" % remedy, file=stream or sys.stdout)
+    if checked.findings:
+        codes = dict.fromkeys(finding.code for finding in checked.against or checked.findings)
+        print(more(list(codes)), file=stream or sys.stdout)
+
+
+def more(codes: Sequence[str], prog: str = "") -> str:
+    """Return the line that names the command which explains codes; ``prog`` is the program's name."""
+    ours = prog or os.path.basename(sys.argv[0])
+    at_laptop = os.environ.get(TERMINAL) == "1" or not ours.endswith(".pyz")
+    words = "deployer" if at_laptop else "python3 " + ours
+    return "more: %s explain %s%s" % (words, codes[0], ", or another of these codes" if len(codes) > 1 else "")
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:
@@ -333,6 +387,12 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
             logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
         for line in error.lines():
             print(line, file=sys.stderr)
+        if isinstance(parser, Front) and not (argv and argv[0] in parser.internal):
+            from deployer.cli.site.explain import topic
+
+            print(
+                more([topic(" ".join([error.message, *error.details]), error.exit_code)], parser.prog), file=sys.stderr
+            )
         _debug()
         return error.exit_code
     except Exception as error:  # a defect of ours: still one line, and what is needed to fix it

@@ -255,6 +255,7 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
+    from deployer.site.jobs import result as results
     from deployer.site.run import run
     from deployer.site.run.submission import SubmissionOptions
 
@@ -285,6 +286,9 @@ def _run(args: argparse.Namespace) -> int:
     folder = run.prepare(store, request)
     for line in run.warnings(folder):
         _tell(line)
+    known = results.launch(folder).checked
+    if known and known.findings:
+        _tell(common.more([each.code for each in known.against or known.findings]))
     if args.dry_run:
         if args.json:
             _print_json({"folder": folder, "script": os.path.join(folder, "job.sh")})
@@ -547,9 +551,13 @@ def _result(args: argparse.Namespace) -> int:
         setup=args.setup,
     )
     verdict = result.write_result(args.folder, outcome)
+    codes = []
     for found in result.findings(args.folder):
         if found.severity == ERROR and found.code != "job.unfinished":
             sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
+            codes.append(found.code)
+    if codes:
+        sys.stderr.write("deployer: %s\n" % common.more(codes))
     return verdict.exit_code
 
 

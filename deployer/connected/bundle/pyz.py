@@ -12,6 +12,7 @@ from pathlib import Path
 import deployer
 from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError
+from deployer.system import documents
 
 #: The parts of the package that a site needs. The others import libraries that a site does not have.
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
@@ -45,12 +46,13 @@ MAX_SIZE = 1_900_000
 def make_pyz() -> bytes:
     """Return the bytes of deployer.pyz. Raises DeployerError if it is too large or a library is incomplete."""
     package = Path(deployer.__file__).parent
-    sources = {"__main__.py": (package / _MAIN).read_bytes()}
+    sources: dict[str, bytes] = {"__main__.py": (package / _MAIN).read_bytes()}
     for part in _PARTS:
         root = package / part
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
             if path != package / _MAIN:
                 sources["deployer/" + path.relative_to(package).as_posix()] = path.read_bytes()
+    sources["deployer/" + documents.PACKED] = documents.packed()
     for name in _VENDORED:
         sources.update(_distribution(name))
     head = first_bytes.joined({path: sources[path] for path in _OF_RANKS})

@@ -33,10 +33,11 @@ def store(tmp_path, monkeypatch):
 
 
 def says(capsys, words, code):
-    """Return what a command says on stderr; it must be one line and at most a hint, with this exit code."""
+    """Return what a command says on stderr: one line, at most a hint, and the command that explains it."""
     assert main.main(list(words)) == code, words
     text = capsys.readouterr().err
     lines = text.splitlines()
+    assert lines.pop().startswith("more: python3 deployer.pyz explain ")
     assert lines[0].startswith("deployer: error: ")
     assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("hint: "))
     assert "unexpected" not in text

@@ -228,7 +228,11 @@ def test_unknown_words_are_explained(
     words: list[str], error: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert site.main(words) == 2
-    assert capsys.readouterr().err.splitlines() == [f"deployer: error: {error}", f"hint: {hint}"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"deployer: error: {error}",
+        f"hint: {hint}",
+        "more: python3 deployer.pyz explain 2",
+    ]
 
 
 def test_the_options_of_the_sites_commands_are_shown_and_checked_on_the_laptop(
@@ -259,6 +263,7 @@ def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.Cap
         "  remedy: capture it",
         "warning fabric.tcp: c: it is slow",
         "  remedy: accept it",
+        "more: deployer explain facts.mpi",
     ]
     common.show(judged([first._replace(code="facts.plan")]))
     assert capsys.readouterr().out.startswith("  not enough facts for a plan; without one, no job can run\n")

@@ -108,9 +108,10 @@ def broken(found, rung, code, *words):
     assert [name for name in steps if steps[name] == climb.BROKEN] == [rung]
     assert list(steps) == names[: names.index(rung) + 1]
     assert got == code
-    first, second = err.splitlines()
+    first, second, third = err.splitlines()
     assert first.startswith("deployer: error: %s: " % rung)
     assert second.startswith("hint: ")
+    assert third.startswith("more: python3 deployer.pyz explain ")
     for word in words:
         assert word in err
 

@@ -1,0 +1,82 @@
+"""The commands of a command line with their arguments, read from its parsers: for completion and man pages."""
+
+import argparse
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from deployer.cli.site.common import Front, Parser
+
+
+class Argument(NamedTuple):
+    """An option, or a positional argument.
+
+    Attributes:
+        names: ``-o``, ``--output``; empty for a positional argument.
+        value: the name of its value; empty if it has none.
+        words: the values that it can have, if they are known.
+        text: its help, in one line.
+        required: it cannot be left out.
+    """
+
+    names: tuple[str, ...]
+    value: str
+    words: tuple[str, ...]
+    text: str
+    required: bool
+
+
+class Described(NamedTuple):
+    """A command.
+
+    Attributes:
+        words: its name, or the names of a command and its subcommand.
+        summary: one line.
+        usage: its synopsis.
+        example: a command line; may be empty.
+        arguments: options and positional arguments, without subcommands.
+        subcommands: the names of its subcommands.
+    """
+
+    words: tuple[str, ...]
+    summary: str
+    usage: str
+    example: str
+    arguments: tuple[Argument, ...]
+    subcommands: tuple[str, ...]
+
+
+def commands(front: Front) -> list[Described]:
+    """Return all commands that ``--help`` lists, each followed by its subcommands."""
+    summaries = {command.name: command.summary for command in front.table.values()}
+    found: list[Described] = []
+    for name, parser in zip(front.table, front.command_parsers(), strict=True):
+        found += _described((name,), summaries[name], parser)
+    return found
+
+
+def _described(words: tuple[str, ...], summary: str, parser: argparse.ArgumentParser) -> Iterator[Described]:
+    subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    names = tuple(str(name) for action in subs for name in action.choices)
+    formatter = parser._get_formatter()
+    arguments = tuple(
+        _argument(action, formatter)
+        for action in parser._actions
+        if action not in subs and action.help != argparse.SUPPRESS
+    )
+    usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
+    yield Described(words, summary, usage, parser.example if isinstance(parser, Parser) else "", arguments, names)
+    for action in subs:
+        helps = {each.dest: each.help or "" for each in action._choices_actions}
+        for name, child in action.choices.items():
+            yield from _described((*words, str(name)), helps.get(str(name), child.description or ""), child)
+
+
+def _argument(action: argparse.Action, formatter: argparse.HelpFormatter) -> Argument:
+    more = getattr(action, "words", tuple)  # a function: words that are known, but not the only ones possible
+    words = tuple(map(str, action.choices or more()))
+    value = ""
+    if action.nargs != 0:
+        value = str(action.metavar or (action.dest if not action.option_strings else action.dest.upper()))
+    text = " ".join(formatter._expand_help(action).split()) if action.help else ""
+    required = action.required if action.option_strings else action.nargs not in ("?", "*")
+    return Argument(tuple(action.option_strings), value, words, text, required)

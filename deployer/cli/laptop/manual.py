@@ -1,0 +1,71 @@
+"""Man pages of both command lines, made from their parsers. Used by scripts/man."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from deployer import __version__
+from deployer.cli.laptop import main as laptop
+from deployer.cli.laptop.command_tree import Described, commands
+from deployer.cli.site import main as site
+from deployer.cli.site.common import Front
+from deployer.contract import pages
+from deployer.system import documents
+
+
+def main(folder: Path) -> None:
+    """Write the man pages to a folder: one per command line, and one per command of the laptop."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for front in (laptop.front(), site.front()):
+        found = commands(front)
+        (folder / f"{front.prog}.1").write_text("\n".join(_overview(front, found)) + "\n")
+        for each in found:
+            name = "-".join([front.prog, *each.words])
+            (folder / f"{name}.1").write_text("\n".join(_page(name, front.prog, each)) + "\n")
+
+
+def _overview(front: Front, found: list[Described]) -> Iterator[str]:
+    yield from _head(front.prog, " ".join(front.text.split()).rstrip("."))
+    yield from (".SH SYNOPSIS", f".B {_roff(front.prog)}", "COMMAND ...", ".SH COMMANDS")
+    examples = {each.words: each.example for each in found}
+    for title, listed in front.groups:
+        yield f".SS {_roff(title)}"
+        for command in listed:
+            yield from (".TP", f".B {_roff(command.name)}", _roff(command.summary) + ".")
+            yield from (".br", f"Example: {_roff(examples[(command.name,)])}")
+    yield ".SH EXIT STATUS"
+    for page in pages.pages(documents.read()):
+        if page.topic == "exit codes":
+            yield from (".TP", f".B {page.code}", _roff(page.summary))
+    yield from (".SH SEE ALSO", ", ".join(f"{_roff(front.prog)}\\-{_roff(each.words[0])}(1)" for each in found))
+
+
+def _page(name: str, prog: str, each: Described) -> Iterator[str]:
+    yield from _head(name, each.summary)
+    yield from (".SH SYNOPSIS", _roff(each.usage), ".SH OPTIONS")
+    for argument in each.arguments:
+        yield from (
+            ".TP",
+            f".B {_roff(', '.join(argument.names) + ' ' + argument.value).strip()}",
+            _roff(argument.text),
+        )
+    if each.subcommands:
+        yield from (".SH COMMANDS", ", ".join(map(_roff, each.subcommands)))
+    if each.example:
+        yield from (".SH EXAMPLE", ".nf", _roff(each.example), ".fi")
+    yield from (".SH SEE ALSO", f"{_roff(prog)}(1)")
+
+
+def _head(name: str, summary: str) -> Iterator[str]:
+    yield f'.TH "{_roff(name.upper())}" 1 "" "deployer {__version__}"'
+    yield from (".SH NAME", f"{_roff(name)} \\- {_roff(summary)}")
+
+
+def _roff(text: str) -> str:
+    """Return a text of one line that roff prints as it is."""
+    shown = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
+    return "\\&" + shown if shown.startswith((".", "'")) else shown
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

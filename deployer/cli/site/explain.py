@@ -1,0 +1,71 @@
+"""explain: the page of a finding's code or of an exit code, from the documents that travel with the program."""
+
+import argparse
+import json
+import sys
+from typing import Any, List
+
+from deployer.cli.site import common
+from deployer.contract import pages
+from deployer.contract.errors import UsageError
+from deployer.contract.guess import guess
+from deployer.contract.pages import Page
+from deployer.system import documents
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = common.add_command(subparsers, "explain", _explain)
+    code = command.add_argument(
+        "code", metavar="CODE", nargs="?", help="the code of a finding, or an exit code; none: list all"
+    )
+    code.words = _codes
+
+
+def _codes() -> List[str]:
+    """Return the codes that can be explained, for completion."""
+    return sorted({page.code for page in pages.pages(documents.read())})
+
+
+def topic(text: str, exit_code: int) -> str:
+    """Return what to explain about an error: the code of the first finding that its text names, or its exit code."""
+    try:
+        return pages.mentioned(pages.pages(documents.read()), text) or str(exit_code)
+    except Exception:  # noqa: BLE001  the error itself is what matters
+        return str(exit_code)
+
+
+def _explain(args: argparse.Namespace) -> int:
+    every = pages.pages(documents.read())
+    found = pages.find(every, args.code) if args.code else every
+    if not found:
+        near = guess(args.code, {page.code for page in every})
+        raise UsageError("no page explains %r%s" % (args.code, near), "without CODE, explain lists all codes")
+    if args.json:
+        print(json.dumps([page.record() for page in found]))
+        return 0
+    lines = _list(found) if args.code is None else _joined(found)
+    sys.stdout.write("".join(line + "\n" for line in lines))
+    return 0
+
+
+def _joined(found: List[Page]) -> List[str]:
+    lines: List[str] = []
+    for page in found:
+        lines += [""] * bool(lines) + page.lines(common.wrapped, common.table)
+    return lines
+
+
+def _list(found: List[Page]) -> List[str]:
+    """Return a line per code, by topic."""
+    width = max(len(page.code) for page in found)
+    lines: List[str] = []
+    for name, what in pages.TOPICS.items():
+        of_topic = [page for page in found if page.topic == name]
+        if not of_topic:
+            continue
+        lines += [""] * bool(lines) + [common.wrapped("%s: %s" % (name, what))]
+        for page in of_topic:
+            summary = common.shortened_end(page.summary, common.columns() - width - 4)
+            lines.append("  %-*s  %s" % (width, page.code, summary))
+    return lines

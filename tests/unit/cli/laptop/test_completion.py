@@ -1,0 +1,106 @@
+"""Completion in real shells, and man pages that a real formatter accepts: both from the parsers."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from deployer.cli.laptop import completion, manual
+from deployer.cli.laptop.command_tree import Described, commands
+from deployer.cli.laptop.main import front, main
+from deployer.cli.site.main import front as site_front
+
+_ASK = """source "$1"
+while read -ra COMP_WORDS; do
+    [ "${COMP_WORDS[-1]}" != . ] || COMP_WORDS[-1]=
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _deployer
+    echo "${COMPREPLY[*]-}"
+done"""
+#: What is typed (a dot: nothing yet), and what is offered.
+_TYPED = [
+    ("deployer bu", "build"),
+    ("deployer build --off", "--offline"),
+    ("deployer build bundles/x --off", "--offline"),
+    ("deployer run --site lab --staging .", "folder memory disk squashfs"),
+    ("deployer run --ssh-config .", ""),  # nothing of ours: files
+    ("deployer profile va", "validate"),
+    ("deployer explain mpi.fam", "mpi.family"),
+    ("deployer nonsense .", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Described]:
+    return commands(front())
+
+
+def test_a_real_bash_completes(found: list[Described], tmp_path: Path) -> None:
+    script = tmp_path / "deployer.bash"
+    script.write_text("\n".join(completion.bash(found)))
+    typed = "".join(line + "\n" for line, _ in _TYPED)
+    argv = ["bash", "-u", "-c", _ASK, "bash", str(script)]
+    done = subprocess.run(argv, input=typed, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert list(zip([line for line, _ in _TYPED], done.stdout.splitlines(), strict=True)) == _TYPED
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed: apt-get install fish")
+def test_a_real_fish_completes(found: list[Described], tmp_path: Path) -> None:
+    script = tmp_path / "deployer.fish"
+    script.write_text("\n".join(completion.fish(found)))
+    asked = "source $argv[1]; complete -C 'deployer bu'; complete -C 'deployer run --staging squ'"
+    done = subprocess.run(["fish", "-N", "-c", asked, str(script)], capture_output=True, text=True, check=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["build", "squashfs"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed: apt-get install zsh")
+def test_a_real_zsh_reads_it(found: list[Described], tmp_path: Path) -> None:
+    script = tmp_path / "_deployer"
+    script.write_text("\n".join(completion.zsh(found)))
+    asked = 'autoload -Uz compinit; compinit -u -d "$2"; source "$1"; print $_comps[deployer]'
+    argv = ["zsh", "-f", "-c", asked, "zsh", str(script), str(tmp_path / "dump")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("_deployer\n", "")
+
+
+def test_every_command_has_an_example_that_its_parser_accepts() -> None:
+    for made in (front, site_front):
+        for command in made().table.values():
+            words = command.example.split(" > ")[0].split()
+            words = words[2:] if words[0] == "python3" else words[1:]
+            assert words[0] == command.name
+            words = words[: words.index("--")] if "--" in words else words
+            parser = made()
+            parser.add_wanted(words)
+            assert parser.parse_known_args(words)[1] == [], command.example
+
+
+def test_help_ends_with_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pack", "--help"])
+    assert capsys.readouterr().out.endswith("example:\n  deployer pack bundles/trained --site lab -o trained.tar\n")
+
+
+@pytest.fixture(scope="module")
+def man_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("man")
+    manual.main(folder)
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_man_pages_say_what_help_says(man_pages: dict[str, str]) -> None:
+    assert {"deployer.1", "deployer.pyz.1", "deployer-profile-diff.1", "deployer.pyz-run.1"} <= set(man_pages)
+    assert "\\-\\-offline" in man_pages["deployer-build.1"]
+    assert all(text.startswith(".TH ") and ".SH NAME\n" in text for text in man_pages.values())
+    assert not [name for name, text in man_pages.items() if "%(" in text]
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed: apt-get install groff")
+def test_groff_has_nothing_to_say_of_them(man_pages: dict[str, str]) -> None:
+    argv = ["groff", "-man", "-ww", "-Kutf8", "-Tutf8"]
+    text = "".join(text for _, text in sorted(man_pages.items()))
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=True)
+    assert [line for line in done.stderr.splitlines() if not line.endswith((" break line", " adjust line"))] == []
