@@ -27,6 +27,7 @@ from deployer.system import files
 from tests.lab import (
     bench_again,
     bench_delta,
+    bench_journey,
     bench_overhead,
     bench_pack,
     bench_ping,
@@ -218,6 +219,7 @@ def main() -> None:
     command.set_defaults(run=bench_pack.measure)
     bench_delta.add_parsers(verbs)
     bench_again.add_parser(verbs)
+    bench_journey.add_parser(verbs)
     command = verbs.add_parser("unpack")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
     command.add_argument("--bundle", help="a bundle that is there, in place of the image")
