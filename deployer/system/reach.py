@@ -157,7 +157,7 @@ class Reach(object):
         if name.startswith("execve"):
             folder, place = (AT_FDCWD, 0) if name == "execve" else (_signed(args[0]), 1)
             text = read_text(who.task, args[place])
-            path = who.path(folder, text) if text else os.readlink("/proc/%d/fd/%d" % (who.task, folder))
+            path = who.path(folder, text) if text else who.opened(folder)
             return lambda: self._executed(who, path)
         if name == "write":
             return self._writing(who, read_memory(who.task, args[1], min(args[2], 1024)))

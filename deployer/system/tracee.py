@@ -116,6 +116,12 @@ class ProcessRoot(object):
 
     def __init__(self, task: int) -> None:
         self._descriptor = os.open("/proc/%d/root" % task, os.O_PATH | os.O_CLOEXEC)
+        # The kernel shows paths from the root of the process's mounts. chroot, unlike a runtime, leaves that one.
+        self._before = os.readlink("/proc/self/fd/%d" % self._descriptor).rstrip("/")
+
+    def inner(self, path: str) -> str:
+        """Return a path that the kernel shows as the process sees it."""
+        return path[len(self._before) :] or "/" if (path + "/").startswith(self._before + "/") else path
 
     def close(self) -> None:
         """Release the folder: its file system can be unmounted."""
@@ -141,7 +147,7 @@ class ProcessRoot(object):
         try:
             # The mount's own flag, not the file system's: a container's root is often a read-only bind mount.
             readonly = bool(os.fstatvfs(found).f_flag & _ST_RDONLY)
-            return FoundFile(os.readlink("/proc/self/fd/%d" % found), os.fstat(found), readonly)
+            return FoundFile(self.inner(os.readlink("/proc/self/fd/%d" % found)), os.fstat(found), readonly)
         finally:
             os.close(found)
 
@@ -204,9 +210,13 @@ class Tracee(object):
         text = os.fsdecode(name)
         if text.startswith("/"):
             return os.path.normpath(text) if "/../" not in text else text
-        place = "cwd" if folder == AT_FDCWD else "fd/%d" % folder
-        base = os.readlink("/proc/%d/%s" % (self.task, place))
+        base = self.opened(folder)
         return os.path.join(base, text) if ".." in text else os.path.normpath(os.path.join(base, text))
+
+    def opened(self, descriptor: int) -> str:
+        """Return the path of one of its descriptors, or of its working folder; raise OSError."""
+        place = "cwd" if descriptor == AT_FDCWD else "fd/%d" % descriptor
+        return self.root.inner(os.readlink("/proc/%d/%s" % (self.task, place)))
 
     def about(self) -> Dict[str, str]:
         """Return what an observation tells about the process."""
