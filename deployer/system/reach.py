@@ -92,17 +92,25 @@ class Reach(object):
         seconds: how long they waited.
     """
 
-    def __init__(self, note: Note, local: Iterable[str] = (), ports: Optional[Callable[[], Set[int]]] = None):
+    def __init__(
+        self,
+        note: Note,
+        local: Iterable[str] = (),
+        ports: Optional[Callable[[], Set[int]]] = None,
+        last: Optional[Callable[[int], None]] = None,
+    ) -> None:
         """Begin.
 
         Args:
             note: receives the observations.
             local: addresses of this rehearsal's nodes; traffic to them is the job's own.
             ports: returns the ports on which a process of this node listens.
+            last: receives the number of each process that is about to exit.
         """
         self._note = note
         self._local = set(local)
         self._ports = ports or listening
+        self._last = last
         self._tasks: Dict[int, Tuple[float, Tracee]] = {}
         self._searches: Dict[Tuple[int, str], _Search] = {}
         self._misses: Dict[int, Dict[str, Tuple[Tracee, str, str]]] = {}
@@ -163,6 +171,8 @@ class Reach(object):
             return self._writing(who, read_memory(who.task, args[1], min(args[2], 1024)))
         if name == "exit_group":
             code = args[0] & 0xFF
+            if self._last is not None:
+                self._last(who.process)
             return lambda: self._ended(who, code)
         return None
 

@@ -22,6 +22,8 @@ _CAP_DAC_OVERRIDE = 1
 _ST_RDONLY = 1
 _MAX_COMMAND = 200
 _HEAD = 4096
+#: Words of a command among which the tool is: the interpreter, its options, a first line of code, the tool.
+_FIRST_WORDS = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
@@ -185,7 +187,7 @@ class Tracee(object):
         self.command = " ".join(words)[:_MAX_COMMAND]
         self.name = os.path.basename(words[0]).lstrip("-") if words else ""
         self.python = self.name.startswith("python")
-        self.own = any(word.endswith("deployer.pyz") or word.startswith("deployer.") for word in words[:4])
+        self.own = any(word.endswith("/deployer.pyz") for word in words[:_FIRST_WORDS])
         state, mine = os.stat("/proc/%d/root" % task), os.stat("/")
         self.inside = not os.path.samestat(state, mine)
         self.place = (os.stat("/proc/%d/ns/mnt" % task).st_ino, state.st_dev, state.st_ino)

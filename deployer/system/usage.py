@@ -1,5 +1,7 @@
 """What processes use: memory and threads of each rank, and temporary files. Samples, so short peaks may be missed.
 
+The peak of a single process is the kernel's own; that of a rank with several is the largest sum that a sample saw.
+
 A process belongs to the rank whose number is in its environment; without a number, to the rank of its nearest ancestor
 that has one. Only processes in a container count, and not deployer's own.
 """
@@ -65,6 +67,15 @@ class RankUsage(object):
         if begun >= self._next_files or last:
             self._temporary = max(self._temporary, self._size() - self._before)
             self._next_files = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
+
+    def look_at_last(self, process: int) -> None:
+        """Note the memory of a process that is about to exit; its life may be shorter than the time between samples."""
+        try:
+            known = self._known.get(process)
+            rank = known.rank if known is not None and known.counts else _rank(process)
+        except OSError:
+            return
+        self._peaks[rank] = max(self._peaks.get(rank, 0), _resident(process)[1])
 
     def _ranks(self) -> Dict[Rank, List[int]]:
         """Return the processes of each rank."""

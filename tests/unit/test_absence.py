@@ -31,6 +31,7 @@ REVIEWED = {
     "system/usage.py::_ranks": "a process that is gone",
     "system/usage.py::_resident": "a process that is gone",
     "system/usage.py::_size": "temporary files go while they are counted",
+    "system/usage.py::look_at_last": "a process that is gone",
     "system/usage.py::_threads": "a process that is gone",
     "system/observations.py::_read": "the report counts it as unreadable",
     "system/payload.py::_execute": "the next folder is tried, then the reason is found again and printed",

@@ -70,8 +70,8 @@ class NodeObserver:
         """
         self._out, self._node = out, node
         self._notes = ObservationFile(os.path.join(out, node + ".network" + observation.SUFFIX), node)
-        self.reach = Reach(self._notes.add, peers)
         self.usage = RankUsage(measured)
+        self.reach = Reach(self._notes.add, peers, last=self.usage.look_at_last)
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._listeners: dict[int, CallListener] = {}

@@ -67,6 +67,13 @@ def test_memory_and_threads_of_each_rank(start):
     assert found["temporary"] is None
 
 
+def test_a_short_process_counts_when_it_exits(start):
+    measured = RankUsage([])
+    child = start(40, 1, PMI_RANK="3")
+    measured.look_at_last(child.pid)
+    assert 40 <= measured.record()["peak_memory_by_rank"]["3"] < 100
+
+
 def test_nothing_that_ran_is_unknown():
     found = RankUsage([]).record()
     assert (found["peak_memory"], found["threads"]) == (None, None)
