@@ -15,14 +15,18 @@ from deployer.contract.text import printable
 #: The number of characters of a line that are shown.
 _WIDTH = 300
 
-#: Messages of launchers and of this tool when a rank fails.
+#: Messages of launchers, torchrun among them, and of this tool when a rank fails; and lines without a reason.
 _OTHERS = re.compile(
-    r"^(srun: |slurmstepd: |deployer: |hint: |=+$|=   |\[(mpiexec|proxy)[:@]|-{20,}$|mpirun |prterun |mpiexec"
+    r"^(srun: |slurmstepd(-\S+)?: |deployer: |hint: |=+$|=   |\[(mpiexec|proxy)[:@]|-{20,}$|mpirun |prterun |mpiexec"
     r"|Primary job  ?terminated|Process name: |Exit code: |a non-zero exit code|An MPI communication peer process)"
     r"|(^|: )Command exited with non-zero status"
+    r"|^[EWI]\d{4} \S+ \d+ torch/distributed/|\bChildFailedError\b|^(Failures|Root Cause \(.*\)|\[\d+\]):$| FAILED$"
+    r"|^(time|host|rank|exitcode|error_file|traceback) +: |^Traceback \(most recent call last\):$"
 )
-#: How Python prints an exception that ends it.
-_EXCEPTION = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Failure)(: |$)")
+#: How Python prints an exception that ends it; PyTorch puts the rank before it.
+_EXCEPTION = re.compile(r"^(\[rank\d+\]: )?(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Failure)(: |$)")
+#: How Gloo and NCCL word in the other ranks that one has ended.
+_FOLLOWS = re.compile(r"Connection (closed|reset) by peer|remote process exited or there was a network error")
 #: How the loader and MPI libraries word why a program ended: other ranks, or a launcher, may print more after it.
 _LOADER_OR_MPI = re.compile(
     r"error while loading shared libraries: |symbol lookup error: |: version [`'][^']+' not found"
@@ -81,8 +85,14 @@ def told(text: str) -> Told:
         if shown is not None:
             causes.append((code, _shown(shown)))
     first = next((line for line in lines if _LOADER_OR_MPI.search(line)), None)
-    best = first or _last(lines[-_NEAR:], _ERROR) or _last(lines, _EXCEPTION) or lines[-1]
+    causing = [line for line in lines if not _FOLLOWS.search(line)]
+    best = first or _error(causing) or _error(lines) or lines[-1]
     return Told(_shown(best), tuple(causes), said)
+
+
+def _error(lines: Sequence[str]) -> Optional[str]:
+    """Return an error among the last lines, else the last exception, or None."""
+    return _last(lines[-_NEAR:], _ERROR) or _last(lines, _EXCEPTION)
 
 
 def _last(lines: Sequence[str], pattern: Pattern[str]) -> Optional[str]:

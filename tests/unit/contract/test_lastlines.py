@@ -14,6 +14,32 @@ MPI_INIT = (
     * 6
 )
 SRUN = "srun: error: cn1: task 0: Exited with exit code 1\nslurmstepd: error: *** STEP 7.1 ON cn1 CANCELLED ***\n"
+#: As torchrun 2.13 reports that a rank of each node failed, under Slurm 22.05.
+TORCHRUN = """\
+E1122 21:25:42.502000 552 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0
+Traceback (most recent call last):
+  File "/usr/local/lib/python3.11/dist-packages/torch/distributed/launcher/api.py", line 383, in launch_agent
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+python3 FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_21:25:42
+  host      : cn1
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 554)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+srun: error: cn2: task 1: Exited with exit code 1
+slurmstepd-cn1: error: *** STEP 2.4 ON cn1 CANCELLED AT 2026-11-22T21:25:43 ***
+"""
+PEER = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.99.0.12]:61130.\n"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +85,8 @@ def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
             "/x: error while loading shared libraries: libmpi.so.40: cannot open shared object file\n" + "lost\n" * 9,
             "/x: error while loading shared libraries: libmpi.so.40: cannot open shared object file",
         ),
+        ("[rank3]: ValueError: boom\n" + PEER + TORCHRUN, "[rank3]: ValueError: boom"),
+        (PEER + TORCHRUN, PEER.strip()),
         ("a\x1b[31mred\x07\u2028b\n", "a\\x1b[31mred\\x07\\u2028b"),
         ("50%\rKeyError: 1\r\n", "KeyError: 1"),
         ("x" * 1000, "x" * 297 + "..."),
