@@ -90,6 +90,7 @@ class Reach(object):
         opened: the files of containers that were opened, as their processes see them.
         calls: the number of calls that were observed.
         seconds: how long they waited.
+        begun: when the first program of a container made a call, by the monotonic clock; None: none has.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Reach(object):
         self._waiting: Dict[Tuple[str, int], Tracee] = {}
         self._read: Set[Tuple[Tuple[int, ...], bytes]] = set()
         self.opened: Set[str] = set()
+        self.begun: Optional[float] = None
         self.calls = 0
         self.seconds = 0.0
 
@@ -147,6 +149,8 @@ class Reach(object):
         who = self._who(call.task, name in ("execve", "execveat"))
         if not who.inside or (who.own and not name.startswith("execve")):
             return None
+        if self.begun is None and not who.own:
+            self.begun = time.monotonic()
         if name in ("open", "openat", "openat2", "creat"):
             return self._opening(who, name, args)
         if name in _CHANGES:

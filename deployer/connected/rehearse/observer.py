@@ -13,12 +13,14 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
 
 from deployer.connected.rehearse import name_server
 from deployer.connected.rehearse.name_server import NameServer
+from deployer.connected.rehearse.step_times import StepTimes
 from deployer.contract import observation
 from deployer.contract.observation import Observation
 from deployer.system import files, syscalls
@@ -31,6 +33,8 @@ from deployer.system.usage import RankUsage
 _TICK, _END = 0.5, 2.0
 #: Observations that are kept; a program that reaches for new things without end does not fill the disk.
 _MOST = 5_000
+#: Bytes of output that are read at once; of more, the last.
+_MAX_OUTPUT = 1024 * 1024
 _SECCOMP_LINK = "anon_inode:seccomp notify"
 
 
@@ -57,13 +61,16 @@ class ObservationFile:
 class NodeObserver:
     """The loop of the observer."""
 
-    def __init__(self, out: str, node: str, peers: list[str], measured: list[str], names: bool = True) -> None:
+    def __init__(
+        self, out: str, node: str, peers: list[str], measured: list[str], names: bool = True, log: str = ""
+    ) -> None:
         """Begin to listen.
 
         Args:
             peers: addresses of the rehearsal's nodes.
             measured: folders whose files are temporary.
             names: serve names, too.
+            log: the file of the job's output; it need not exist yet.
 
         Raises:
             OSError: there is an observer already, or the name server's port cannot be used.
@@ -82,6 +89,8 @@ class NodeObserver:
         self._names = NameServer(self._asked) if names else None
         if self._names is not None:
             self._handlers.update(self._names.register(self._poll))
+        self._log = _GrowingLog(log)
+        self._steps = StepTimes()
         self._ends = False
         self._waits: dict[int, socket.socket] = {}
 
@@ -111,6 +120,7 @@ class NodeObserver:
                 with contextlib.suppress(OSError):
                     self.reach.tick()
                 self.usage.look()
+                self._progress()
         self.reach.end()
         self._write()
 
@@ -173,9 +183,19 @@ class NodeObserver:
                 about = who.about()
         self._notes.add(observation.HOST, name, about)
 
+    def _progress(self) -> None:
+        """Read what the job has printed since the last time."""
+        text = self._log.read()
+        if text and self.reach.begun is not None:
+            self._steps.feed(text, time.monotonic() - self.reach.begun)
+
     def _write(self) -> None:
         self.usage.look(last=True)
+        self._progress()
         used = self.usage.record()
+        if self.reach.begun is not None:
+            self._steps.end(time.monotonic() - self.reach.begun)
+        used.update(seconds_to_first_step=self._steps.first, seconds_per_step=self._steps.each)
         used.update(files_opened=len(self.reach.opened) or None)
         used.update(calls=self.reach.calls, seconds_waited=round(self.reach.seconds, 3))
         path = os.path.join(self._out, self._node)
@@ -185,6 +205,30 @@ class NodeObserver:
             stream.write(json.dumps(used, sort_keys=True).encode() + b"\n")
 
 
+class _GrowingLog:
+    """The job's output. The job can write anything there, or put a link in its place, which is not followed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> str:
+        """Return the next part, at most 1 MiB; nothing if there is none."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        with open(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return ""
+            size = os.fstat(descriptor).st_size
+            self._offset = max(self._offset, size - _MAX_OUTPUT)
+            stream.seek(self._offset)
+            data = stream.read(_MAX_OUTPUT)
+        self._offset += len(data)
+        return data.decode("utf-8", "replace")
+
+
 def main() -> None:
     """Run as a program."""
     parser = argparse.ArgumentParser()
@@ -192,9 +236,10 @@ def main() -> None:
     parser.add_argument("--node", required=True)
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--measure", action="append", default=[])
+    parser.add_argument("--log", default="")
     parser.add_argument("--no-names", action="store_true")
     options = parser.parse_args()
-    observer = NodeObserver(options.out, options.node, options.peer, options.measure, not options.no_names)
+    observer = NodeObserver(options.out, options.node, options.peer, options.measure, not options.no_names, options.log)
     signal.signal(signal.SIGTERM, observer.end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.write("ready\n")

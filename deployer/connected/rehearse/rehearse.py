@@ -334,6 +334,7 @@ def _observer(out: Path, nodes: int) -> list[str]:
     words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.observer", "--out", str(out), "--node", NODE]
     for address in machine.addresses(nodes).values():
         words += ["--peer", address]
+    words += ["--log", str(out.parent / "output.log")]
     return [*words, "--measure", "/tmp", "--measure", str(out.parent)]  # noqa: S108  a node's own
 
 

@@ -1,0 +1,96 @@
+"""When a job made its first step and how long a step takes, from the lines of progress that it prints.
+
+Only what a program tells is known. Keras and tqdm print the time of a step themselves; so do the examples of PyTorch
+that measure it. If lines only count steps, the times at which they appeared are compared. A line that counts samples
+shows that a step was made, but not how many.
+"""
+
+import re
+import statistics
+from typing import NamedTuple
+
+#: Characters of one line.
+_MAX_LINE = 2_000
+#: Seconds between the first and the last counted step, at least: the time of a line is known to half a second.
+_ENOUGH = 5.0
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+#: How a line of progress looks; the first group is a count of steps, if there is one.
+_KERAS = re.compile(r"(?:^|[\b ])(\d+)/\d+ (?:\[[=>.]+\]|━)")
+_TQDM = re.compile(r"\d+%\|[^|]*\| *(\d+)/\d+ \[[0-9:]+<")
+_COUNTED = re.compile(r"\b(?:global[_ ]?step|step|iter(?:ation)?|batch)\b[ \t:=#\[(]{1,4}(\d{1,9})\b", re.IGNORECASE)
+_SAMPLES = re.compile(r"\bepoch\b.{0,20}\[\s*\d+/\d+", re.IGNORECASE)
+#: The time of a step, as a program tells it.
+_PER_STEP = re.compile(r"\b(\d+(?:\.\d+)?) ?(us|ms|s)/(?:step|it|iter|batch)\b")
+_RATE = re.compile(r"\b(\d+(?:\.\d+)?) ?(?:it|steps?|batch(?:es)?)/s(?:ec)?\b")
+#: PyTorch's examples: the mean of all batches is in brackets.
+_METER = re.compile(r"\bTime +\d+\.\d+ \( *(\d+\.\d+)\)")
+
+
+class _Step(NamedTuple):
+    seconds: float
+    number: int
+
+
+class StepTimes:
+    """Reads the output of a job while it grows."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._first: float | None = None
+        self._told: list[float] = []
+        self._counted: list[_Step] = []
+
+    def feed(self, text: str, seconds: float) -> None:
+        """Read the next part of the output, which appeared ``seconds`` after the payload's start."""
+        lines = re.split(r"[\r\n]+", self._rest + text)
+        self._rest = lines.pop()[-_MAX_LINE:]
+        for line in lines:
+            self._read(_COLOUR.sub("", line[-_MAX_LINE:]), seconds)
+
+    def end(self, seconds: float) -> None:
+        """Read the last line, if it has no end."""
+        self.feed("\n", seconds)
+
+    def _read(self, line: str, seconds: float) -> None:
+        bar = _KERAS.search(line) or _TQDM.search(line)
+        counted = bar or _COUNTED.search(line)
+        if counted is None and not _SAMPLES.search(line) and not _METER.search(line):
+            return
+        if counted is not None and bar is not None and int(counted.group(1)) == 0:
+            return  # a bar that is empty
+        if self._first is None:
+            self._first = seconds
+        told = _told(line)
+        if told is not None:
+            self._told.append(told)
+        elif counted is not None and bar is None:
+            self._counted.append(_Step(seconds, int(counted.group(1))))
+
+    @property
+    def first(self) -> float | None:
+        """Return the seconds to the first line of progress; None if there was none."""
+        return None if self._first is None else round(self._first, 1)
+
+    @property
+    def each(self) -> float | None:
+        """Return the seconds of a step: the median of what the program told, or from its counts; None if unknown."""
+        if self._told:
+            return statistics.median(self._told)
+        rising = [step for at, step in enumerate(self._counted) if not at or step.number > self._counted[at - 1].number]
+        if len(rising) < len(self._counted) or len(rising) < 2:  # it counts anew in each epoch, or not steps
+            return None
+        seconds = rising[-1].seconds - rising[0].seconds
+        return round(seconds / (rising[-1].number - rising[0].number), 4) if seconds >= _ENOUGH else None
+
+
+def _told(line: str) -> float | None:
+    """Return the seconds of a step that a line tells."""
+    found = _PER_STEP.search(line)
+    if found is not None:
+        return float(found.group(1)) * _UNITS[found.group(2)]
+    found = _METER.search(line)
+    if found is not None:
+        return float(found.group(1))
+    found = _RATE.search(line)
+    return 1 / float(found.group(1)) if found is not None and float(found.group(1)) > 0 else None
