@@ -6,7 +6,6 @@ import os
 import pkgutil
 import shlex
 import shutil
-import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,8 +41,8 @@ from deployer.system.verify import begin, opened
 _QUICK, _INSTALL = 120.0, 7200.0
 #: Seconds that a job may need to end after its time limit, and a simulated site to begin and to end.
 _PATIENCE, _AROUND = 30, 90.0
-#: Folders of earlier rehearsals that are kept, and images of the same name.
-_KEPT_JOBS, _KEPT_IMAGES = 5, "2"
+#: Folders of earlier rehearsals that are kept; bytes of installed images: the longest unused are removed.
+_KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"
 _MAX_RESULT = 64 * 1024 * 1024
 _ERRORS: tuple[type[DeployerError], ...] = (JobFailed, UsageError, Refused, IntegrityError, SpaceError, MissingTool)
@@ -122,9 +121,13 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
     root = xdg.cache_folder("rehearse") / "root"
-    with LockedFolder(REHEARSAL, root.parent) as made:
+    with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)
         site = _Site(root, world)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            site.remove_old()
+        fcntl.flock(used, fcntl.LOCK_SH)
         for each in request.others:
             site.install(each, tell)
         installed = site.install(request.bundle, tell)
@@ -133,7 +136,6 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
             folder = site.prepare(request, wanted, manifest.name, job, installed["digest"])
         tell(f"running {job.name} on {wanted.nodes} simulated nodes, {request.seconds} s at most")
         report = _run(request, wanted, folder, world, root, memory_mb)
-        _forget(root / "jobs", folder)
     return Rehearsed(
         folder=folder,
         layout=wanted,
@@ -187,12 +189,24 @@ class _Site:
         (world / "home" / ".bash_profile").write_text(f"PATH={shlex.quote(str(own))}:$PATH\n")
 
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
-        """Install a bundle; nothing if it is installed. The images before the last are removed."""
+        """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
         tell(f"installing {bundle}")
         found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL)
-        if not found["known"]:
-            self._call(["gc", "--keep", _KEPT_IMAGES], _QUICK)
+        os.utime(found["folder"])  # its last use
         return found
+
+    def remove_old(self) -> None:
+        """Remove job folders and images that were not used for long. No other rehearsal may run."""
+        jobs, images = self._root / "jobs", self._ask(["list", "--json"], _QUICK)["images"]
+        found = sorted((jobs / name for name in files.names(str(jobs))), key=lambda path: path.lstat().st_mtime)
+        for path in found[:-_KEPT_JOBS]:
+            files.remove_tree(str(path))
+        images.sort(key=lambda image: os.stat(image["folder"]).st_mtime, reverse=True)
+        total = 0
+        for image in images:
+            total += image["bytes"]
+            if total > _CAP:
+                self._call(["remove", f"{image['name']}@{image['digest'].rpartition(':')[2]}", "--force"], _QUICK)
 
     def take(
         self,
@@ -349,14 +363,6 @@ def _result(folder: Path) -> Mapping[str, Any] | None:
     except DeployerError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def _forget(jobs: Path, current: Path) -> None:
-    """Remove the folders of earlier rehearsals, except the last ones."""
-    found = sorted((path for path in jobs.iterdir() if path.is_dir()), key=lambda path: path.lstat().st_mtime)
-    for path in found[:-_KEPT_JOBS]:
-        if path != current and stat.S_ISDIR(path.lstat().st_mode):
-            files.remove_tree(str(path))
 
 
 @contextlib.contextmanager
