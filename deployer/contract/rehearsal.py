@@ -89,6 +89,8 @@ _OUT_OF_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemor
 _DOWNLOAD = re.compile(r"download|fetch|connect|offline|internet|network|resolve", re.IGNORECASE)
 #: Folders of libraries, in the paths of source files: a person's own line is elsewhere.
 _LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/")
+#: Python's own modules: they look for a file because somebody else asks them to.
+_STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
 #: Files that programs look for and usually do without.
 _USUAL = re.compile(
     r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
@@ -456,6 +458,10 @@ class _Judgement(object):
         """Return what a job without an exception probably ended for: programs exit, or abort MPI, on their own."""
         kinds: Tuple[str, ...] = (*_NETWORK_KINDS, seen.WRITE, seen.PROGRAM, seen.DAEMON)
         told = self.ending.last or ""
+        reached = [item for item in self.observations if item.kind in (*kinds, seen.MISSING, seen.LIBRARY)]
+        named = [item for item in reached if _names(told, _host(item) if item.kind == seen.URL else item.what)]
+        if named:
+            return named[-1]
         for pattern, causes in _WITH_CAUSE:
             if pattern.search(told):
                 kinds = tuple(causes)
@@ -576,11 +582,24 @@ class _Judgement(object):
             elif (kind, what) == (seen.MISSING, "/dev/tty"):
                 remedy = "jobs have no terminal: use the program's option for batch jobs"
                 yield self._made("rehearse.missing", group, what, NOTE, path="a terminal", how="", remedy=remedy)
-            elif (kind == seen.MISSING and not _USUAL.search(what)) or (
+            elif (kind == seen.MISSING and self._is_worth_a_note(what, group)) or (
                 kind in (seen.MISSING, seen.LIBRARY) and stopped
             ):
                 values = {"path": what, "how": self._thrown(stopped), "remedy": _remedy_of(what)}
                 yield self._made("rehearse.missing", group, what, NOTE, **values)
+
+    def _is_worth_a_note(self, what: str, group: Sequence[Observation]) -> bool:
+        """Return whether a missing file that did not stop the job may interest its user.
+
+        Libraries look for many that they do without. A program that is not Python is interesting if the job failed.
+        """
+        if _USUAL.search(what):
+            return False
+        stack = self._stack(group, False)
+        if not stack:
+            return self.ending.failed
+        caller = next((frame for frame in stack if not _STANDARD.search(frame.file)), None)
+        return caller is not None and not _LIBRARIES.search(caller.file)
 
     def _thrown(self, stopped: bool) -> str:
         return ": " + self.uncaught.what if stopped and self.uncaught is not None else ""
@@ -692,6 +711,11 @@ def _host(item: Observation) -> str:
         return item.what
     found = _AUTHORITY.match(item.what)
     return found.group(1).lower() if found else ""
+
+
+def _names(line: str, what: str) -> bool:
+    """Return whether a line of output has ``what`` as a word of its own."""
+    return bool(what) and re.search(r"(?<![\w./-])%s(?![\w-])" % re.escape(what), line) is not None
 
 
 def _same(one: CodeFrame, other: CodeFrame) -> bool:

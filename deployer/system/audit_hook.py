@@ -125,7 +125,9 @@ class Observer(object):
             self.note("address", "%s port %s" % (address[0], address[1]), sys._getframe(2))
         elif address:
             path = _text(address)
-            if not path.startswith("\0"):  # a name that only this machine's processes know
+            # A name that begins with zero is known to this machine's processes alone. A socket that is there has, or
+            # had, somebody behind it: a library's own service, for instance.
+            if not path.startswith("\0") and not os.path.lexists(path):
                 self.note("daemon", path, sys._getframe(2))
 
     def _url(self, args: "Tuple[Any, ...]") -> None:
@@ -260,6 +262,8 @@ def _add_names(frame: "FrameType", about: "Dict[str, str]") -> None:
     """Add the local variables of ``_NAMES``. The outermost ones stay: what the user's own line asks for."""
     found = frame.f_locals
     for name in _NAMES:
+        if name == "name" and "-packages/" not in frame.f_code.co_filename:
+            continue  # anybody's variable
         value = found.get(name)
         if type(value).__name__ == "PosixPath":
             value = str(value)

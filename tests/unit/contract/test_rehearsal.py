@@ -121,6 +121,24 @@ def test_a_program_that_exits_by_itself_after_a_failed_download():
     assert brief(found) == [("rehearse.network", ERROR, "data.example", True)]
 
 
+def test_the_last_line_names_what_a_native_program_wanted():
+    ending = JobEnding(rehearsal.FAILED, 1, "wget: bad address 'data.example'", 3.0)
+    found = judge(
+        seen("host", "data.example", 1.0, (), process="n1.network", program="wget"),
+        seen("host", "other.example", 2.0, (), process="n1.network", program="curl"),
+        ending=ending,
+    )
+    assert brief(found)[0] == ("rehearse.network", ERROR, "data.example", True)
+
+
+def test_files_that_others_do_without_are_not_noted():
+    native = seen("missing", "/deployer/job/ucx.conf", 1.0, (), program="x")
+    library = seen("missing", "/x/HEAD", 1.0, (OPEN, LOAD, MAIN))
+    own = seen("missing", "/x/best.pt", 1.0, (OPEN, MAIN, LOAD))
+    assert [item.finding.subject for item in judge(native, library, own, ending=DONE)] == ["/x/best.pt"]
+    assert "/deployer/job/ucx.conf" in [item.finding.subject for item in judge(native)]
+
+
 def test_the_first_process_that_fails_is_the_reason():
     found = judge(
         seen("uncaught", "KeyError: 'x'", 8.0, (MAIN,), process="n1-1"),
@@ -171,9 +189,9 @@ def test_a_native_program_is_named():
 
 def test_usual_files_are_not_reported():
     found = judge(
-        seen("missing", "/etc/matplotlibrc"),
-        seen("missing", HOME + "/.config/x"),
-        seen("missing", "/data/y"),
+        seen("missing", "/etc/matplotlibrc", 1.0, (MAIN,)),
+        seen("missing", HOME + "/.config/x", 1.0, (MAIN,)),
+        seen("missing", "/data/y", 1.0, (MAIN,)),
         ending=DONE,
     )
     assert brief(found) == [("rehearse.missing", NOTE, "/data/y", False)]
@@ -350,7 +368,9 @@ def test_a_program_that_wants_a_terminal():
 
 def test_two_observers_of_one_missing_file_are_one_finding():
     found = judge(
-        seen("missing", "/data/x"), seen("missing", "/data/x", 1.0, (), process="n1.network", program="x"), ending=DONE
+        seen("missing", "/data/x", 1.0, (OPEN, MAIN)),
+        seen("missing", "/data/x", 1.0, (), process="n1.network", program="x"),
+        ending=DONE,
     )
     assert brief(found) == [("rehearse.missing", NOTE, "/data/x", False)]
 
