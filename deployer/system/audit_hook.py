@@ -64,7 +64,7 @@ _CHANGES = {
 }
 
 
-class Observer(object):
+class PythonObserver(object):
     """The observations of this process.
 
     Attributes:
@@ -303,9 +303,9 @@ def _is_program(name: str, environment: "Any") -> bool:
     return any(os.access(os.path.join(folder or ".", name), os.X_OK) for folder in folders)
 
 
-def watch(folder: str) -> Observer:
+def watch(folder: str) -> PythonObserver:
     """Observe this process from now on; observations go to ``folder``."""
-    observer = Observer(folder)
+    observer = PythonObserver(folder)
     command = " ".join(getattr(sys, "orig_argv", None) or [sys.executable])
     about = {
         "pid": str(os.getpid()),

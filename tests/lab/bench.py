@@ -32,6 +32,7 @@ from tests.lab import (
     bench_pack,
     bench_ping,
     bench_published,
+    bench_rehearse,
     bench_scale,
     bench_staging,
     bench_start,
@@ -208,6 +209,7 @@ def main() -> None:
     command.set_defaults(run=bench_ping.measure)
     command.add_argument("--lab", default="bench-ping", help="the lab to make, and to remove at the end")
     bench_overhead.add_parser(verbs)
+    bench_rehearse.add_parser(verbs)
     bench_published.add_parser(verbs)
     bench_scale.add_parser(verbs)
     command = verbs.add_parser("import")

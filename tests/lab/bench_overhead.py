@@ -89,7 +89,7 @@ def measure(args: argparse.Namespace) -> None:
         with _ways(store, image) as (every, servers):
             ways = {name: way for name, way in every.items() if name == "native" or _named(name, args.ways)}
             if "rate" in args.only:
-                _show_rates(_rates(ways, args))
+                show_rates(rates(ways, args))
             if "start" in args.only:
                 _show_starts(ways, args.rounds)
             if "memory" in args.only:
@@ -152,7 +152,7 @@ def _inside(rootfs: str, path: str) -> str:
 @contextmanager
 def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Way], Mapping[str, int]]]:
     """Yield the ways, native first, and the process that serves all of a way's ranks where there is one."""
-    whole = container(store, image, WORK / "job", len(os.sched_getaffinity(0)))
+    whole = container(store, image, WORK / "job", cores())
     staging = staging_script.StagedImage(
         plans.SQUASHFS, str(MEMORY), image.folder, squash.path(image.folder), 0, plans.MPICH_ABI, held=True
     )
@@ -173,12 +173,17 @@ def _ways(store: Store, image: InstalledImage) -> Iterator[tuple[Mapping[str, Wa
         yield ways, {"Charliecloud, SquashFS": holder}
 
 
-def container(store: Store, image: InstalledImage, job: Path, cores: int) -> Container:
+def cores() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def container(store: Store, image: InstalledImage, job: Path, count: int) -> Container:
     """Return the container of a rank that has so many cores of this machine."""
     job.mkdir(exist_ok=True)
     threads = {
-        "OMP_NUM_THREADS": str(cores),
-        "TF_NUM_INTRAOP_THREADS": str(cores),
+        "OMP_NUM_THREADS": str(count),
+        "TF_NUM_INTRAOP_THREADS": str(count),
         "TF_NUM_INTEROP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         # glibc keeps what is freed. Else each step gives its tensors back to the kernel and has them zeroed again,
@@ -225,13 +230,14 @@ def natively(container: Container) -> Container:
 # --- the rate of a training ---
 
 
-def _rates(ways: Mapping[str, Way], args: argparse.Namespace) -> dict[str, list[float]]:
-    """Return images a second of each way's iterations, in pairs."""
+def rates(ways: Mapping[str, Way], args: argparse.Namespace) -> dict[str, list[float]]:
+    """Return images a second of each way's iterations, in pairs with the first way."""
     found: dict[str, list[float]] = {name: [] for name in ways}
-    while len(found["native"]) < args.pairs:
+    first = next(iter(ways))
+    while len(found[first]) < args.pairs:
         with ExitStack() as stack:
             # Who starts first finds the most memory in one piece.
-            order = _turned(list(ways), len(found["native"]) // args.starts_anew)
+            order = _turned(list(ways), len(found[first]) // args.starts_anew)
             trainings = {name: stack.enter_context(_training(ways[name], args)) for name in order}
             for name, training in trainings.items():
                 if _line(training) != "ready":
@@ -280,13 +286,14 @@ def _line(training: subprocess.Popen[str]) -> str:
     return training.stdout.readline().strip()
 
 
-def _show_rates(rates: Mapping[str, Sequence[float]]) -> None:
-    native = rates["native"]
-    print(f"\n{len(native)} pairs{'' if len(native) >= _PAIRS else f' ({_PAIRS} are wanted)'}")
-    print(f"{'images a second':<24} {'mean':>8} {'+-':>7}   {'/ native':>8} {'+-':>7} {'lower':>7}")
-    for name, values in rates.items():
+def show_rates(found: Mapping[str, Sequence[float]]) -> None:
+    """Print the rates, and their ratios to those of the first way."""
+    name, first = next(iter(found.items()))
+    print(f"\n{len(first)} pairs{'' if len(first) >= _PAIRS else f' ({_PAIRS} are wanted)'}")
+    print(f"{'images a second':<24} {'mean':>8} {'+-':>7}   {f'/ {name}'[:8]:>8} {'+-':>7} {'lower':>7}")
+    for name, values in found.items():
         mean, half = interval(values)
-        ratio, wide = interval([mine / other for mine, other in zip(values, native, strict=True)])
+        ratio, wide = interval([mine / other for mine, other in zip(values, first, strict=True)])
         print(f"{name:<24} {mean:8.3f} {half:7.3f}   {ratio:8.4f} {wide:7.4f} {ratio - wide:7.4f}")
 
 
