@@ -1,6 +1,7 @@
 """`scripts/bench again`: what a changed bundle costs after the first one: pack, push and install, space at the site.
 
 One changed line: digits-horovod is packed and pushed to a lab, and again in each round with a changed line of ``app/``.
+One changed line of hello-mpi, with `deploy`: from the start of the command to the submission of the job.
 One changed package: an image with another version of one package is installed beside the old one, in turn with the old
 one into an empty root folder.
 """
@@ -44,7 +45,7 @@ def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     """Register the measurement."""
     command = verbs.add_parser("again")
     command.add_argument("--image", default="deployer/digits-horovod:1.0.0")
-    command.add_argument("--only", choices=("line", "package"), help="measure only this")
+    command.add_argument("--only", choices=("line", "deploy", "package"), help="measure only this")
     command.set_defaults(run=measure)
 
 
@@ -55,9 +56,11 @@ def measure(args: argparse.Namespace) -> None:
     try:
         with take_engine() as engine:
             os.environ["DOCKER_HOST"] = engine.docker_host
-            if args.only != "package":
+            if args.only in (None, "line"):
                 _line(args.rounds)
-            if args.only != "line":
+            if args.only in (None, "deploy"):
+                _deploy(args.rounds)
+            if args.only in (None, "package"):
                 _package(args.image, args.rounds)
     finally:
         shutil.rmtree(WORK)
@@ -92,6 +95,28 @@ def _line(rounds: int) -> None:
     for name, values in rows.items():
         print(f"{name:<36} {_spread(values)}")
     print(f"{'added at the site: bytes, inodes':<36} {max(added).bytes}, {max(each.inodes for each in added)}")
+
+
+def _deploy(rounds: int) -> None:
+    """Measure `deploy` of hello-mpi after a changed line, from its start as a process to the job's submission."""
+    definition, lab = WORK / "hello", Lab("bench-again")
+    shutil.copytree(_ROOT / "bundles" / "hello-mpi", definition)
+    environment = {**os.environ, **{f"XDG_{name}_HOME": str(WORK / name) for name in ("CACHE", "STATE", "CONFIG")}}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    argv: list[str | Path] = [_DEPLOYER, "deploy", definition, "lab", "--no-follow", "--json"]
+    program, seconds = definition / "app" / "hello.py", []
+    try:
+        lab.up()
+        for number in range(rounds + 2):  # the first is all new, the second is not counted
+            with program.open("a") as stream:
+                stream.write(f"# {time.time_ns()}\n")
+            seconds.append(_timed([*argv, "--ssh-config", lab.ssh_config, "-o", WORK / "hello.tar"], environment))
+            lab.sh("login1", "alice", "scancel -u alice; while squeue -h | grep -q .; do sleep 0.2; done")
+            print(f"deploy {number}: {seconds[-1]:.2f} s", file=sys.stderr, flush=True)
+    finally:
+        lab.down(purge=True)
+    print(f"deploy of hello-mpi after one changed line, to the submission, {rounds} rounds; at most 3 s")
+    print(f"{'deploy':<36} {_spread(seconds[2:])}")
 
 
 # ---------------------------------------------------------------- one changed package

@@ -33,6 +33,8 @@ log = logging.getLogger("deployer.remote")
 _NO_MULTIPLEXING = re.compile(r"ControlPath|ControlSocket|control socket|Unix domain socket|mux(server|client)_")
 _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 
+_INSTALL = "install OpenSSH's client (Debian: apt-get install openssh-client)"
+
 #: The beginning of each line that is read.
 MARK = dialogue.ANSWER
 _CONNECT_SECONDS = 60  # the user may have to type a passphrase
@@ -162,7 +164,7 @@ class Remote:
 
     def _is_open(self) -> bool:
         argv = ["ssh", *self.options, "-O", "check", self.host]
-        return process.run(argv, timeout=20, env=self._env, check=False).returncode == 0
+        return process.run(argv, timeout=20, env=self._env, check=False, hint=_INSTALL).returncode == 0
 
     def _patience(self) -> list[str]:
         """Return the option that closes a dead connection, unless the user's configuration sets it."""
@@ -381,7 +383,7 @@ class Remote:
             batch = Path(self._folder.name, "batch")
             batch.write_text(f"get -r {_sftp_quoted(folder)} {_sftp_quoted(str(Path(part.name, 'new').absolute()))}\n")
             argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
-            done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
+            done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False, hint=_INSTALL)
             if done.returncode:
                 self._check_space(done.stderr)
                 self._explain(done.stderr)
