@@ -1,4 +1,4 @@
-"""The main job from end to end: build, pack, push and run one definition on the lab, stage by stage.
+"""The main job from end to end: capture the lab, build, pack, check, push and run one definition there, stage by stage.
 
 ``scripts/quickstart`` calls it when the machine is set up. It uses the command line as a user would.
 """
@@ -24,7 +24,6 @@ from tests.lab.engine import stop_engine, take_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".deployer" / "quickstart"
-SITE = "lab"
 LAB = os.environ.get("QUICKSTART_LAB", "quickstart")
 
 #: Nothing of it takes this long, even on a slow machine: a stage that does hangs.
@@ -84,7 +83,7 @@ def down() -> int:
 def quickstart(name: str) -> int:
     """Do all stages for bundles/``name`` and show what came of it."""
     WORK.mkdir(parents=True, exist_ok=True)
-    stages = Stages(6)
+    stages = Stages(8)
     if started := os.environ.get("QUICKSTART_STARTED"):
         stages.times.append(("set up", time.time() - float(started)))
         stages.count += 1
@@ -92,17 +91,19 @@ def quickstart(name: str) -> int:
     lab = Lab(LAB)
     stages.run("bring up the lab", lambda: print(f"    {lab.up().text}"))
     engine = stages.run("take a Docker engine", lambda: take_engine(keep=True))
-    bundle = WORK / f"{name}.tar"
+    bundle, site = WORK / f"{name}.tar", WORK / "lab.yaml"
     ssh = ["--ssh-config", str(lab.ssh_config)]
+    of_site = ["--site", str(site)]
     docker = {"DOCKER_HOST": engine.docker_host}
-    stages.run("build the image", lambda: deployer("build", f"bundles/{name}", "--quiet", env=docker))
-    stages.run(
-        "pack the bundle", lambda: deployer("pack", f"bundles/{name}", "--site", SITE, "-o", str(bundle), env=docker)
-    )
-    stages.run("push, verify, install", lambda: deployer("push", str(bundle), SITE, *ssh))
+    site.unlink(missing_ok=True)  # decisions of an earlier lab
+    stages.run("capture the site", lambda: deployer("capture", "login1", *ssh, "-o", str(site)))
+    stages.run("build the image", lambda: deployer("build", f"bundles/{name}", *of_site, "--quiet", env=docker))
+    stages.run("pack the bundle", lambda: deployer("pack", f"bundles/{name}", *of_site, "-o", str(bundle), env=docker))
+    stages.run("check the verdict", lambda: deployer("check", str(bundle), *of_site))
+    stages.run("push, verify, install", lambda: deployer("push", str(bundle), str(site), *ssh))
     layout = ["--nodes", "2", "--ranks-per-node", "1", "--threads", "1"]
-    stages.run("run on two nodes", lambda: deployer("run", "--site", SITE, *ssh, name, *layout, "--wait"))
-    result = fetch(lab, name)
+    stages.run("run on two nodes", lambda: deployer("run", *of_site, *ssh, name, *layout, "--wait"))
+    result = fetch([*of_site, *ssh], name)
     show(stages, bundle, result, lab)
     return 0
 
@@ -116,13 +117,11 @@ def deployer(*words: str, env: dict[str, str] | None = None) -> None:
         raise StageFailed(done.returncode)
 
 
-def fetch(lab: Lab, name: str) -> dict[str, Any]:
+def fetch(site: Sequence[str], name: str) -> dict[str, Any]:
     """Copy the last job's folder from the site, as a user would, and return its result."""
     target = WORK / f"{name}-job"
     shutil.rmtree(target, ignore_errors=True)
-    newest = lab.sh("login1", "alice", f"ls -td $HOME/deployer/jobs/{shlex.quote(name)}-* | head -n 1").stdout.strip()
-    copy = ["scp", "-q", "-r", "-F", str(lab.ssh_config), f"login1:{newest}", str(target)]
-    subprocess.run(copy, check=True, timeout=120)
+    deployer("result", *site, "-o", str(target))
     result: dict[str, Any] = json.loads((target / "result.json").read_text())
     return result
 
@@ -140,7 +139,8 @@ def show(stages: Stages, bundle: Path, result: dict[str, Any], lab: Lab) -> None
     payload = result.get("payload") or {}
     if "val_accuracy" in payload:
         print(f"validation accuracy {payload['val_accuracy']:.4f} after {len(payload['epochs'])} epochs")
-    print("\nrank  host   MPI library of the rank                            the host's own")
+    print("\nthe proof: each rank had the site's own MPI library mapped")
+    print("rank  host   MPI library of the rank                            the host's own")
     for rank in result["ranks"]:
         version = " ".join(str(rank["mpi_library"]).split())[:48]
         same = "yes" if rank["mpi_identity"] == rank["host_mpi_identity"] else "NO"

@@ -13,7 +13,8 @@ from deployer.cli.laptop import settings
 from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load
 from deployer.connected.build.wheelhouse.wheelhouse import Mode
-from deployer.connected.bundle import caches
+from deployer.connected.bundle import caches, sources
+from deployer.connected.transfer.published import profile_of
 from deployer.contract.errors import UsageError
 
 _logger = logging.getLogger("deployer.build")
@@ -54,6 +55,11 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--offline", action="store_true", help=text)
     text = "a folder with your own wheels for the wheelhouse; may be repeated"
     command.add_argument("--find-links", metavar="DIR", type=Path, action="append", default=[], help=text)
+    text = (
+        "compile Horovod only for the MPI of this site, a profile's name or path; may be repeated (default: for each "
+    )
+    text += "MPI family of the definition)"
+    command.add_argument("--site", metavar="SITE", action="append", default=[], help=text)
     command.add_argument("--quiet", action="store_true", help="print the steps without their output; the log has both")
     command.add_argument("--json", action="store_true", help="print the build record")
     command.set_defaults(run=run)
@@ -78,8 +84,10 @@ def run(args: argparse.Namespace) -> int:
     options = BuildOptions(
         args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept), args.apt_sources, mode, args.find_links
     )
+    definition = load(args.definition)
+    families = sources.families_for(definition, [profile_of(site) for site in args.site])
     with caches.in_use():
-        built = build(load(args.definition), options, say)
+        built = build(definition, options._replace(families=families), say)
     if args.json:
         print(json.dumps(built.record()))
     elif not built.tag:

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     cache = None if args.no_cache else framecache.default_folder()
     with caches.in_use():
         packed = packing.pack(
-            _contents(args)._replace(kit=args.kit, mount_points=args.mount_point),
+            _contents(args, sites)._replace(kit=args.kit, mount_points=args.mount_point),
             sites,
             Path(args.output),
             args.codec,
@@ -125,7 +125,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _contents(args: argparse.Namespace) -> Contents:
+def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
     """Return the contents of the bundle. Raises UsageError unless exactly one source is given."""
     given = [args.definition, args.image, args.archive, args.rootfs]
     if sum(source is not None for source in given) != 1:
@@ -140,7 +140,8 @@ def _contents(args: argparse.Namespace) -> Contents:
             )
         from deployer.connected.build.definition import load
 
-        return sources.from_definition(load(args.definition))
+        definition = load(args.definition)
+        return sources.from_definition(definition, sources.families_for(definition, sites))
     if not (args.name and args.version):
         raise UsageError("--image, --archive and --rootfs need --name and --version")
     if args.image:

@@ -52,6 +52,7 @@ class BuildOptions(NamedTuple):
         apt_sources: a file with deb lines, instead of Debian's mirror.
         mode: what may be downloaded, and whether the lock may change.
         find_links: folders with the user's own wheels.
+        families: the MPI families to compile Horovod for; None: all of the definition's.
     """
 
     ca_bundle: Path | None = None
@@ -61,6 +62,7 @@ class BuildOptions(NamedTuple):
     apt_sources: Path | None = None
     mode: wheelhouse.Mode = wheelhouse.Mode()
     find_links: Sequence[Path] = ()
+    families: Sequence[str] | None = None
 
     @property
     def offline(self) -> bool:
@@ -222,8 +224,11 @@ class LastBuild(NamedTuple):
     variants: dict[str, Path]
 
 
-def last_build(definition: Definition) -> LastBuild:
+def last_build(definition: Definition, families: Sequence[str] | None = None) -> LastBuild:
     """Return the result of a definition's last build on this machine.
+
+    Args:
+        families: the MPI families that must have a variant of Horovod; None: all of the definition's.
 
     The image is the definition's tag if there is no build record. ``inputs.current`` tests whether it was built from
     the current definition.
@@ -239,11 +244,12 @@ def last_build(definition: Definition) -> LastBuild:
         if definition.horovod is None:
             return LastBuild(definition.tag, {})
         raise Refused(f"{definition.tag} was not built here with its variants of Horovod", again) from error
-    wanted = (definition.families or []) if definition.horovod else []
-    missing = [abi for abi in wanted if abi not in made.variants or not made.variants[abi].is_file()]
+    possible = (definition.families or []) if definition.horovod else []
+    there = {abi: made.variants[abi] for abi in possible if abi in made.variants and made.variants[abi].is_file()}
+    missing = [abi for abi in (possible if families is None else families) if abi in possible and abi not in there]
     if missing:
         raise Refused(f"{definition.tag} has no Horovod for {', '.join(missing)}", again)
-    return LastBuild(made.image, {abi: made.variants[abi] for abi in wanted})
+    return LastBuild(made.image, there)
 
 
 def record_of(definition: Definition) -> Path:
@@ -412,7 +418,7 @@ def _variants(own: _ImageBuild, definition: Definition, proxies: Mapping[str, st
         part = _ImageBuild(own.client, {**proxies, **words}, own.options, own.transcript.for_part(what))
         return part.of_context(recipe, "Dockerfile")
 
-    return variants.ensure(own.client, definition, stage, compiled, say)
+    return variants.ensure(own.client, definition, stage, compiled, say, own.options.families)
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:

@@ -78,7 +78,12 @@ class HorovodVariant(NamedTuple):
 
 
 def ensure(
-    client: docker.DockerClient, definition: Definition, stage: str, build: Build, say: Callable[[str], None]
+    client: docker.DockerClient,
+    definition: Definition,
+    stage: str,
+    build: Build,
+    say: Callable[[str], None],
+    families: Sequence[str] | None = None,
 ) -> list[HorovodVariant]:
     """Return the variant for each MPI family of a definition. Variants that the cache lacks are made.
 
@@ -86,6 +91,7 @@ def ensure(
         stage: the image id of the definition's stage with the framework.
         build: builds a context.
         say: called with each step.
+        families: only these families, and others that the cache has; None: all.
 
     Raises:
         UsageError: there is no recipe for this version of Horovod.
@@ -107,6 +113,9 @@ def ensure(
         contents = _contents([pin, *MPIS[abi]])
         key = variant_key(contents, stage, definition.framework, abi)
         kept = find(cache, key)
+        if kept is None and families is not None and abi not in families:
+            say(f"horovod: {abi}: not compiled, because no partition of the site needs it")
+            continue
         if kept is None:
             say(f"horovod: compile {pin} for {definition.framework} and {abi}, and prove it on {', '.join(MPIS[abi])}")
             began = time.monotonic()

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,16 @@ if TYPE_CHECKING:  # slow imports that only some sources need
     import docker
 
     from deployer.connected.build.definition import Definition
+    from deployer.connected.site_profile.profile import Profile
 
 _log = logging.getLogger("deployer.sources")
 
 
-def from_definition(definition: "Definition") -> Contents:
+def from_definition(definition: "Definition", families: Sequence[str] | None = None) -> Contents:
     """Return the contents for a definition: its built image, jobs, app folder, data, wheelhouse and Horovod variants.
+
+    Args:
+        families: the MPI families that must have a variant of Horovod; None: all. Those that there are go in.
 
     Raises:
         Refused: the image or a variant was not built from the current definition.
@@ -43,7 +47,7 @@ def from_definition(definition: "Definition") -> Contents:
     variants: dict[str, Path] = {}
     if file is None:
         with alone.engine_or_archive(definition):
-            image, variants = _built(definition)
+            image, variants = _built(definition, families)
         contents = from_image(image, definition.name, definition.version)
     else:
         contents = from_archive(file, definition.name, definition.version)
@@ -52,15 +56,34 @@ def from_definition(definition: "Definition") -> Contents:
     carried = {f"{WHEELS_PREFIX}{path.name}": path for path in wheelhouse.ready(definition)}
     carried.update({f"{VARIANTS_PREFIX}{abi}/{path.name}": path for abi, path in variants.items()})
     contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.families)
+    if definition.horovod:
+        contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
     return contents._replace(data=definition.data_folders, needs=needs)
 
 
-def _built(definition: "Definition") -> tuple[str, dict[str, Path]]:
+def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:
+    """Return the MPI families for which a definition needs variants of Horovod at some sites; None: all.
+
+    The first family is that of the image's own MPI, by which ranks may start inside-out, so it is always needed.
+
+    Raises:
+        Refused: a site has none of the definition's MPI families.
+    """
+    if not profiles or not definition.horovod or not definition.families:
+        return None
+    from deployer.connected.site_profile.plan import make_plans
+
+    label = f"{definition.name}:{definition.version}"
+    used = {plan.abi for profile in profiles for plan in make_plans(profile, label, definition.families)}
+    return [abi for abi in definition.families if abi in used or abi == definition.families[0]]
+
+
+def _built(definition: "Definition", families: Sequence[str] | None) -> tuple[str, dict[str, Path]]:
     """Return the image in the engine that was built from the definition as it is now, and its variants of Horovod."""
     from deployer.connected.build import inputs
     from deployer.connected.build.build import last_build
 
-    last, variants = last_build(definition)
+    last, variants = last_build(definition, families)
     return inputs.current(definition, [last] if definition.horovod else [last, definition.tag]), variants
 
 

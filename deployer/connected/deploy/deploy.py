@@ -238,10 +238,10 @@ class Deploy:
         with self._stage(BUILD) as said:
             if self.definition.is_data:
                 said += [UNCHANGED, "only data: there is nothing to build"]
-                return sources.from_definition(self.definition)
+                return self._contents()
             lint.refuse(self.definition, self._request.accept)
             try:
-                contents = sources.from_definition(self.definition)
+                contents = self._contents()
             except (Refused, UsageError, IntegrityError) as error:  # not built, or something changed since
                 if self._request.dry_run:
                     said += [WOULD, f"build it: {error.message}"]
@@ -251,10 +251,17 @@ class Deploy:
                 return contents
             accepted = tuple(code for code in self._request.accept if code not in CODES)
             with caches.in_use():
-                built = build(self.definition, self._request.settings._replace(accept=accepted), self._say)
+                options = self._request.settings._replace(accept=accepted, families=self._families())
+                built = build(self.definition, options, self._say)
             kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
             said += [DONE, f"{built.tag or built.base}{kept}"]
-            return sources.from_definition(self.definition)
+            return self._contents()
+
+    def _families(self) -> Sequence[str] | None:
+        return sources.families_for(self.definition, [self._profile])
+
+    def _contents(self) -> Contents:
+        return sources.from_definition(self.definition, self._families())
 
     def _pack(self, contents: Contents) -> _Bundle | None:
         """Return the bundle; None in a dry run that would pack."""

@@ -108,7 +108,13 @@ def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
         path.write_bytes(message)
         argv = [SSH_KEYGEN, "-Y", "sign", "-f", str(key), "-n", namespace, str(path)]
         env = process.base_environment(*_ENVIRONMENT)
-        done = process.run(argv, timeout=_SECONDS, env=env, check=False, hint="install OpenSSH 8.1 or newer: apt-get install openssh-client")
+        done = process.run(
+            argv,
+            timeout=_SECONDS,
+            env=env,
+            check=False,
+            hint="install OpenSSH 8.1 or newer: apt-get install openssh-client",
+        )
         if signature.is_too_old(done):
             raise MissingTool("this ssh-keygen cannot sign files", "install openssh-client, 8.1 or newer")
         if done.returncode:

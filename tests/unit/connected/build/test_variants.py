@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from deployer.connected.build import build, definition, variants
+from deployer.connected.bundle import sources
+from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES
 from tests import wheels
@@ -154,6 +156,40 @@ def test_pack_says_what_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     record(of, openmpi=publish(tmp_path / "cache").wheel, mpich_abi=tmp_path / "lost.whl")
     with pytest.raises(Refused, match="no Horovod for mpich-abi"):
         build.last_build(of)
+
+
+def test_pack_for_a_site_needs_only_its_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = digits(tmp_path, monkeypatch)
+    wheel = publish(tmp_path / "cache").wheel
+    record(of, mpich_abi=wheel)
+    for site, needed in (("lab", [MPICH_ABI]), ("lab-openmpi", [MPICH_ABI, OPENMPI])):  # the first is the image's own
+        assert sources.families_for(of, [load(site)]) == needed
+    assert sources.families_for(of, []) is None
+    assert build.last_build(of, [MPICH_ABI]) == build.LastBuild("sha256:1", {MPICH_ABI: wheel})
+    with pytest.raises(Refused, match="no Horovod for openmpi"):
+        build.last_build(of, [MPICH_ABI, OPENMPI])
+    with pytest.raises(Refused, match="no Horovod for openmpi"):
+        build.last_build(of)
+
+
+def test_a_variant_that_no_site_needs_is_not_compiled_but_taken_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = digits(tmp_path, monkeypatch)
+    wheel = publish(tmp_path / "cache")
+    cached = [MPICH_ABI]
+    monkeypatch.setattr(variants, "variant_key", lambda contents, stage, framework, abi: abi)
+    monkeypatch.setattr(variants, "find", lambda cache, key: wheel._replace(abi=key) if key in cached else None)
+
+    def compiled(*_: object) -> str:
+        raise AssertionError("nothing is to be built")
+
+    said: list[str] = []
+    for _ in range(2):
+        found = variants.ensure(None, of, "sha256:1", compiled, said.append, [MPICH_ABI])  # type: ignore[arg-type]
+        assert [each.abi for each in found] == cached
+        cached.append(OPENMPI)
+    assert sum("not compiled" in line for line in said) == 1
 
 
 def test_a_horovod_without_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
