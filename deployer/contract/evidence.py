@@ -78,6 +78,7 @@ class Launch(NamedTuple):
         without_mpi: the ranks find each other without MPI.
         fast: the fast network between nodes that NCCL should use, in words; None: none is known.
         links: the links of the private HOME: paths of the container, by their paths in it.
+        workers: processes that train per rank: torchrun starts several.
     """
 
     job: str
@@ -110,6 +111,7 @@ class Launch(NamedTuple):
     without_mpi: bool = False
     fast: Optional[str] = None
     links: Mapping[str, str] = {}
+    workers: int = 1
 
     @property
     def ranks(self) -> int:
@@ -159,6 +161,7 @@ def read_launch(data: bytes, what: str) -> Launch:
         without_mpi=fields.record.get("without_mpi") is True,
         fast=fields.maybe_text("fast"),
         links=linked.check_made(fields.mapping("links")) if "links" in fields.record else {},
+        workers=fields.maybe_number("workers") or 1,
     )
 
 

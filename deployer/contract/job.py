@@ -14,6 +14,9 @@ from deployer.contract.plan import APP
 RANKS, TORCHRUN, NODE = "ranks", "torchrun", "node"
 LAUNCHES = (RANKS, TORCHRUN, NODE)
 
+#: More GPUs than a node has.
+MOST_GPUS = 1024
+
 _PYTHON = re.compile(r"python[0-9.]*")
 _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
 
@@ -77,7 +80,7 @@ class Job(NamedTuple):
             fields.maybe_number("memory"),
             _environment(fields),
             _launch(fields),
-            fields.maybe_number("gpus"),
+            _gpus(fields),
             _links(fields),
         )
 
@@ -95,6 +98,13 @@ def _launch(fields: Fields) -> str:
     found = fields.maybe_text("launch") or RANKS
     if found not in LAUNCHES:
         raise fields.error("%s: field 'launch': %r is not one of %s" % (fields.what, found, ", ".join(LAUNCHES)))
+    return found
+
+
+def _gpus(fields: Fields) -> Optional[int]:
+    found = fields.maybe_number("gpus")
+    if found is not None and not 1 <= found <= MOST_GPUS:
+        raise fields.error("%s: field 'gpus': %d is not a number from 1 to %d" % (fields.what, found, MOST_GPUS))
     return found
 
 

@@ -43,8 +43,8 @@ class Run(NamedTuple):
         site: where it ran.
         runtime: its runtime; NATIVE without a container.
         nodes: number of nodes.
-        ranks: number of ranks.
-        threads: threads per rank; None: not known.
+        ranks: number of ranks; of processes that train, if torchrun starts several per rank.
+        threads: threads of each; None: not known.
         values: the figure of each epoch or iteration.
         published: the printed efficiency of a published row; None: a job of your own.
     """
@@ -111,7 +111,8 @@ def of_result(result: Fields) -> Run:
     ranks = result.items("ranks")
     if not ranks:
         raise UsageError("%s has no evidence of any rank" % result.what, "run it again")
-    workload, settings, unit, values = _figures(result, len(ranks))
+    count = (result.maybe_number("world_size") or len(ranks)) * (result.maybe_number("workers") or 1)
+    workload, settings, unit, values = _figures(result, count)
     threads = {rank.maybe_number("threads") for rank in ranks}
     return Run(
         job=result.text("job"),
@@ -121,7 +122,7 @@ def of_result(result: Fields) -> Run:
         site=result.text("site"),
         runtime=result.text("runtime"),
         nodes=len({rank.text("host") for rank in ranks}),
-        ranks=result.maybe_number("world_size") or len(ranks),
+        ranks=count,
         threads=threads.pop() if len(threads) == 1 else None,
         values=values,
     )
@@ -273,6 +274,9 @@ _COLUMNS = (
     *("interval_95", "spread_1_96_sd", "efficiency", "container_to_native", "published"),
 )
 
+#: With these, a spreadsheet begins a formula.
+_FORMULA = ("=", "+", "-", "@")
+
 _Table = Callable[..., List[str]]
 
 
@@ -336,7 +340,11 @@ class _Pieces(List[str]):
 
 
 def _cell(value: Any) -> str:
-    return "%.6g" % value if isinstance(value, float) else printable(str(value))
+    """Return a cell. A text that a spreadsheet would take for a formula begins with an apostrophe, which it hides."""
+    if isinstance(value, (int, float)):
+        return "%.6g" % value if isinstance(value, float) else str(value)
+    text = printable(str(value))
+    return "'" + text if text.startswith(_FORMULA) else text
 
 
 def record(found: Sequence[Row], left_out: Sequence[Tuple[str, str]]) -> Record:

@@ -156,6 +156,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
                 ("runtime", launch.runtime),
                 (START_OPTION_KEY, launch.start_option),
                 ("world_size", sizes[0] if sizes else None),
+                ("workers", launch.workers),
                 ("exit_code", exit_code),
                 ("started", _utc(outcome.started)),
                 ("seconds", max(0, outcome.ended - outcome.started)),

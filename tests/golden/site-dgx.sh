@@ -85,7 +85,7 @@ for pair in "${values[@]}"; do
     if [ "$text" ]; then value=${value//\\/\\\\}; value=${value//\$/\\\$}; value=${value//\`/\\\`}; fi
     for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
 done
-# No rank looks into the shared home for its settings: there are none in /proc, where nobody can make any.
+# Ranks read no settings from the home, which is shared: /proc has no such folder, and nobody can make one.
 for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1 ${prefix}_CONFIGDIR=/proc/none; done
 exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$image" "$@"
 '

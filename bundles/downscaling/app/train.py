@@ -97,7 +97,7 @@ def main() -> None:
     """Train, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=int, default=16, help="fields of all ranks together (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=32, help="days a rank and step")
+    parser.add_argument("--batch-size", type=int, default=4, help="days per rank and step (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--learning-rate", type=float, default=1e-4, help="of one rank; scaled by the ranks")
     options = parser.parse_args()

@@ -14,6 +14,7 @@ from deployer.connected.check import rehearsed
 from deployer.connected.rootfs.entries import shown
 from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.job import RANKS
 from deployer.contract.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
 from deployer.contract.plan import NO_MPI
 from deployer.contract.rehearsal import Rehearsal
@@ -81,6 +82,10 @@ def _show(manifest: Manifest) -> None:
         print(f"runs on MPI of {', '.join(manifest.mpi)}")
     for job in manifest.jobs:
         layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"
+        if job.gpus is not None:
+            layout += f" x {job.gpus} GPUs"
+        if job.launch != RANKS:
+            layout += f", launch {job.launch}"
         print(common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
     folders: dict[str, list[int]] = {}
     for member in manifest.members:

@@ -21,7 +21,7 @@ from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha25
 from deployer.contract import links as linked
 from deployer.contract import variables
 from deployer.contract.errors import UsageError
-from deployer.contract.job import check_stdin, check_time, check_workdir
+from deployer.contract.job import MOST_GPUS, check_stdin, check_time, check_workdir
 from deployer.contract.plan import MPICH_ABI, NO_MPI
 from deployer.system import files
 
@@ -195,6 +195,7 @@ class JobDefinition(Model):
     gpus: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_GPUS,
         description="GPUs that each rank sees, with `launch: ranks`; default: all of its node's that the job has",
     )
 

@@ -4,7 +4,7 @@ import re
 from typing import Dict, List, NamedTuple, Optional
 
 from deployer.contract.json_records import Record
-from deployer.site.capture.scheduler import BatchFacts, common
+from deployer.site.capture.scheduler import BatchFacts, clock, common
 from deployer.site.capture.tools import Tools
 
 _VERSION = re.compile(r"^\S*GE\S* (\d+\.\d[\w.]*)")
@@ -14,7 +14,8 @@ _VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)<")
 _QUEUE = re.compile(r"<queue name='([^']+)'>")
 #: Rules of parallel environments by which a job's slots are dealt evenly to whole nodes, the best first.
 _RULES = ("$round_robin", "$fill_up")
-_LIMIT = re.compile(r"^(\d+):(\d+):(\d+)$")
+#: HH:MM:SS, of which hours and minutes may be empty, or seconds: sge_types(1).
+_LIMIT = re.compile(r"^(?:(\d*):(\d*):)?(\d+)$")
 
 
 class _Environment(NamedTuple):
@@ -66,7 +67,8 @@ def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environm
     found: Record = {"nodes": len(nodes)} if nodes else {}
     limit = _LIMIT.match(fields.get("h_rt", ""))
     if limit:
-        found["max_time"] = "%02d:%02d:%02d" % tuple(map(int, limit.groups()))
+        hours, minutes, seconds = (int(part or 0) for part in limit.groups())
+        found["max_time"] = clock(hours * 3600 + minutes * 60 + seconds)
     shape, differing = common(nodes)
     if differing:
         tools.note("partition %s: its nodes differ in %s" % (name, ", ".join(sorted(differing))))

@@ -9,7 +9,7 @@ import re
 from typing import Optional
 
 from deployer.contract.json_records import Record
-from deployer.site.capture.scheduler import BatchFacts
+from deployer.site.capture.scheduler import BatchFacts, clock
 from deployer.site.capture.tools import Tools
 
 _VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
@@ -37,7 +37,6 @@ def lsf(tools: Tools) -> Optional[BatchFacts]:
 
 def _partition(text: str) -> Record:
     limit = _LIMIT.search(text.partition(_LARGEST)[2] or text)
-    if not limit:
+    if not limit or not float(limit.group(1)):
         return {}
-    minutes = int(float(limit.group(1)))
-    return {"max_time": "%02d:%02d:00" % (minutes // 60, minutes % 60)}
+    return {"max_time": clock(int(float(limit.group(1)) * 60))}

@@ -125,24 +125,35 @@ def runtimes(tools: Tools, words: Optional[TrialWords] = None) -> Record:
     Those whose abilities depend on the installation are tried: Apptainer by itself, others if there are ``words``.
     """
     found: Record = {}
+    for name, known in RUNTIMES.items():
+        if name == NATIVE or known.allowed_by or not shutil.which(known.program):
+            continue
+        if not known.version_words:
+            found[name] = {}
+            continue
+        number = version(tools, name)
+        if number:
+            found[name] = {"version": number}
+            if known.mounts:
+                found[name].update(apptainer.facts(tools, known.program))
+            elif known.tried and words:
+                found[name].update(started.facts(tools, name, words))
+    return found
+
+
+def version(tools: Tools, name: str) -> Optional[str]:
+    """Return the version of a runtime, without starting a container; None if its program does not tell."""
+    known = RUNTIMES[name]
+    if not known.version_words:
+        return None
     with tempfile.TemporaryDirectory() as folder:
         # Some, such as enroot, make folders in the home whatever they are asked.
-        elsewhere = {"XDG_%s" % name: folder for name in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
-        for name, known in RUNTIMES.items():
-            if name == NATIVE or known.allowed_by or not shutil.which(known.program):
-                continue
-            if not known.version_words:
-                found[name] = {}
-                continue
-            said = tools.ask([known.program, *known.version_words], environment=elsewhere)
-            match = _VERSION.search(said.both) if said else None
-            if match and said and not (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
-                found[name] = {"version": match.group()}
-                if known.mounts:
-                    found[name].update(apptainer.facts(tools, known.program))
-                elif known.tried and words:
-                    found[name].update(started.facts(tools, name, words))
-    return found
+        elsewhere = {"XDG_%s" % each: folder for each in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
+        said = tools.ask([known.program, *known.version_words], environment=elsewhere)
+    match = _VERSION.search(said.both) if said else None
+    if not match or not said or (name == "singularity" and "apptainer" in said.both):  # a link to apptainer
+        return None
+    return match.group()
 
 
 def _text(path: str) -> str:

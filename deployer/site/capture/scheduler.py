@@ -131,6 +131,11 @@ def _shape(row: List[str]) -> Record:
     return found
 
 
+def clock(seconds: int) -> str:
+    """Return a time limit as a profile has it."""
+    return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
+
+
 def common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
     """Return what the shapes of nodes have in common, and the keys in which they differ."""
     keys = {key for shape in shapes for key in shape}

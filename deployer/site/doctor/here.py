@@ -85,8 +85,7 @@ def runtime(ground: Ground) -> str:
             vetoes.get(name) or "no %s in PATH" % program,
             "see `module avail %s`, and name the module in the site's profile" % name,
         )
-    found = machine.runtimes(Tools()).get(name, {}).get("version")
-    return "%s %s, %s" % (program, found or "(version unknown)", path)
+    return "%s %s, %s" % (program, machine.version(Tools(), name) or "(version unknown)", path)
 
 
 def image(ground: Ground) -> str:

@@ -18,6 +18,8 @@ _NONCE = 32
 _MAX_STRANGER, _MAX_LINE = 512, 4 * 1024 * 1024
 #: Seconds in which the other end must take a message, and prove the key.
 PATIENCE = 30.0
+#: Seconds without news after which the kernel asks the other end, and between questions; after so many it is gone.
+_IDLE, _BETWEEN, _QUESTIONS = 60, 15, 4
 
 Message = Dict[str, Any]
 
@@ -31,6 +33,7 @@ class Channel(object):
 
     def __init__(self, connection: socket.socket, key: bytes, serves: bool) -> None:
         connection.settimeout(PATIENCE)
+        _keep_alive(connection)
         self._connection = connection
         self._key = key
         self._serves = serves
@@ -86,7 +89,7 @@ class Channel(object):
             self._compare(proof, self._seal("client" if self._serves else "server", self._taken, body))
             self._taken += 1
             message = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ChannelError("not a message: %s" % error) from error
         if not isinstance(message, dict):
             raise ChannelError("not a message")
@@ -130,6 +133,14 @@ class Channel(object):
             self._connection.sendall(line.encode() + b"\n")
         except OSError as error:
             raise ChannelError("the connection broke: %s" % error) from error
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Let the kernel find out that the other node is gone, and keep firewalls from forgetting the connection."""
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("KEEPIDLE", _IDLE), ("KEEPINTVL", _BETWEEN), ("KEEPCNT", _QUESTIONS)):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + option), value)
 
 
 def connect(addresses: Sequence[Tuple[str, int]], key: bytes, patience: float = PATIENCE) -> Channel:

@@ -181,7 +181,10 @@ class _Hub(object):
     def _hear(self, peer: _Peer) -> None:
         try:
             for message in peer.channel.receive():
-                self._obey(peer, message)
+                try:
+                    self._obey(peer, message)
+                except (KeyError, TypeError, ValueError, OverflowError) as error:  # a field is missing, or no number
+                    raise ChannelError("an invalid message: %r" % error) from error
         except ChannelError as error:
             self._drop(peer, str(error))
 

@@ -16,11 +16,12 @@ it is not believed, and learns nothing (HMAC-SHA256 of both sides' random number
 import hashlib
 import hmac
 import os
+import select
 import socket
 import struct
 import time
 from contextlib import closing, suppress
-from typing import List, NamedTuple, Optional, Set
+from typing import List, NamedTuple, Optional, Set, Tuple, Union
 
 from deployer.contract import json_records
 from deployer.contract.errors import UsageError
@@ -39,8 +40,9 @@ _TURN = 0.02
 _SILENCE = 60.0
 #: Seconds between two looks of the first node for others that gave up.
 _POLL = 1.0
-#: Seconds a stranger may take, from its connection on, to prove that it belongs to the job.
-_STRANGER = 5.0
+#: Seconds a stranger may take, from its connection on, to prove that it belongs to the job; and how many may do so at
+#: a time.
+_STRANGER, _STRANGERS = 5.0, 256
 _SIZE, _NAME, _PROOF = 32, 255, hashlib.sha256().digest_size
 _PINGS = 5
 #: Bytes that all nodes send together, and that one sends at least and at most.
@@ -95,43 +97,93 @@ def _proof(place: _Place, role: bytes, *numbers: bytes) -> bytes:
     return hmac.new(place.secret, b"\0".join([role, b"".join(numbers)]), hashlib.sha256).digest()
 
 
+class _Caller(object):
+    """A connection whose other side has not proven yet that it belongs to the job."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.until = time.monotonic() + _STRANGER
+        self._own = os.urandom(_SIZE)
+        self._said = b""
+        connection.sendall(self._own)
+        connection.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the number of the connection, for select."""
+        return self.connection.fileno()
+
+    def name(self, place: _Place) -> Optional[Tuple[str, bytes]]:
+        """Take what came; return the node's name and this side's proof, or None if more has to come.
+
+        Raises:
+            Stranger: it does not belong to the job.
+            OSError: the connection was closed.
+        """
+        piece = self.connection.recv(_SIZE + _PROOF + 1 + _NAME)
+        if not piece:
+            raise ConnectionResetError("the connection was closed")
+        self._said += piece
+        begin = _SIZE + _PROOF + 1
+        end = begin + self._said[begin - 1] if len(self._said) >= begin else 0
+        if not end or len(self._said) < end:
+            return None
+        theirs, proof, name = self._said[:_SIZE], self._said[_SIZE : begin - 1], self._said[begin:]
+        if not hmac.compare_digest(proof, _proof(place, b"other", self._own, theirs, name)):
+            raise Stranger
+        return name.decode("utf-8", "replace"), _proof(place, b"first", theirs, self._own)
+
+
 def _receive(place: _Place, out: str) -> List[str]:
-    """Wait for the other nodes and return their names, as far as they came."""
+    """Wait for the other nodes and return their names, as far as they came.
+
+    All strangers prove themselves at the same time, so that those who never do keep no node waiting. What has proven
+    itself measures alone.
+    """
     found: Set[str] = set()
+    callers: List[_Caller] = []
     size = min(max(_TOTAL // max(place.nodes - 1, 1), _LEAST), _MOST)
     with closing(socket.socket()) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((place.address, place.port))
-        server.listen(min(place.nodes, 1024))
+        server.listen(1024)  # strangers wait there too
         files.write_text(os.path.join(out, _LISTENS), "")
-        server.settimeout(_POLL)
-        last = time.monotonic()
+        server.setblocking(False)
+        last = looked = time.monotonic()
         while len(found) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
-            try:
-                connection, _ = server.accept()
-            except socket.timeout:
+            waiting: List[Union[_Caller, socket.socket]] = [*callers, *([server] if len(callers) < _STRANGERS else [])]
+            for each in select.select(waiting, [], [], _POLL)[0]:
+                if not isinstance(each, _Caller):
+                    with suppress(OSError):  # it has gone again
+                        callers.append(_Caller(server.accept()[0]))
+                    continue
+                known = None
+                with suppress(Stranger, BlockingIOError, OSError):
+                    known = each.name(place)
+                    if known is None:
+                        continue
+                callers.remove(each)
+                with closing(each.connection), suppress(OSError):
+                    if known is not None:
+                        _measure(each.connection, known[1], size)
+                        found.add(known[0])
+                        last = time.monotonic()
+            for late in [each for each in callers if time.monotonic() > each.until]:
+                callers.remove(late)
+                late.connection.close()
+            if time.monotonic() > looked + _POLL:
                 if files.exists(os.path.join(out, _GAVE_UP)):
                     break
-                continue
-            with closing(connection), suppress(Stranger, OSError):
-                found.add(_answer(place, connection, size))
-                last = time.monotonic()
+                looked = time.monotonic()
+        for caller in callers:
+            caller.connection.close()
     return sorted(found)
 
 
-def _answer(place: _Place, connection: socket.socket, size: int) -> str:
-    """Let one node prove itself and measure; return its name."""
-    connection.settimeout(_STRANGER)
-    until = time.monotonic() + _STRANGER
-    own = os.urandom(_SIZE)
-    connection.sendall(own)
-    theirs, proof = _exactly(connection, _SIZE, until), _exactly(connection, _PROOF, until)
-    name = _exactly(connection, _exactly(connection, 1, until)[0], until)
-    if not hmac.compare_digest(proof, _proof(place, b"other", own, theirs, name)):
-        raise Stranger
+def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
+    """Prove to one node that this is the first one, and let it measure."""
     connection.settimeout(_EXCHANGE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(_proof(place, b"first", theirs, own) + struct.pack("!Q", size))
+    connection.sendall(proof + struct.pack("!Q", size))
     for _ in range(_PINGS):
         connection.sendall(_exactly(connection, 1))
     left = size
@@ -143,7 +195,6 @@ def _answer(place: _Place, connection: socket.socket, size: int) -> str:
     connection.sendall(b"!")
     with suppress(socket.timeout, ConnectionError):
         connection.recv(1)  # the other one closes first: else the kernel keeps the port of this node from some programs
-    return name.decode("utf-8", "replace")
 
 
 def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
@@ -196,12 +247,10 @@ def _connect(place: _Place, out: str) -> socket.socket:
         time.sleep(_AGAIN)
 
 
-def _exactly(connection: socket.socket, size: int, until: Optional[float] = None) -> bytes:
-    """Return so many bytes. Raises OSError if they have not come at the time ``until``, however few come at a time."""
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    """Return so many bytes. Raises OSError."""
     found = b""
     while len(found) < size:
-        if until is not None:
-            connection.settimeout(max(until - time.monotonic(), 0.001))
         piece = connection.recv(size - len(found))
         if not piece:
             raise ConnectionResetError("the connection was closed")

@@ -7,18 +7,19 @@ a number of GPUs per rank, `rank` shows each rank its own ones (``site.rank.devi
 from typing import Dict, Optional
 
 from deployer.contract.errors import Refused, UsageError
-from deployer.contract.job import Job
+from deployer.contract.job import MOST_GPUS, Job
 from deployer.contract.layout import Layout
 from deployer.contract.pinning import gpu_order
 from deployer.contract.plan import GpuRequest, Plan
 from deployer.site.rank.devices import NAMES
 
 
-def check(job: Job, asked: Optional[GpuRequest]) -> None:
+def check(job: Job, asked: Optional[GpuRequest], none: bool = False) -> None:
     """Check the number of GPUs per rank.
 
     Args:
         asked: what the job requests of the batch system, if deployer does.
+        none: the user wants no GPUs (--gpus 0).
 
     Raises:
         UsageError: it is not a number of GPUs, or one process starts the ranks of a node.
@@ -26,8 +27,13 @@ def check(job: Job, asked: Optional[GpuRequest]) -> None:
     """
     if job.gpus is None:
         return
-    if job.gpus < 1:
+    if not 1 <= job.gpus <= MOST_GPUS:
         raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; leave it out for all")
+    if none:
+        raise UsageError(
+            "--gpus 0: each rank of job %s needs %d of its own" % (job.name, job.gpus),
+            "request GPUs, or use a job of the bundle that needs none",
+        )
     if job.whole_nodes:
         raise UsageError(
             "--gpus-per-rank %d: job %s starts one process per node (launch: %s), which sees all GPUs"

@@ -181,7 +181,7 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
     asked = ask(plan, request.options, job.nodes, job.time, os.environ)
-    gpus.check(job, asked.gpus)
+    gpus.check(job, asked.gpus, request.options.gpus == 0)
     return _Resolved(
         store=store,
         request=request,
@@ -367,6 +367,7 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         warn=_warn(resolved.request, resolved.job),
         again=resolved.request.again or 0,
         without_mpi=plan.abi == plans.NO_MPI and chosen.runtime.contained,
+        workers=layout.workers if resolved.job.launch == TORCHRUN else 1,
     )
 
 

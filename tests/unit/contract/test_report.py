@@ -140,6 +140,24 @@ def test_csv_has_all_rows_in_one_table():
     ]  # fmt: skip
 
 
+def test_no_cell_of_csv_is_a_formula():
+    rows = report.rows([run(workload="=HYPERLINK(1)", settings="@x", job="-2+3", site="+1", values=[9.0, 11.0])])
+    (found,) = csv.DictReader(io.StringIO(report.csv_text(rows)))
+    assert [found[name] for name in ("workload", "settings", "job", "site")] == [
+        "'=HYPERLINK(1)",
+        "'@x",
+        "'-2+3",
+        "'+1",
+    ]
+    assert (found["mean"], found["nodes"]) == ("10", "2")
+
+
+def test_processes_that_torchrun_started_are_counted():
+    found = report.of_result(result(measured(), workers=4))
+    assert (found.nodes, found.ranks) == (2, 8)
+    assert report.of_result(result({"iterations": [1.5, 2]}, workers=4)).values == [12.0, 16.0]
+
+
 def test_a_record_is_read_again():
     rows = report.rows([run(), *published_runs.published(["lrz-3dgan"])])
     text = json.dumps(report.record(rows, [("x-1", "it failed")]))

@@ -397,6 +397,18 @@ def test_lsf(programs):
     found = lsf.lsf(Tools())
     assert (found.scheduler, found.cluster) == ({"kind": "lsf", "version": "10.1.0.9"}, "big")
     assert list(found.partitions.items()) == [("normal", {}), ("long", {"max_time": "48:00:00"})]
+    made.program(programs, "bqueues", BQUEUES.replace("2880.0 min of hostA", "0.5 min").replace("60.0", "0.5"))
+    assert lsf.lsf(Tools()).partitions["long"] == {"max_time": "00:00:30"}
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [("48:0:00", "48:00:00"), ("7200", "02:00:00"), ("0:90:5", "01:30:05"), (":30:", None), ("INFINITY", None)],
+)
+def test_the_limit_of_a_queue_of_grid_engine(programs, text, time):
+    made.program(programs, "qconf", "printf 'h_rt  %s\\n'" % text)
+    found = gridengine._partition("q", [], {}, Tools())
+    assert found == ({"max_time": time} if time else {})
 
 
 LMOD_SHOW = """

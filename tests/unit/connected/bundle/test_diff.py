@@ -144,3 +144,12 @@ def test_inspect_fits_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "\x1b" not in text
     assert cli.main(["inspect", path, "--json"]) == 0
     assert wheel in capsys.readouterr().out
+
+
+def test_inspect_shows_what_a_job_starts_and_its_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [bundles.JOB._replace(name="a", launch="torchrun"), bundles.JOB._replace(name="b", gpus=2)]
+    (tmp_path / "a.tar").write_bytes(bundles.build(jobs=jobs))
+    assert cli.main(["inspect", str(tmp_path / "a.tar")]) == 0
+    text = capsys.readouterr().out
+    assert "job a: 2 nodes x 1 ranks x 1 threads, launch torchrun: python3 hello.py\n" in text
+    assert "job b: 2 nodes x 1 ranks x 1 threads x 2 GPUs: python3 hello.py\n" in text

@@ -334,3 +334,38 @@ def test_what_the_agent_ignores_the_launcher_ignores_too(path, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "LAUNCHER", "kill -USR2 $$; echo lives; exit 5")
     code, out, _ = ended(job(path, "", nodes=1, starter=["env --ignore-signal=USR2"]))
     assert (code, out) == (5, "lives\n")
+
+
+@pytest.mark.parametrize("message", [{"node": "x"}, {"node": None}, {"ask": 1}, {"ended": 1e999}, {"ended": []}])
+def test_a_malformed_message_of_a_rank_ends_its_connection_and_not_the_hub(path, message):
+    with waiting(path, ["sleep 60 #"]) as (process, port):
+        key = folder.read_key(str(path / "key"))
+        other = channel.connect([("127.0.0.1", port)], key, 10)
+        other.send(message)
+        with pytest.raises(channel.ChannelError, match="closed"):
+            other.receive()
+        other.close()
+        channel.connect([("127.0.0.1", port)], key, 10).close()  # it lives on
+        assert process.poll() is None
+
+
+def drain(end):
+    while True:
+        end.receive()
+
+
+def test_a_message_that_is_nested_too_deep_is_none_and_the_kernel_asks_after_the_other_end():
+    with contextlib.closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        client = socket.create_connection(listener.getsockname())
+        ends = [channel.Channel(listener.accept()[0], b"key", serves=True), channel.Channel(client, b"key", False)]
+        assert all(end._connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for end in ends)
+        for end in (ends[1], ends[0], ends[1]):
+            end.receive()
+        body = "[" * 100000
+        ends[1]._write("%s %s" % (ends[1]._seal("client", 0, body), body))
+        with pytest.raises(channel.ChannelError, match="not a message"):
+            drain(ends[0])
+        for end in ends:
+            end.close()

@@ -71,8 +71,8 @@ def test_a_node_of_many_waits_for_its_turn(tmp_path, first, monkeypatch):
         time.sleep(0.6)
         return answer_at_once(*given)
 
-    answer_at_once = meeting._answer
-    monkeypatch.setattr(meeting, "_answer", answer)
+    answer_at_once = meeting._measure
+    monkeypatch.setattr(meeting, "_measure", answer)
     monkeypatch.setattr(meeting, "_EXCHANGE", 0.3)
     monkeypatch.setattr(meeting, "_TURN", 0.5, raising=False)
     here, thread, found = first
@@ -173,3 +173,16 @@ def test_the_first_node_says_that_the_port_was_taken(tmp_path, monkeypatch):
 def test_a_node_that_gives_up_ends_the_wait(tmp_path):
     (tmp_path / "gave-up").touch()
     assert meeting._receive(place(), str(tmp_path)) == []
+
+
+def test_many_silent_strangers_do_not_delay_nodes_one_after_the_other(tmp_path, first, monkeypatch):
+    monkeypatch.setattr(meeting, "_STRANGER", 30)
+    here, thread, found = first
+    with contextlib.ExitStack() as stack:
+        for number in range(9):
+            stranger = stack.enter_context(closing(meeting._connect(here, str(tmp_path))))
+            stranger.sendall(b"x" * number)
+        for name in ("cn2", "cn3"):
+            visit(here, tmp_path, name)
+        thread.join(10)
+    assert found == [["cn2", "cn3"]]

@@ -153,6 +153,8 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
         run.prepare(store, REQUEST._replace(ranks_per_node=2, gpus_per_rank=3))
     with pytest.raises(UsageError, match="not a number of GPUs"):
         run.prepare(store, REQUEST._replace(gpus_per_rank=0))
+    with pytest.raises(UsageError, match="--gpus 0: each rank of job train needs 1 of its own"):
+        run.prepare(store, REQUEST._replace(gpus_per_rank=1, options=SubmissionOptions(gpus=0)))
 
 
 @pytest.mark.parametrize("launch", ["torchrun", "node"])
@@ -170,6 +172,7 @@ def test_one_process_per_node_has_all_of_the_node(tmp_path, programs, launch):
     assert " -- %s%s" % (words, shlex.quote(job.command[0])) in text
     launched = result.launch(folder)
     assert (launched.nodes, launched.ranks_per_node, launched.threads) == (2, 1, 8)
+    assert launched.workers == (4 if launch == "torchrun" else 1)
     with pytest.raises(UsageError, match="one process per node \\(launch: %s\\)" % launch):
         run.prepare(store, REQUEST._replace(gpus_per_rank=1))
 
