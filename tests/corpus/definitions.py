@@ -15,21 +15,17 @@ from tests.corpus import fetch
 from tests.corpus.scripts import SCRIPTS, Script
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Debian packages of the images; PyTorch's and TensorFlow's have Dockerfiles too.
+#: Debian packages of the images. scikit-learn's scripts have PyTorch's image: one image less to ship.
 _TORCH = [
     "python3", "python3-cloudpickle", "python3-filelock", "python3-matplotlib", "python3-packaging", "python3-psutil",
     "python3-six", "python3-sklearn", "python3-torch", "python3-torchvision", "python3-yaml",
 ]  # fmt: skip
-_BASES = {
-    "sklearn": ["python3", "python3-matplotlib", "python3-sklearn"],
-    "torch": _TORCH,
-    "tensorflow": ["python3"],
-}
+_BASES = {"sklearn": _TORCH, "torch": _TORCH, "tensorflow": ["python3"]}
 #: What is like the definition of the repository that an image comes from.
-_LIKE = {"torch": "horovod-pytorch", "tensorflow": "horovod-tensorflow-cpu"}
+_LIKE = {"sklearn": "horovod-pytorch", "torch": "horovod-pytorch", "tensorflow": "horovod-tensorflow-cpu"}
 _HOROVOD = {"torch": ("pytorch", "pytorch"), "tensorflow": ("tensorflow", "tensorflow")}
-#: The SHA-256 that Keras 2.15 demands of a set. The real files cannot be had here: the image's Keras demands that of the
-#: stand-in. The scripts stay as they are.
+#: The SHA-256 that Keras 2.15 demands of a set. The real files cannot be had here, so the image's Keras demands that of
+#: the stand-in. The scripts stay as they are.
 _KERAS = {
     "mnist": "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
     "reuters": "d6586e694ee56d7a4e65172e12b3e987c03096cb01eab99753921ef915959916",
@@ -75,7 +71,6 @@ def _definition(folder: Path, image: str, scripts: Sequence[Script], standins: P
         jobs[script.name] = _job(script, remedied)
         data.update(script.given)
         if remedied:
-            data.update(script.data)
             for source in script.links.values():
                 top = source.split("/")[0]
                 data[top] = top
@@ -110,6 +105,8 @@ def _job(script: Script, remedied: bool) -> dict[str, Any]:
         command = ["sh", "-c", f'{script.before} && exec "$0" "$@"', *command]
     if remedied and script.links:
         job["links"] = {place: f"data/{source}" for place, source in script.links.items()}
+    if remedied and script.workdir:
+        job["workdir"] = script.workdir
     return {"command": command, **job}
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import tarfile
 from pathlib import Path
 
 from deployer.connected.build import settings
 from deployer.connected.bundle.kit import fetch as kit
 from deployer.connected.ground import xdg
+from deployer.contract.shell import quoted
 from deployer.system import process
 from tests.corpus.scripts import Script, Source
 
@@ -65,21 +65,15 @@ def _packaged(source: Source, path: str) -> bytes:
         host = settings.from_host(None, None, os.environ)
         argv = kit.command([], folder, host, [{"package": source.package, "suite": _SUITE}])
         hook = '--customize-hook=cd "$1"/tmp && export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG && apt-get --quiet=2 download '
-        hook += f"{source.package} && cp *.deb {process.quoted([str(folder)])}"
+        hook += f"{source.package} && cp *.deb {quoted([str(folder)])}"
         argv = [hook if word.startswith("--customize-hook=") else word for word in argv]
         process.run(argv, _TIMEOUT, {**process.base_environment(), **host.proxies})
         if (found := _sha256(package.read_bytes())) != source.sha256:
             raise ValueError(f"{package.name} has the SHA-256 {found}, not the pinned {source.sha256}")
-    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as opened:
-        with tarfile.open(fileobj=opened.stdout, mode="r|") as archive:
-            for entry in archive:
-                if entry.name == f"./{source.folder}/{path}":
-                    stream = archive.extractfile(entry)
-                    assert stream is not None
-                    content = stream.read()
-                    opened.terminate()
-                    return content
-    raise LookupError(f"{package.name} has no {source.folder}/{path}")
+    unpack = ["dpkg-deb", "--fsys-tarfile", str(package)]
+    extract = ["tar", "--extract", "--to-stdout", f"./{source.folder}/{path}"]
+    with subprocess.Popen(unpack, stdout=subprocess.PIPE) as opened:
+        return subprocess.run(extract, stdin=opened.stdout, capture_output=True, check=True, timeout=_TIMEOUT).stdout
 
 
 def _committed(source: Source, path: str) -> bytes:

@@ -37,7 +37,7 @@ class Script:
         words: its own options, which make it short.
         mpi: its ranks call MPI. Without it the script is one process on each of the two nodes.
         links: the remedy: files of the stand-ins, by the places where the script looks for them.
-        data: further data folders by name, parts of the stand-ins: also a remedy.
+        workdir: where the command starts: also a remedy.
         before: a shell command before it: also a remedy.
         reaches: what a rehearsal must name without the remedy; empty if it reaches for nothing.
         given: data folders that the first rehearsal has too, because the user gives them on the command line.
@@ -50,7 +50,7 @@ class Script:
     words: tuple[str, ...] = ()
     mpi: bool = False
     links: dict[str, str] = field(default_factory=dict)
-    data: dict[str, str] = field(default_factory=dict)
+    workdir: str = ""
     before: str = ""
     reaches: str = ""
     given: dict[str, str] = field(default_factory=dict)
@@ -72,9 +72,10 @@ SKLEARN = Source(
 )
 
 _KERAS_MNIST = {"~/.keras/datasets/mnist.npz": "corpus/keras/mnist.npz"}
-_MNIST = {"MNIST": "MNIST"}
+_MNIST = {"data": "torchvision"}
 _GOOGLE = "storage.googleapis.com"
-_TORCHVISION = "/deployer/data/MNIST"
+_TORCHVISION = "ossci-datasets.s3.amazonaws.com"
+_BELOW = "/deployer/job/work"
 
 SCRIPTS = (
     # ---- Horovod 0.28.1
@@ -138,9 +139,9 @@ SCRIPTS = (
         HOROVOD,
         "torch",
         (("pytorch/pytorch_mnist.py", "60092fbb844fcdb83cf894f6be6d91caa61a596797b19f143e4b1625bf0f07f8"),),
-        ("--epochs", "2", "--data-dir", "/deployer/data"),
+        ("--epochs", "2"),
         mpi=True,
-        data=_MNIST,
+        links=_MNIST,
         reaches=_TORCHVISION,
     ),
     Script(
@@ -216,7 +217,8 @@ SCRIPTS = (
         "torch",
         (("mnist/main.py", "656fe852a7d938b115f211378f08b63145bd7879db537950aa19818c47423ab3"),),
         ("--epochs", "1"),
-        data=_MNIST,
+        links=_MNIST,
+        workdir=_BELOW,
         reaches=_TORCHVISION,
     ),
     Script(
@@ -225,7 +227,8 @@ SCRIPTS = (
         "torch",
         (("vae/main.py", "6b48b66a6bc7799258175447e6219d629ba02f0a2d537d92dcd13f03e1319841"),),
         ("--epochs", "1"),
-        data=_MNIST,
+        links=_MNIST,
+        workdir=_BELOW,
         before="mkdir -p results",
         reaches=_TORCHVISION,
     ),
@@ -235,7 +238,8 @@ SCRIPTS = (
         "torch",
         (("mnist_rnn/main.py", "1d3005243ccbcd2aad6211eefbd02bbcf6068ae82e1fc992ee109fc8176e1a24"),),
         ("--epochs", "1"),
-        data=_MNIST,
+        links=_MNIST,
+        workdir=_BELOW,
         reaches=_TORCHVISION,
     ),
     Script(
@@ -247,7 +251,8 @@ SCRIPTS = (
             ("mnist_hogwild/train.py", "f0bf273c747e4e9e2cdb96b459880d38b15d66ea2c57bde7037a1defeb00c8d7"),
         ),
         ("--epochs", "1"),
-        data=_MNIST,
+        links=_MNIST,
+        workdir=_BELOW,
         reaches=_TORCHVISION,
     ),
     Script(

@@ -39,7 +39,7 @@ def idx(path, array):
 def mnist(out):
     images, labels = digits()
     parts = {"train": slice(0, TRAIN), "t10k": slice(TRAIN, TRAIN + TEST)}
-    raw = os.path.join(out, "MNIST", "raw")
+    raw = os.path.join(out, "torchvision", "MNIST", "raw")
     os.makedirs(raw)
     for name, part in parts.items():
         idx(os.path.join(raw, f"{name}-images-idx3-ubyte"), images[part])
