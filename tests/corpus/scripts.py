@@ -171,14 +171,6 @@ SCRIPTS = (
     ),
     # ---- Keras 2.3.1, the last release with examples of its own
     Script(
-        "keras-mnist-mlp",
-        KERAS,
-        "tensorflow",
-        (("mnist_mlp.py", "96120c3681b330eae8e82ab25379cd71f5b5704d0fb64666b2c3f52872ef8b0b"),),
-        links=_KERAS_MNIST,
-        reaches=_GOOGLE,
-    ),
-    Script(
         "keras-mnist-cnn",
         KERAS,
         "tensorflow",
