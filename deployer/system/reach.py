@@ -46,6 +46,8 @@ _KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
 _TERMINAL = "/dev/tty"
 #: Files that Python writes if it can.
 _BYTECODE = re.compile(r"/__pycache__(/|$)|\.pyc(\.\d+)?$")
+#: Caches of the system that a program renews if it can; fontconfig then uses the one in HOME.
+_USUAL_WRITES = re.compile(r"^/var/cache/(fontconfig|ldconfig|man)/")
 #: Sockets that C libraries try before they look into a file.
 _USUAL_SOCKETS = re.compile(
     r"^(/var)?/run/(nscd/|systemd/|avahi-daemon/|dbus/|uuidd/|setrans/)|^/var/lib/sss/|^/dev/log$"
@@ -290,7 +292,7 @@ class Reach(object):
                 self._missed(who, path, "its folder does not exist")
 
     def _refused(self, who: Tracee, path: str, why: Optional[str]) -> None:
-        if why and not _BYTECODE.search(path):
+        if why and not _BYTECODE.search(path) and not _USUAL_WRITES.match(path):
             self._tell("write", path, who, why=why)
 
     def _without_terminal(self, who: Tracee) -> None:
