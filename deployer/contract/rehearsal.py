@@ -446,8 +446,9 @@ class _Judgement(object):
         for pattern, kinds in _WITH_CAUSE:
             if pattern.search(text):
                 alike = [item for item in before if item.kind in kinds]
-                named = [item for item in alike if item.what in text]
-                if alike:
+                # A service that the program started may have asked in its place.
+                named = [item for item in self.observations if item.kind in kinds and _is_named(item, text)]
+                if named or alike:
                     return max(named or alike, key=lambda item: (_shared(item.stack, end.stack), item.time))
         inside = [item for item in before if item.kind in (*_NETWORK_KINDS, seen.WRITE) and _is_within(item, end)]
         if inside and (_DOWNLOAD.search(text) or inside[-1].stack[:1] != end.stack[:1]):
@@ -459,7 +460,7 @@ class _Judgement(object):
         kinds: Tuple[str, ...] = (*_NETWORK_KINDS, seen.WRITE, seen.PROGRAM, seen.DAEMON)
         told = self.ending.last or ""
         reached = [item for item in self.observations if item.kind in (*kinds, seen.MISSING, seen.LIBRARY)]
-        named = [item for item in reached if _names(told, _host(item) if item.kind == seen.URL else item.what)]
+        named = [item for item in reached if _is_named(item, told)]
         if named:
             return named[-1]
         for pattern, causes in _WITH_CAUSE:
@@ -633,8 +634,9 @@ class _Judgement(object):
             made = _finding("rehearse.missing", path or subject, ERROR, **values)
         elif _WITH_CAUSE[0][0].search(text):
             what = "ended with %s" % end.what
-            remedy = downloads.general(Wanted("", "", {}, ())).remedy
-            made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=remedy)
+            offline = downloads.recognise(self._wanted("", [end])) or downloads.general(Wanted("", "", {}, ()))
+            made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=offline.remedy)
+            return Reached(made, True, end.stack, offline.prepare, offline.definition)
         elif _DOWNLOAD.search(text) or "not found" in text:
             # A library that looks for its files by other means than opening them: torchvision without download=True.
             offline = downloads.recognise(self._wanted("", [end]))
@@ -713,9 +715,10 @@ def _host(item: Observation) -> str:
     return found.group(1).lower() if found else ""
 
 
-def _names(line: str, what: str) -> bool:
-    """Return whether a line of output has ``what`` as a word of its own."""
-    return bool(what) and re.search(r"(?<![\w./-])%s(?![\w-])" % re.escape(what), line) is not None
+def _is_named(item: Observation, text: str) -> bool:
+    """Return whether a text has what was reached for as a word of its own; of the network, the host."""
+    what = _host(item) if item.kind in _NETWORK_KINDS else item.what
+    return bool(what) and re.search(r"(?<![\w.-])%s(?![\w-])" % re.escape(what), text) is not None
 
 
 def _same(one: CodeFrame, other: CodeFrame) -> bool:

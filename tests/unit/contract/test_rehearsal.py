@@ -131,6 +131,16 @@ def test_the_last_line_names_what_a_native_program_wanted():
     assert brief(found)[0] == ("rehearse.network", ERROR, "data.example", True)
 
 
+def test_a_service_of_a_library_asks_in_its_place():
+    # wandb: the service is another process, whose exception is none of the program's.
+    end = 'CommError: Post "https://api.example/graphql": dial tcp: lookup api.example'
+    stack = library("wandb/sdk/wandb_init.py")
+    found = judge(seen("host", "api.example", 3.0, stack, "n1-2"), seen("uncaught", end, 2.0, stack))
+    assert brief(found) == [("rehearse.network", ERROR, "api.example", True)]
+    (alone,) = judge(seen("uncaught", end, 2.0, stack))
+    assert alone.definition[-1] == '    environment: {WANDB_MODE: "offline"}'
+
+
 def test_files_that_others_do_without_are_not_noted():
     native = seen("missing", "/deployer/job/ucx.conf", 1.0, (), program="x")
     library = seen("missing", "/x/HEAD", 1.0, (OPEN, LOAD, MAIN))
