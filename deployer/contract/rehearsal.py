@@ -95,6 +95,8 @@ _STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen "
 _USUAL = re.compile(
     r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
 )
+#: Caches that programs renew if they can: fonts, bytecode.
+_USUAL_WRITES = re.compile(r"^/var/cache/|/__pycache__(/|$)|[.]pyc([.][0-9]+)?$")
 _QUOTED = re.compile(r"'([^']{1,300})'")
 _OWN_HOSTS = re.compile(r"^(localhost|ip6-localhost|localhost\.localdomain|127\.[0-9.]+|::1|0\.0\.0\.0|::|)$")
 #: The host of a URL, without a user and a port.
@@ -574,6 +576,8 @@ class _Judgement(object):
             groups.setdefault((item.kind, item.what), []).append(item)
         for (kind, what), group in groups.items():
             stopped = any(item is self.cause for item in group)
+            if kind == seen.WRITE and _USUAL_WRITES.search(what) and not stopped:
+                continue
             if kind == seen.WRITE:
                 yield self._of_write(what, group, stopped)
             elif kind == seen.PROGRAM:
@@ -634,9 +638,9 @@ class _Judgement(object):
             made = _finding("rehearse.missing", path or subject, ERROR, **values)
         elif _WITH_CAUSE[0][0].search(text):
             what = "ended with %s" % end.what
-            offline = downloads.recognise(self._wanted("", [end])) or downloads.general(Wanted("", "", {}, ()))
-            made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=offline.remedy)
-            return Reached(made, True, end.stack, offline.prepare, offline.definition)
+            known = downloads.recognise(self._wanted("", [end])) or downloads.general(Wanted("", "", {}, ()))
+            made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=known.remedy)
+            return Reached(made, True, end.stack, known.prepare, known.definition)
         elif _DOWNLOAD.search(text) or "not found" in text:
             # A library that looks for its files by other means than opening them: torchvision without download=True.
             offline = downloads.recognise(self._wanted("", [end]))
@@ -670,7 +674,8 @@ def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached
     elif bounds.memory and used.peak_memory and used.peak_memory > bounds.memory:
         how = "a rank used %d MiB, and the site's nodes have %s for it" % (used.peak_memory, limit)
         yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY))
-    if bounds.cpus and used.threads and used.threads > bounds.cpus:
+    # One more is usual: the thread that waits for the workers runs at times too.
+    if bounds.cpus and used.threads and used.threads > bounds.cpus + 1:
         values = {"threads": str(used.threads), "cpus": str(bounds.cpus)}
         yield Reached(_finding("rehearse.threads", "the job", WARNING, **values))
 

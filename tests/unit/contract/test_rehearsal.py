@@ -213,7 +213,7 @@ def test_memory_and_threads():
         ("rehearse.memory", ERROR, "the job", False),
         ("rehearse.threads", WARNING, "the job", False),
     ]
-    assert judge(ending=DONE, used=Used(peak_memory=1, threads=1), bounds=Bounds(64_000, 4)) == ()
+    assert judge(ending=DONE, used=Used(peak_memory=1, threads=5), bounds=Bounds(64_000, 4)) == ()
     assert brief(judge(ending=JobEnding(rehearsal.MEMORY))) == [("rehearse.memory", ERROR, "the job", True)]
 
 
@@ -374,6 +374,14 @@ def test_a_library_that_finds_no_files_gets_the_same_remedy():
 def test_a_program_that_wants_a_terminal():
     (found,) = judge(seen("missing", "/dev/tty", 1.0, (), program="dialog"), ending=DONE)
     assert found.finding.message == "it looked for a terminal, which does not exist"
+
+
+def test_caches_that_programs_renew_are_not_reported():
+    font = seen("write", "/var/cache/fontconfig/4c.cache-8", 1.0, (), program="python3")
+    assert judge(font, seen("write", "/opt/x/__pycache__"), ending=DONE) == ()
+    assert brief(
+        judge(seen("write", "/var/cache/x"), seen("uncaught", "PermissionError: '/var/cache/x'", 2.0, (MAIN,)))
+    )
 
 
 def test_two_observers_of_one_missing_file_are_one_finding():
