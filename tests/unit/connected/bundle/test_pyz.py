@@ -1,8 +1,10 @@
 """The first bytes of deployer.pyz, from which ranks start."""
 
+import io
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from deployer.connected.bundle import pyz
 from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError
 from deployer.contract.payload import read_payload
+from deployer.system import tool_sources
 
 #: What takes longer to import than the modules of a rank.
 SLOW = {"contextlib", "enum", "importlib.util", "json", "re", "runpy", "signal", "typing", "warnings"}
@@ -46,6 +49,40 @@ def test_other_modules_come_from_the_zip_file(tmp_path: Path) -> None:
     done = start(tool, "/no/such/program")
     assert done.returncode == 7
     assert "deployer: error: cannot start /no/such/program" in done.stderr
+
+
+#: Counts how often the tool is opened while it runs.
+COUNTING = """
+import runpy, sys
+sys.argv[:] = sys.argv[1:]
+tool, opened = sys.argv[0], []
+sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
+try:
+    runpy.run_path(tool, run_name="__main__")
+except SystemExit as ended:
+    assert not ended.code
+open(tool + ".count", "w").write(str(opened.count(tool)))
+"""
+
+
+def test_the_probe_of_a_rank_does_not_open_the_tool_for_each_module(tmp_path: Path) -> None:
+    tool = tmp_path / "deployer.pyz"
+    tool.write_bytes(pyz.make_pyz())
+    words = [str(tool), "probe", "--rank", "--without-mpi", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-I", "-S", "-c", COUNTING, *words], check=True, timeout=30)
+    assert (tmp_path / "probe-0.json").is_file()
+    assert 1 <= int((tmp_path / "deployer.pyz.count").read_text()) <= 15  # 100 modules are imported
+
+
+def test_the_index_of_the_tool_has_each_of_its_modules() -> None:
+    whole = pyz.make_pyz()
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".py")]
+        found = tool_sources.index(whole)
+        assert len(found) == len(names) > 200
+        for name, (is_package, start, size, _) in found.items():
+            path = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
+            assert whole[start : start + size] == archive.read(path)
 
 
 def test_older_tools_have_no_such_bytes() -> None:
