@@ -15,6 +15,8 @@ from deployer.system import files, process
 
 #: Folders that are local to a node, and in its memory.
 _OWN = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+#: The most that each of them holds; a job that fills it gets "no space", as on a full disk.
+_SIZE = "25%"
 #: The first address is that of the machine on which job.sh runs.
 NETWORK, PREFIX = "10.77.0.", 24
 LOGIN, _FIRST = "login", 11
@@ -77,7 +79,7 @@ def _own(folder: str, shared: Sequence[str]) -> None:
     kept = [path for path in shared if path.startswith(folder + "/")]
     opened = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in kept]
     mode = "755" if not os.stat(folder).st_mode & 0o002 else "1777"
-    kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode={mode}")
+    kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode={mode},size={_SIZE}")
     for path, descriptor in zip(kept, opened, strict=True):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if files.is_folder(f"/proc/self/fd/{descriptor}"):

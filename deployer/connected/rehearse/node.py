@@ -108,7 +108,6 @@ class _Node:
         self._order = order
         self._listener = listener
         self._observer = observer
-        self._peak = 0
         self._killed = 0
         self._ends = False
 
@@ -126,7 +125,7 @@ class _Node:
             self._end_others(self._observer)
             self._stop(self._observer)
         with contextlib.suppress(OSError), open(self._order.report, "w") as stream:
-            json.dump({"observed": self._observer is not None, "peak_mb": self._peak, KILLED: self._killed}, stream)
+            json.dump({"observed": self._observer is not None, KILLED: self._killed}, stream)
 
     def _end(self, *_: object) -> None:
         self._ends = True
@@ -166,12 +165,13 @@ class _Node:
 
     def _weigh(self) -> None:
         """Kill the largest process if all of the node need more than it has, as the kernel would."""
+        if self._order.memory_mb is None:
+            return
         used = {int(name): _memory(name) for name in os.listdir("/proc") if name.isdigit()}
         for own in (os.getpid(), self._observer):
             used.pop(own or 0, None)
         total = sum(used.values()) // 1024
-        self._peak = max(self._peak, total)
-        if self._order.memory_mb is not None and total > self._order.memory_mb:
+        if total > self._order.memory_mb:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
             self._killed += 1

@@ -10,7 +10,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.image_launcher import HYDRA, OF_ABI
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
-from deployer.contract.plan import INSIDE, JOB, NO_MPI, NOT_STAGED, OUTSIDE, Batch, Bind, NodeShape, Plan, StartOption
+from deployer.contract.plan import INSIDE, JOB, NOT_STAGED, OUTSIDE, Batch, Bind, NodeShape, Plan, StartOption
 
 #: The site's name in the private root folder.
 SITE = "rehearsal"
@@ -109,7 +109,7 @@ def make(
         environment={**environment(way), **observed(manifest, job), "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1"},
         pass_environment=[] if inside else list(_PASSED),
         start_options=[StartOption(f"{_CONTAINER}-{NOT_STAGED}", _CONTAINER, NOT_STAGED, launcher, "", None)],
-        abi=own if own or not manifest.is_data else NO_MPI,
+        abi=own,
         namespaces=True,
         batch=Batch(hosts=tuple(machine.names(wanted.nodes))),
         launch=INSIDE if inside else OUTSIDE,

@@ -1,0 +1,79 @@
+"""Rehearsals on this machine, with real namespaces, the kit's ch-run and the image's own MPICH."""
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import ROOT, Cli
+
+DOWNLOAD = """\
+import sys
+if sys.argv[1:]:
+    import urllib.request
+    urllib.request.urlopen(sys.argv[1])
+"""
+URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
+
+
+@pytest.fixture(scope="module")
+def rehearsed(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return hello-mpi, whose ranks download what is named on the command line."""
+    folder = tmp_path_factory.mktemp("rehearsed")
+    shutil.copytree(ROOT / "bundles" / "hello-mpi", folder / "hello-mpi")
+    program = folder / "hello-mpi" / "app" / "hello.py"
+    program.write_text(DOWNLOAD + program.read_text())
+    built("pack", folder / "hello-mpi", "-o", folder / "hello.tar")
+    return folder / "hello.tar"
+
+
+def test_two_nodes_run_mpi_and_a_download_is_found_and_named(built: Cli, rehearsed: Path) -> None:
+    """The image's MPICH joins the two nodes; the same job with a URL ends with code 3, and its place is named."""
+    outcome = json.loads(built("rehearse", rehearsed, "--record", "--json").stdout)
+    assert (outcome["verdict"], outcome["nodes"], outcome["ranks"]) == ("RUN", 2, 2), outcome
+    result = json.loads(Path(outcome["folder"], "result.json").read_text())
+    assert (result["exit_code"], result["world_size"]) == (0, 2)
+    assert result["payload"]["hosts"] == ["node1", "node2"]
+    built("verify", rehearsed)
+    shown = " ".join(built("inspect", rehearsed).stdout.split())
+    assert "without network, 2 ranks on 2 nodes: requested nothing" in shown
+    outcome = json.loads(built("rehearse", rehearsed, "--json", "--", URL, code=3).stdout)
+    first = outcome["findings"][0]
+    assert (first["code"], first["stopped"]) == ("rehearse.network", True)
+    assert "storage.googleapis.com" in first["subject"]
+    assert (first["file"], first["line"]) == ("/deployer/app/hello.py", 4)
+    assert not [line for line in _processes() if outcome["folder"] in line]
+
+
+@pytest.mark.slow
+def test_it_ends_at_its_time_and_leaves_nothing_when_it_is_killed(built: Cli, rehearsed: Path, tmp_path: Path) -> None:
+    """A job that ignores SIGTERM is killed; a killed command leaves no process, and the next one no folder."""
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1234.5)"
+    bundle = tmp_path / "bare.tar"
+    built("pack", "--image", "hello-mpi:1.0.0", "--name", "bare", "--version", "1", "-o", bundle)
+    words = ["rehearse", bundle, "--json", "--time", "3s", "--", "python3", "-c", stubborn]
+    assert json.loads(built(*words).stdout)["ending"]["how"] == "limit"
+    words[4] = "60s"
+    program = [str(ROOT / ".venv" / "bin" / "deployer"), *map(str, words)]
+    with subprocess.Popen(program, env=built.environment, stdout=subprocess.DEVNULL) as started:
+        _until(lambda: any(line.startswith("python3 -c") and "1234.5" in line for line in _processes()))
+        started.send_signal(signal.SIGKILL)
+    _until(lambda: not [line for line in _processes() if "1234.5" in line])
+
+
+def _processes() -> list[str]:
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, timeout=20, check=True).stdout.split(
+        "\n"
+    )
+
+
+def _until(is_true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.2)
