@@ -1,12 +1,14 @@
 """Ranks without MPI find each other on two nodes of the lab, and jobs whose ranks cannot end before their payload."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.conftest import Cli, Site
+from tests.integration.conftest import WORKSPACE, Cli, Site
 from tests.lab import Lab
 
 #: Each rank tells the first one by TCP what it got.
@@ -133,6 +135,31 @@ def test_each_way_to_launch_makes_one_world(torch: Site, job: str) -> None:
         communication: dict[str, Any] = rank["communication"]
         assert communication["connected"] is not False
         assert any("libtorch_cpu" in item["path"] for item in communication["libraries"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_torchrun_starts_the_workers_of_its_node(built: Cli, lab: Lab, tmp_path: Path) -> None:
+    """With PyTorch's own wheel for CPUs: Debian's PyTorch has no libuv, which torchrun needs."""
+    wheel = "torch==2.13.0+cpu"
+    asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--python-version", "3.11"]
+    words = [*asked, "--only-binary", ":all:", "--dest", str(tmp_path / "wheels"), wheel]
+    if subprocess.run(words, capture_output=True, check=False, timeout=600).returncode:
+        pytest.skip(f"pip finds no {wheel}: let its settings name a place with PyTorch's wheels for CPUs")
+    jobs = '  train: {command: [python3, /deployer/app/train.py], nodes: 2, launch: torchrun, time: "00:05:00"}\n'
+    definition = define(tmp_path / "d", "torchrun", "{debian: bookworm, include: [python3]}", jobs, train=TRAIN)
+    (definition / "packages.txt").write_text(f"{wheel}\nnumpy\n")
+    with (definition / "bundle.yaml").open("a") as stream:
+        stream.write("python: {requirements: packages.txt}\n")
+    site = pushed(built, lab, definition, tmp_path / "torchrun.tar")
+    try:
+        result = site.run(bundle="torchrun")
+        assert (result["exit_code"], result["findings"]) == (0, [])
+        assert result["payload"] == {"world": 2, "sum": 3.0}
+        log = site.alice(f"cat $(ls -td {WORKSPACE}/jobs/* | head -n 1)/job.sh")
+        assert "python3 -m torch.distributed.run --nnodes=2 --nproc_per_node=1" in log
+    finally:
+        built("remove", *site.options, "torchrun")
 
 
 @pytest.mark.slow
