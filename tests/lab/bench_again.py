@@ -103,7 +103,7 @@ def _deploy(rounds: int) -> None:
     shutil.copytree(_ROOT / "bundles" / "hello-mpi", definition)
     environment = {**os.environ, **{f"XDG_{name}_HOME": str(WORK / name) for name in ("CACHE", "STATE", "CONFIG")}}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    argv: list[str | Path] = [_DEPLOYER, "deploy", definition, "lab", "--no-follow", "--json"]
+    argv: list[str | Path] = [_DEPLOYER, "deploy", definition, "lab", "--no-follow"]
     program, seconds = definition / "app" / "hello.py", []
     try:
         lab.up()

@@ -104,6 +104,18 @@ def test_every_debian_package_says_why() -> None:
         assert not line or re.fullmatch(r"(?:[a-z0-9][a-z0-9+.-]+ +)?# .+", line), line
 
 
+def test_a_laptop_gets_no_cluster() -> None:
+    """scripts/setup reads the headers of the sections, in this order."""
+    text = (ROOT / "scripts/debian-packages.txt").read_text()
+    laptop, lab = text.index("\n# the laptop\n"), text.index("\n# the lab:")
+    tests = text.index("\n# what tests")
+    assert laptop < lab < tests
+    for name in ("slurm-wlm", "munge", "openssh-server", "podman"):
+        assert lab < text.index(f"\n{name} ") < tests
+    for name in ("docker.io", "openssh-client", "mmdebstrap"):
+        assert laptop < text.index(f"\n{name} ") < lab
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("option", "outcome"), [((), "1 passed, 2 skipped"), (("--require-engines",), "1 passed, 2 error")]
