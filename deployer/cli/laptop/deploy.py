@@ -14,7 +14,7 @@ from deployer.cli.site import common, jobs
 from deployer.connected.build.build import BuildOptions
 from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
-from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage
+from deployer.connected.deploy.deploy import DONE, Deploy, Deployed, DeployRequest, DeployStage
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, TransferError, UsageError
 from deployer.contract.shell import quoted
@@ -95,7 +95,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
     with Deploy(_request(args), _show if not args.json else _silent, _say, submitted) as deploy:
         done = deploy.run()
         code = 0
-        if done.job and not args.json:
+        if done.job and deploy.stages[-1].state == DONE and not args.json:
             print(f"submitted {done.seconds:.1f} s after the start", flush=True)
         if done.job and not args.no_follow:
             code = _follow_silently(deploy, done) if args.json else _follow(args, deploy, done)
