@@ -218,7 +218,7 @@ class Reach(object):
             if who.name in _SHELLS:  # bash asks at each start
                 return None
             return (lambda: self._without_terminal(who)) if not _has_terminal(who.task) else None
-        if _KERNEL.match(path) and not path.startswith("/dev/shm/"):  # noqa: S108
+        if _KERNEL.match(path):
             return None
         if flags & _WRITES or (flags & _O_TMPFILE) == _O_TMPFILE:
             identity = who.identity()

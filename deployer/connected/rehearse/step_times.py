@@ -16,10 +16,11 @@ _ENOUGH = 5.0
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 #: How a line of progress looks; the first group is a count of steps, if there is one.
-_KERAS = re.compile(r"(?:^|[\b ])(\d+)/\d+ (?:\[[=>.]+\]|━)")
+_KERAS = re.compile(r"(?:^| )(\d+)/\d+ (?:\[[=>.]+\]|━)")
 _TQDM = re.compile(r"\d+%\|[^|]*\| *(\d+)/\d+ \[[0-9:]+<")
-_COUNTED = re.compile(r"\b(?:global[_ ]?step|step|iter(?:ation)?|batch)\b[ \t:=#\[(]{1,4}(\d{1,9})\b", re.IGNORECASE)
-_SAMPLES = re.compile(r"\bepoch\b.{0,20}\[\s*\d+/\d+", re.IGNORECASE)
+_COUNTED = re.compile(r"\b(?:global[_ ]?step|step|iter(?:ation)?|batch)\b[ \t:=\[(]{1,4}(\d{1,9})\b", re.IGNORECASE)
+#: Samples in place of steps; Horovod's examples, whose "Iter #1" has several batches.
+_SAMPLES = re.compile(r"\bepoch\b.{0,20}\[\s*\d+/\d+|^iter #\d", re.IGNORECASE)
 #: The time of a step, as a program tells it.
 _PER_STEP = re.compile(r"\b(\d+(?:\.\d+)?) ?(us|ms|s)/(?:step|it|iter|batch)\b")
 _RATE = re.compile(r"\b(\d+(?:\.\d+)?) ?(?:it|steps?|batch(?:es)?)/s(?:ec)?\b")
@@ -43,7 +44,7 @@ class StepTimes:
 
     def feed(self, text: str, seconds: float) -> None:
         """Read the next part of the output, which appeared ``seconds`` after the payload's start."""
-        lines = re.split(r"[\r\n]+", self._rest + text)
+        lines = re.split(r"[\r\n\b]+", self._rest + text)  # Keras goes back by backspaces
         self._rest = lines.pop()[-_MAX_LINE:]
         for line in lines:
             self._read(_COLOUR.sub("", line[-_MAX_LINE:]), seconds)

@@ -41,6 +41,11 @@ def test_counted_steps_are_compared_with_the_clock():
     assert read((2.0, "step 10\n"), (12.0, "step 30\n"), (20.0, "step 10\n")) == (2.0, None)  # the next epoch
 
 
+def test_a_bar_that_goes_back_counts_before_its_line_ends():
+    bar = " 1/12 [=>....] - ETA: 5s - loss: 2.3"
+    assert read((2.0, bar + "\b" * 40), (9.0, "12/12 [====] - 7s 600ms/step\n")) == (2.0, 0.6)
+
+
 def test_a_line_may_come_in_parts():
     assert read((1.0, "468/468 [====] - 4s 7m"), (1.5, "s/step - loss: 0.2\n")) == (1.5, 0.007)
     assert read((1.0, "x" * 100_000), (2.0, "\n")) == (None, None)
