@@ -401,6 +401,10 @@ def unseen(text: str) -> Reached:
     return Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
 
 
+#: A host, the place in the program that asked for it, and the URL.
+_Asked = Tuple[str, Optional[CodeFrame], str]
+
+
 class _Process(NamedTuple):
     """What is known of a process: from its first observation."""
 
@@ -450,6 +454,10 @@ class _Judgement(object):
                 alike = [item for item in before if item.kind in kinds]
                 # A service that the program started may have asked in its place.
                 named = [item for item in self.observations if item.kind in kinds and _is_named(item, text)]
+                path = next(iter(_QUOTED.findall(end.what)), "")
+                if path and seen.WRITE in kinds:  # a path may be relative, and another observer saw the whole one
+                    named = [item for item in self.observations if item.kind in kinds and _ends_with(item.what, path)]
+                    alike = []
                 if named or alike:
                     return max(named or alike, key=lambda item: (_shared(item.stack, end.stack), item.time))
         inside = [item for item in before if item.kind in (*_NETWORK_KINDS, seen.WRITE) and _is_within(item, end)]
@@ -501,16 +509,21 @@ class _Judgement(object):
             return chosen.stack
         return next((item.stack for item in group if item.stack), ())
 
-    def _network(self) -> Iterable[Reached]:
-        """Yield a finding for each host and place in the program that asked for it."""
-        groups: Dict[Tuple[str, Optional[CodeFrame]], List[Observation]] = {}
-        hosts: Dict[str, Tuple[str, Optional[CodeFrame]]] = {}
-        known: Dict[str, Tuple[str, Optional[CodeFrame]]] = {}
+    def _asked(self) -> Dict[_Asked, List[Observation]]:
+        """Return the observations of the network by what was asked for, and where."""
+        groups: Dict[_Asked, List[Observation]] = {}
+        hosts: Dict[str, _Asked] = {}
+        known: Dict[str, _Asked] = {}
         for item in self.observations:
             if item.kind not in _NETWORK_KINDS:
                 continue
             name, place = _host(item), user_frame(item.stack)
-            key = (name, place)
+            last = hosts.get(item.process)
+            key = (name, place, item.what if item.kind == seen.URL else "")
+            if item.kind == seen.HOST and last and last[:2] == key[:2]:
+                key = last  # of the URL that this process requested just before
+            elif item.kind == seen.HOST:
+                key = (name, place, item.about.get("url", ""))
             if item.kind == seen.ADDRESS and item.stack and item.process in hosts:
                 key = hosts[item.process]  # the host that this process looked up just before
             elif not item.stack:
@@ -519,9 +532,14 @@ class _Judgement(object):
                 hosts[item.process] = key
                 known.setdefault(name, key)
             groups.setdefault(key, []).append(item)
+        return groups
+
+    def _network(self) -> Iterable[Reached]:
+        """Yield a finding for each thing that a place in the program asked for."""
+        groups = self._asked()
         # A library that tries one mirror after the other wants one thing.
         wanted: Dict[Tuple[str, Optional[CodeFrame]], Tuple[Offline, List[str], List[Observation]]] = {}
-        for (name, place), group in _merged(groups):
+        for (name, place, _), group in _merged(groups):
             asked = self._wanted(name, group)
             offline = downloads.recognise(asked) or downloads.general(asked)
             _, names, whole = wanted.setdefault((offline.what, place), (offline, [], []))
@@ -703,10 +721,10 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
 
 
 def _merged(
-    groups: Mapping[Tuple[str, Optional[CodeFrame]], List[Observation]],
-) -> List[Tuple[Tuple[str, Optional[CodeFrame]], List[Observation]]]:
+    groups: Mapping[_Asked, List[Observation]],
+) -> List[Tuple[_Asked, List[Observation]]]:
     """Return the groups without those of native programs for hosts that Python asked for as well."""
-    with_place: Set[str] = {name for name, place in groups if place is not None}
+    with_place: Set[str] = {name for name, place, _ in groups if place is not None}
     return [(key, group) for key, group in groups.items() if key[1] is not None or key[0] not in with_place]
 
 
@@ -724,6 +742,12 @@ def _is_named(item: Observation, text: str) -> bool:
     """Return whether a text has what was reached for as a word of its own; of the network, the host."""
     what = _host(item) if item.kind in _NETWORK_KINDS else item.what
     return bool(what) and re.search(r"(?<![\w.-])%s(?![\w-])" % re.escape(what), text) is not None
+
+
+def _ends_with(whole: str, path: str) -> bool:
+    """Return whether a path is ``path`` as a program wrote it, which may be relative."""
+    plain = posixpath.normpath(path)
+    return whole in (path, plain) or whole.endswith("/" + plain.lstrip("./"))
 
 
 def _same(one: CodeFrame, other: CodeFrame) -> bool:

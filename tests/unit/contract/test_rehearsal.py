@@ -384,6 +384,29 @@ def test_caches_that_programs_renew_are_not_reported():
     )
 
 
+def test_a_relative_path_of_the_exception_is_what_another_observer_saw():
+    end = "FileNotFoundError: [Errno 2] No such file or directory: 'results/x.png'"
+    library_of_torch = seen("library", "/usr/lib/libtorch_global_deps.so", 1.0)
+    native = seen("missing", "/deployer/job/work/results/x.png", 2.0, (), process="n1.network", program="python3")
+    found = judge(library_of_torch, native, seen("uncaught", end, 3.0, (LOAD, MAIN)))
+    assert brief(found)[0] == ("rehearse.missing", ERROR, "/deployer/job/work/results/x.png", True)
+    alone = judge(library_of_torch, seen("uncaught", end, 3.0, (LOAD, MAIN)))
+    assert brief(alone) == [("rehearse.missing", ERROR, "results/x.png", True)]
+
+
+def test_ranks_that_want_different_files_have_a_finding_each():
+    begun = [Observation("process", "1", 0.0, (), {"home": HOME}, process) for process in ("n1-1", "n2-1")]
+    asked = []
+    for rank, process in enumerate(("n1-1", "n2-1")):
+        url = "https://storage.example/mnist-%d.npz" % rank
+        place = "%s/.keras/datasets/mnist-%d.npz" % (HOME, rank)
+        about = {"origin": url, "download_target": place}
+        asked.append(Observation("url", url, 1.0 + rank, KERAS, about, process))
+        asked.append(Observation("host", "storage.example", 1.1 + rank, KERAS, about, process))
+    found = judge(*begun, *asked, ending=DONE)
+    assert [item.finding.message for item in found] == ["asked for Keras: mnist-0.npz", "asked for Keras: mnist-1.npz"]
+
+
 def test_two_observers_of_one_missing_file_are_one_finding():
     found = judge(
         seen("missing", "/data/x", 1.0, (OPEN, MAIN)),
