@@ -116,8 +116,6 @@ SCRIPTS = (
             "--no-cuda",
             "--batch-size",
             "2",
-            "--num-warmup-batches",
-            "1",
             "--num-batches-per-iter",
             "1",
             "--num-iters",
