@@ -4,6 +4,7 @@ import argparse
 import datetime as dt
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
@@ -11,6 +12,7 @@ from deployer.connected.bundle import end_of_support
 from deployer.connected.bundle import sbom as sboms
 from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
+from deployer.connected.ground import html_page
 from deployer.connected.rootfs.entries import shown
 from deployer.contract import json_records
 from deployer.contract.errors import IntegrityError, UsageError
@@ -35,11 +37,19 @@ def add_parsers(subparsers: Any) -> None:
     which = command.add_mutually_exclusive_group()
     text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
     which.add_argument("--files", action="store_true", help=text)
+    text = "verify it and write a page for a security officer: signatures, packages, scripts, verdicts, changes"
+    which.add_argument("--html", metavar="FILE", type=Path, help=text)
+    text = "with --html: list the differences from this earlier bundle too"
+    command.add_argument("--since", metavar="A.tar", help=text)
     which.add_argument("--sbom", action="store_true", help="print its SBOM (CycloneDX JSON) unchanged")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show one of three views of a bundle."""
+    if args.since and not args.html:
+        raise UsageError("--since requires --html FILE", "without a page: deployer diff A.tar B.tar")
+    if args.html:
+        return _page(args)
     if args.files:
         return _files(args)
     manifest, sbom, rehearsals = _read(args.bundle)
@@ -104,6 +114,15 @@ def _show(manifest: Manifest) -> None:
 def _name(name: str, room: int) -> str:
     """Return a name for printing, shortened to ``room`` columns. --json prints complete names."""
     return common.shortened(shown(name.encode()), room)
+
+
+def _page(args: argparse.Namespace) -> int:
+    """Write the page of a bundle."""
+    from deployer.connected.check import officer_page
+
+    html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
+    print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
+    return 0
 
 
 def _files(args: argparse.Namespace) -> int:

@@ -1,8 +1,9 @@
 """deployer report: the measured figures of several jobs as one table, or as a plot."""
 
 import argparse
+import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site
@@ -10,11 +11,15 @@ from deployer.cli.site import common
 from deployer.cli.site import report as shared
 from deployer.connected.ground import plot
 from deployer.contract import json_records, report
-from deployer.contract.errors import TransferError
+from deployer.contract.errors import TransferError, UsageError
 from deployer.contract.json_records import Fields
 from deployer.site.jobs import report as reports
+from deployer.site.jobs import result as results
 from deployer.site.jobs.report import Collected
 from deployer.system import files
+
+if TYPE_CHECKING:
+    from deployer.connected.ground.job_page import PicturedJob
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -23,11 +28,15 @@ def add_parsers(subparsers: Any) -> None:
     what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
     shared.add_options(command, what)
     command.add_argument("--plot", metavar="FILE", type=Path, help="draw it as well: FILE.png or FILE.svg")
+    text = "write a page for each job instead: ranks on nodes and cores, MPI, steps in time, curves; a JOB is a path"
+    command.add_argument("--html", metavar="FILE", type=Path, help=text)
     add_site(command.add_argument_group("the site"), here="files of this machine")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report, and draw it."""
+    if args.html:
+        return _page(args)
     if args.plot:
         plot.check(args.plot)
     found = _there(args) if args.site else _here(args.job)
@@ -35,6 +44,29 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         plot.draw(args.plot, rows)
     return 0
+
+
+def _page(args: argparse.Namespace) -> int:
+    """Write the page of jobs."""
+    from deployer.connected.ground import html_page, job_page
+
+    if args.site or args.csv or args.plot:
+        hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
+        raise UsageError("--html reads jobs by path, and prints no table", hint)
+    html_page.write(args.html, job_page.make([_pictured(path) for path in dict.fromkeys(args.job)]))
+    print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
+    return 0
+
+
+def _pictured(path: str) -> "PicturedJob":
+    """Return what the page of a job shows; times come from its folder."""
+    from deployer.connected.ground.job_page import PicturedJob, Step
+
+    folder = files.is_folder(path)
+    if not folder and not files.is_file(path):
+        raise UsageError(f"there is no {path}", "give a job's folder, or its result.json")
+    record = (results.read(path) if folder else results.read_file(path)).record
+    return PicturedJob(record, [Step(*step) for step in results.steps(path)] if folder else [])
 
 
 def _there(args: argparse.Namespace) -> Collected:

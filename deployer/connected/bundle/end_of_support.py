@@ -108,6 +108,11 @@ def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
     return [found[key] for key in sorted(found)]
 
 
+def end(component: Mapping[str, Any]) -> dt.date | None:
+    """Return the published end of support of a component of an SBOM, or None if it is not known."""
+    return next((line.end for _, _, line in _lines(component) if line.end), None)
+
+
 def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine]]:
     """Yield product, version line and facts for a component of an SBOM."""
     kind, version = "os", str(component.get("version", ""))

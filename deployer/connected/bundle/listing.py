@@ -22,10 +22,12 @@ class ListedEntry(NamedTuple):
     Attributes:
         entry: the entry.
         sha256: for a file, the digest of its content in hexadecimal, otherwise empty.
+        head: the first bytes of its content, as many as were asked for.
     """
 
     entry: TarEntry
     sha256: str
+    head: bytes = b""
 
     def line(self) -> str:
         """Return mode, size in bytes, SHA-256, path, and the target of a link."""
@@ -47,14 +49,16 @@ class ListedEntry(NamedTuple):
         }
 
 
-def files_of(bundle: Verification) -> Iterator[ListedEntry]:
-    """Yield the entries of a bundle's layer in order. Each frame is verified when it is read.
+def files_of(bundle: Verification, head: int = 0) -> Iterator[ListedEntry]:
+    """Yield the entries of a bundle's layer in order, with the first ``head`` bytes of each file.
+
+    Each frame is verified when it is read.
 
     Raises:
         IntegrityError: the layer is damaged.
     """
     decompress = decompressor(str(bundle.manifest.codec["name"]))
-    left, digest = 0, hashlib.sha256()
+    left, digest, begun = 0, hashlib.sha256(), b""
     entry: TarEntry | None = None
     for segment in bundle.layer_segments():
         data = bytes(decompress(bundle.read(segment), segment.raw or 0))
@@ -64,13 +68,14 @@ def files_of(bundle: Verification) -> Iterator[ListedEntry]:
                 if data.startswith(b"\0" * tarformat.BLOCK, position):
                     return
                 entry, position = tarformat.decode(data, position)
-                left, digest = entry.size, hashlib.sha256()
+                left, digest, begun = entry.size, hashlib.sha256(), b""
             part = memoryview(data)[position : position + left]
             digest.update(part)
+            begun += part[: head - len(begun)]
             position += len(part)
             left -= len(part)
             if left == 0:
-                yield ListedEntry(entry, digest.hexdigest() if entry.kind == FILE else "")
+                yield ListedEntry(entry, digest.hexdigest() if entry.kind == FILE else "", begun)
                 position += tarformat.padding(entry.size)
                 entry = None
     raise IntegrityError("the layer is cut off")

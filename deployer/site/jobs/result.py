@@ -3,8 +3,11 @@
 What judges is imported only for that: `status` and `jobs` only read.
 """
 
+import calendar
+import glob
 import os
 import re
+import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
@@ -175,6 +178,26 @@ def read_file(path: str) -> Fields:
     """Parse a result.json, which may have a record for each of thousands of ranks."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
     return json_records.loads(data, "result", path, own=True, limit=json_records.MAX_LARGE)
+
+
+def steps(folder: str) -> List[Tuple[str, float, float]]:
+    """Return the steps of a job that has ended: name, start and end, in seconds since the epoch.
+
+    The end of a step is the newest change of its evidence. A step without evidence, or with times that do not fit the
+    job's own, is left out: a copy of the folder may have lost them.
+    """
+    record = read(folder)
+    started = record.text("started")
+    begun = float(calendar.timegm(time.strptime(started, "%Y-%m-%dT%H:%M:%SZ")))
+    ended = begun + record.number("seconds")
+    found = [("waited", float(launch(folder).created), begun)]
+    at = begun
+    for name, evidence_of in (("nodes looked at", "hosts/*.json"), ("ranks probed", "ranks/probe-*.json")):
+        end = max(map(os.path.getmtime, glob.glob(os.path.join(glob.escape(folder), evidence_of))), default=0.0)
+        if at <= end <= ended:
+            found.append((name, at, end))
+            at = end
+    return [step for step in [*found, ("payload", at, ended)] if step[1] <= step[2]]
 
 
 def first_error(folder: str) -> str:

@@ -140,7 +140,7 @@ def test_hostile_files_are_one_clear_line(
     target = tmp_path / "out.yaml"
     assert main(["profile", "import", str(tmp_path / name), "-o", str(target)]) != 0
     shown = capsys.readouterr().err
-    errors = [line for line in shown.splitlines() if not line.startswith(("hint: ", "  "))]
+    errors = [line for line in shown.splitlines() if not line.startswith(("hint: ", "more: ", "  "))]
     assert len(errors) == 1
     assert errors[0].startswith("deployer: error: ")
     assert name in shown

@@ -1,0 +1,82 @@
+"""The page of a bundle for a security officer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deployer.cli.laptop.main import main
+from deployer.contract.job import Job
+from deployer.contract.tarformat import FILE, TarEntry
+from tests import bundles
+from tests.bundles import END, ENTRIES, stream
+from tests.pages import HOSTILE, Page
+
+FETCH = b"#!/bin/sh\ncurl https://models.example/<b>w.bin\n"
+SBOM = {
+    "components": [
+        {"name": "python", "type": "library", "version": "3.11.2", "purl": "pkg:generic/python@3.11.2"},
+        {
+            "name": "tar",
+            "type": "library",
+            "version": "1.34",
+            "purl": "pkg:deb/debian/tar@1.34",
+            "licenses": [{"license": {"id": "GPL-3.0"}}],
+        },
+        {"name": "python", "type": "library", "version": "3.6.15", "purl": "pkg:generic/python@3.6.15"},
+        {
+            "name": HOSTILE,
+            "type": "library",
+            "version": HOSTILE,
+            "purl": "pkg:pypi/x@1",
+            "licenses": [{"expression": HOSTILE}],
+        },
+    ]
+}
+
+
+def write(path: Path, app: bytes) -> str:
+    entries = [
+        *ENTRIES[:3],
+        (TarEntry(FILE, b"bin/fetch", 0o755, len(FETCH)), FETCH),
+        *ENTRIES[3:],
+    ]
+    extra = [("deployer/app/t.py", app), ("deployer/sbom.cdx.json", json.dumps(SBOM).encode())]
+    job = Job("train", ["python3", HOSTILE], 2, 4, 1, "00:10:00")
+    pieces = [("files", stream(entries[:4])), ("rest", stream(entries[4:])), ("links", END)]
+    path.write_bytes(bundles.build(pieces=pieces, extra=extra, jobs=[job]))
+    return str(path)
+
+
+def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = write(tmp_path / "a.tar", b"1"), write(tmp_path / "b.tar", b'x = "http://data.example/d"')
+    page = tmp_path / "page.html"
+    assert main(["inspect", new, "--html", str(page), "--since", old]) == 0
+    assert capsys.readouterr().out == f"wrote {page}\n"
+    read = Page(page.read_text())
+    for text in (
+        "nobody: compare the digest",
+        "/bin/fetch",
+        "https://models.example/",
+        "http://data.example/d",
+        "until 2027-10-31",
+        "GPL-3.0",
+        "not stated",
+        "out of support: Python 3.6",
+        "1 files changed",
+        "deployer/app/t.py",
+        "no verdict of check",
+        "No rehearsal is recorded",
+        "<script>alert(1)</script>",
+    ):
+        assert text in read.text, text
+
+
+def test_a_damaged_bundle_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(write(tmp_path / "a.tar", b"1"))
+    data = bytearray(path.read_bytes())
+    data[600] ^= 1
+    path.write_bytes(data)
+    assert main(["inspect", str(path), "--html", str(tmp_path / "page.html")]) == 4
+    assert not (tmp_path / "page.html").exists()
+    assert main(["inspect", str(path), "--since", "b.tar"]) == 2
