@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.ground.html_page import element, page, section, table
-from deployer.connected.ground.job_page import PicturedJob, Step, make
+from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
 from tests.pages import HOSTILE, Page
 
 BROWSER = shutil.which("chromium")
@@ -39,7 +39,7 @@ def test_a_browser_reads_what_was_written(tmp_path: Path, name: str) -> None:
     ranks = [{"rank": rank, "host": "cn1", "cpus": str(rank)} for rank in range(4)]
     job = {"job": HOSTILE, "ranks": ranks, "payload": {"loss": [3, 2, 1]}}
     made = {
-        "job": make([PicturedJob(job, [Step("payload", 0, 1)])]),
+        "job": make([PicturedJob(job, [TimedStep("payload", 0, 1)])]),
         "hostile": page(HOSTILE, section(HOSTILE, table(HOSTILE, ["a"], [[element("code", HOSTILE)]]))),
     }[name]
     read, written = Page("<!DOCTYPE html>\n" + seen(tmp_path, made, "--dump-dom").partition(">")[2]), Page(made)

@@ -60,13 +60,13 @@ def _page(args: argparse.Namespace) -> int:
 
 def _pictured(path: str) -> "PicturedJob":
     """Return what the page of a job shows; times come from its folder."""
-    from deployer.connected.ground.job_page import PicturedJob, Step
+    from deployer.connected.ground.job_page import PicturedJob, TimedStep
 
     folder = files.is_folder(path)
     if not folder and not files.is_file(path):
         raise UsageError(f"there is no {path}", "give a job's folder, or its result.json")
     record = (results.read(path) if folder else results.read_file(path)).record
-    return PicturedJob(record, [Step(*step) for step in results.steps(path)] if folder else [])
+    return PicturedJob(record, [TimedStep(*step) for step in results.steps(path)] if folder else [])
 
 
 def _there(args: argparse.Namespace) -> Collected:

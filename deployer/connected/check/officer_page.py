@@ -32,7 +32,7 @@ _HEAD, _LISTED = 64 * 1024, 500
 _URL = re.compile(rb"\b(?:https?|ftp|ssh|git|s3|gs)://[^\s\"'<>`\\)\]}]{3,300}")
 
 
-class Script(NamedTuple):
+class SearchedScript(NamedTuple):
     """A text file with addresses.
 
     Attributes:
@@ -55,7 +55,7 @@ class Searched(NamedTuple):
 
     files: int
     programs: int
-    scripts: list[Script]
+    scripts: list[SearchedScript]
 
 
 def make(path: str, before: str | None, today: dt.date) -> str:
@@ -219,7 +219,7 @@ def _difference(before: str | None, found: Difference | None) -> "ET.Element[str
 
 def _searched(bundle: Verification) -> Searched:
     count = programs = 0
-    scripts: list[Script] = []
+    scripts: list[SearchedScript] = []
     for listed in files_of(bundle, _HEAD):
         entry = listed.entry
         if entry.kind != FILE:
@@ -234,10 +234,10 @@ def _searched(bundle: Verification) -> Searched:
     return Searched(count, programs, scripts)
 
 
-def _script(path: str, content: bytes) -> Iterator[Script]:
+def _script(path: str, content: bytes) -> Iterator[SearchedScript]:
     addresses = dict.fromkeys(url.decode("utf-8", "replace") for url in _URL.findall(content))
     if addresses:
-        yield Script(path, list(addresses)[:_LISTED])
+        yield SearchedScript(path, list(addresses)[:_LISTED])
 
 
 def _members(manifest: Manifest, prefix: str) -> list[str]:

@@ -16,7 +16,7 @@ _CORE, _WIDTH, _HEIGHT, _MARGIN = 22, 720, 180, 40
 _COLOURS = ("#cfe2ff", "#ffe5b4", "#d1f0d1", "#f5d0e6", "#e2d9f3", "#d4eeee")
 
 
-class Step(NamedTuple):
+class TimedStep(NamedTuple):
     """A step of a job.
 
     Attributes:
@@ -39,7 +39,7 @@ class PicturedJob(NamedTuple):
     """
 
     result: Mapping[str, Any]
-    steps: Sequence[Step]
+    steps: Sequence[TimedStep]
 
 
 def make(jobs: Sequence[PicturedJob]) -> str:
@@ -142,7 +142,7 @@ def _node(host: str, cores: Mapping[int, Sequence[str]]) -> "ET.Element[str]":
     return picture
 
 
-def _timeline(steps: Sequence[Step]) -> Iterator["ET.Element[str]"]:
+def _timeline(steps: Sequence[TimedStep]) -> Iterator["ET.Element[str]"]:
     if not steps:
         yield element("p", "The times of its steps are not known: give the job's folder, not only its result.json.")
         return

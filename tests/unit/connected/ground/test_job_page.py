@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground.job_page import PicturedJob, Step, make
+from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
 from deployer.contract import json_records
 from tests.pages import HOSTILE, Page
 
@@ -45,7 +45,7 @@ RESULT: dict[str, Any] = {
 
 
 def test_ranks_steps_and_curves_are_drawn_and_told() -> None:
-    read = Page(make([PicturedJob(RESULT, [Step("waited", 0, 2), Step("payload", 2, 12.5)])]))
+    read = Page(make([PicturedJob(RESULT, [TimedStep("waited", 0, 2), TimedStep("payload", 2, 12.5)])]))
     assert read.labels == [
         "Node cn1: 4 cores, ranks 0, 1",
         "Node cn2: 6 cores, ranks 2",
