@@ -118,7 +118,7 @@ def _name(name: str, room: int) -> str:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the page of a bundle."""
-    from deployer.connected.check import officer_page
+    from deployer.connected.bundle import officer_page
 
     html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
     print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
