@@ -24,7 +24,6 @@ from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import member_segments
 from deployer.contract.shell import quoted
 from deployer.contract.tarformat import FILE
-from deployer.site.storage.space import human
 from deployer.system.verify import Verification, begin, opened, verify
 
 #: How much of each file is searched for addresses, and how many findings of a kind are listed.
@@ -102,7 +101,7 @@ def _summary(manifest: Manifest, digest: str, path: str, keys: list[str], made: 
                 ("file", Path(path).name),
                 ("digest", element("code", digest)),
                 ("signed by the keys", signed),
-                ("image", f"{image.entries} files and folders, {human(image.raw_size)}"),
+                ("image", f"{image.entries} files and folders, {image.raw_size:,} bytes"),
                 ("image digest", element("code", image.layer_digest)),
                 ("made for the sites", ", ".join(sorted({plan.site for plan in made})) or "none"),
                 ("made with", ", ".join(f"{name} {version}" for name, version in sorted(manifest.tools.items()))),
@@ -178,7 +177,7 @@ def _changes(manifest: Manifest) -> "ET.Element[str]":
 def _scripts(found: Searched) -> "ET.Element[str]":
     text = (
         f"{found.files} files of the image and the app were read; {found.programs} are executable. Addresses were "
-        f"searched in the first {human(_HEAD)} of scripts (files that begin with #!) and of all files of the app. "
+        f"searched in the first {_HEAD:,} bytes of scripts (files that begin with #!) and of all files of the app. "
         "Programs may hold others. No file of a bundle runs as its owner or group: the format has no setuid and setgid."
     )
     rows = [(each.path, element("code", ", ".join(each.addresses))) for each in found.scripts[:_LISTED]]
