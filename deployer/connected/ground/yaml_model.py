@@ -318,6 +318,7 @@ WORDS: dict[str, str] = {
     "int_parsing_size": "must be a number of fewer digits",
     "int_type": _NUMBER,
     "invalid_key": "keys must be text: write this one with quotes",
+    "less_than_equal": "must be at most {le}",
     "list_type": _LIST,
     "literal_error": "must be {expected}",
     "model_attributes_type": _KEYS,

@@ -14,7 +14,7 @@ from deployer.contract.errors import DeployerError
 from deployer.system import files, process
 
 #: Folders that are local to a node, and in its memory.
-_OWN = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 #: The most that each of them holds; a job that fills it gets "no space", as on a full disk.
 _SIZE = "25%"
 #: The first address is that of the machine on which job.sh runs.
@@ -69,7 +69,7 @@ def become(machine: SimulatedMachine) -> None:
     for source, target in ((machine.hosts, "/etc/hosts"), (machine.resolver, "/etc/resolv.conf")):
         if files.exists(target):
             kernel.mount(source, os.path.realpath(target), flags=kernel.MS_BIND)
-    for folder in _OWN:
+    for folder in OWN_FOLDERS:
         if files.is_folder(folder) and not files.is_link(folder):
             _own(folder, machine.shared)
 

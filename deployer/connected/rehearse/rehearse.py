@@ -120,7 +120,7 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
     cores = len(os.sched_getaffinity(0))
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
-    root = xdg.cache_folder("rehearse") / "root"
+    root = _cache() / "root"
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)
         site = _Site(root, world)
@@ -149,6 +149,18 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
         limit=request.seconds,
         extra=request.extra,
     )
+
+
+def _cache() -> Path:
+    """Return the folder for rehearsals. Raises Refused where the programs of a job could change it."""
+    found = xdg.cache_folder("rehearse")
+    real = os.path.realpath(found)
+    if any(real.startswith(folder + os.sep) for folder in map(os.path.realpath, machine.OWN_FOLDERS)):
+        raise Refused(
+            f"the cache {found} is in a folder that containers share with their node: a job could change it",
+            "set XDG_CACHE_HOME to a folder elsewhere, for instance ~/.cache",
+        )
+    return found
 
 
 def _job(manifest: Manifest, request: RehearsalRequest) -> Job:

@@ -4,6 +4,8 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,13 @@ class Seen(object):
 
     def of(self, kind):
         return [what for each, what, _ in self.notes if each == kind]
+
+
+@pytest.fixture
+def tmp_path():
+    """A folder that every user can enter, and that is not below /dev, which is not observed."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -141,7 +141,7 @@ def test_an_elf_file_whose_names_overlap() -> None:
 #: Of our own making, or of a tool's about the stager's own files; all else goes through what counts first.
 _OWN = {
     "connected/build/build.py", "connected/build/dockerfile.py", "connected/bundle/framecache.py",
-    "connected/bundle/known_layers.py",
+    "connected/bundle/known_layers.py", "connected/deploy/last_deploy.py",
     "connected/build/lint/hadolint.py",
     "connected/bundle/sbom.py", "connected/build/variants.py",
     "contract/observation.py",  # lines of limited size, from the payload
