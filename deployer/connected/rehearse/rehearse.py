@@ -350,7 +350,7 @@ def _run(
         raise Refused(
             f"this machine cannot simulate a site: {report.error}",
             "allow user namespaces (Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0), "
-            "or start a Docker engine",
+            "or rehearse on another Linux machine",
         )
     return report
 
