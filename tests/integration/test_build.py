@@ -202,7 +202,7 @@ def test_a_failing_run_line_shows_the_end_of_its_log(tmp_path: Path, capsys: pyt
     assert "deployer: error: build of deployer/pytest-build:0 failed in step 4/5, RUN (seq 100; echo" in said
     assert "exit 3: gcc: no such file" in said
     assert "100 /" not in said
-    log = said.rpartition("hint: the whole log: ")[2].strip()
+    log = said.rpartition("hint: the whole log: ")[2].splitlines()[0]
     assert "\n100\ngcc: no such file\n" in Path(log).read_text()
     assert "Traceback" not in said
 
