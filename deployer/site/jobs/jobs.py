@@ -322,7 +322,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
     number = job_id(folder)
     if not files.exists(path) and not (follow_it and number):
         raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
-    at, asked, ended = 0, 0.0, False
+    at, asked, ended, answered = 0, 0.0, False, time.time()
     while True:
         at += _copy_from(path, at, target)
         if ended or not follow_it or number is None:
@@ -330,9 +330,15 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
         if out is None and _reader_is_gone(1):
             raise BrokenPipeError
         if time.time() - asked > 2 * _FIRST:
-            now = state(number, result.launch(folder).scheduler)
+            try:
+                now = state(number, result.launch(folder).scheduler)
+            except TransferError:
+                if time.time() - answered > _SILENCE:
+                    raise
+            else:
+                answered = time.time()
+                ended = now is None or not now.active  # one more round, for what was written meanwhile
             asked = time.time()
-            ended = now is None or not now.active  # one more round, for what was written meanwhile
             if ended:
                 continue
         time.sleep(_FIRST / 2)

@@ -16,7 +16,7 @@ import pytest
 
 from deployer.cli.site import main
 from deployer.contract import hostfiles, verdict
-from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
+from deployer.contract.errors import JobFailed, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.job import Job
@@ -693,6 +693,31 @@ def test_cancel_and_logs(store, programs, tmp_path):
         with open(str(tmp_path / "copy"), "wb") as stream:
             jobs.show_log(folder, follow, stream)
         assert (tmp_path / "copy").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, programs, tmp_path, monkeypatch):
+    fake_slurm(programs, "COMPLETED", log="one\n")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
+    monkeypatch.setattr(jobs, "_FIRST", 0)
+    answers = [TransferError("no answer"), None]
+    known = jobs.state
+
+    def state(*words):
+        error = answers.pop(0)
+        if error:
+            raise error
+        return known(*words)
+
+    monkeypatch.setattr(jobs, "state", state)
+    with open(str(tmp_path / "copy"), "wb") as stream:
+        jobs.show_log(folder, True, stream)
+    assert (tmp_path / "copy").read_bytes() == b"one\n"
+    answers.append(TransferError("no answer"))
+    monkeypatch.setattr(jobs, "_SILENCE", -1)
+    with open(str(tmp_path / "copy"), "wb") as stream, pytest.raises(TransferError):
+        jobs.show_log(folder, True, stream)
 
 
 def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
