@@ -10,20 +10,22 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from deployer.cli.laptop import settings
+from deployer.cli.laptop.remote import see_jobs, tell_of_job
 from deployer.cli.site import common, jobs
 from deployer.connected.build.build import BuildOptions
 from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import DONE, Deploy, Deployed, DeployRequest, DeployStage
 from deployer.connected.ground import user_settings
-from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, TransferError, UsageError
-from deployer.contract.shell import quoted
+from deployer.contract.errors import EXIT_DONE, EXIT_INTERRUPTED, DeployerError, JobFailed, TransferError, UsageError
 from deployer.contract.text import printable
 
 #: What a build says that a person waits for; its log has all else.
 _SAID_BY_BUILD = ("base: ", "wheels: ", "horovod: ", "Step ")
 #: Seconds for which a job is followed with --json, in the queue and running.
 _LONGEST = 14 * 24 * 3600
+#: How `status --wait` ends when it has seen the job's end.
+_ENDED = (EXIT_DONE, JobFailed.exit_code)
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -35,7 +37,9 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("job", metavar="JOB", nargs="?", help="a job of the definition (default: its first)")
     ours = command.add_argument_group("the deploy")
     ours.add_argument("--watch", action="store_true", help="repeat it when a file of the definition changes")
-    ours.add_argument("--dry-run", action="store_true", help="print what each stage would do, and change nothing")
+    ours.add_argument(
+        "--dry-run", action="store_true", help="print what each stage would do, send no bundle and submit nothing"
+    )
     ours.add_argument("--no-follow", action="store_true", help="end after the submission")
     ours.add_argument("--force", action="store_true", help="deploy it even if check predicts that it will not run")
     text = "treat this finding of lint or check as a warning; may be repeated"
@@ -93,7 +97,18 @@ def _watch(args: argparse.Namespace) -> int:
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
     with Deploy(_request(args), _show if not args.json else _silent, _say, submitted) as deploy:
-        done = deploy.run()
+        try:
+            done = deploy.run()
+        except KeyboardInterrupt:
+            if not deploy.submitting:
+                raise
+            tell_of_job(args)
+            return _Round(EXIT_INTERRUPTED)
+        except (JobFailed, TransferError) as error:  # ours: an error of the site's program is of neither class
+            if deploy.submitting:
+                error.message += "; the job may have been submitted"
+                error.hint = see_jobs(args)
+            raise
         code = 0
         if done.job and deploy.stages[-1].state == DONE and not args.json:
             print(f"submitted {done.seconds:.1f} s after the start", flush=True)
@@ -148,15 +163,12 @@ def _job_words(args: argparse.Namespace) -> list[str]:
 def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> int:
     """Print what the job prints until it ends, then how it ended."""
     status = deploy.remote.attach(["logs", "--follow", done.job]).status
-    if status == 0:
+    if status != EXIT_INTERRUPTED:  # also without a log: only `status` knows how the job ended
         status = deploy.remote.attach(["status", done.job, "--wait"]).status
-    if status != EXIT_INTERRUPTED:
-        deploy.followed()
-        return status
-    options = ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
-    print(f"deployer: interrupted: job {done.job} ({done.job_id}) continues on the site", file=sys.stderr)
-    end = quoted(["deployer", "cancel", *options, done.job])
-    print(f"hint: the same command follows it again; to end it: {end}", file=sys.stderr)
+    if status in _ENDED:
+        deploy.followed(done.job)
+    elif status == EXIT_INTERRUPTED:
+        tell_of_job(args, done.job, done.job_id, "the same command follows it again; ")
     return status
 
 
@@ -164,18 +176,19 @@ def _follow_silently(deploy: Deploy, done: Deployed) -> int:
     code = 0
     try:
         deploy.remote.site(["status", done.job, "--wait"], timeout=_LONGEST)
-    except TransferError:  # of the job's end nothing is known
-        raise
     except DeployerError as error:
+        # Of the job's end nothing is known after another error, or after one of this side, such as a timeout.
+        if error.exit_code not in _ENDED or isinstance(error, JobFailed):
+            raise
         print("\n".join(error.lines()), file=sys.stderr)
         code = error.exit_code
-    deploy.followed()
+    deploy.followed(done.job)
     return code
 
 
 def _show(stage: DeployStage) -> None:
     line = f"{stage.name:<6} {stage.state:<9} {stage.seconds:6.1f} s  {stage.text}"
-    tqdm.write(line, file=sys.stdout)
+    tqdm.write(printable(line), file=sys.stdout)
     sys.stdout.flush()
 
 
@@ -185,4 +198,4 @@ def _silent(stage: DeployStage) -> None:
 
 def _say(line: str) -> None:
     if line.startswith((*_SAID_BY_BUILD, "warning: ")):
-        tqdm.write(f"  {line}", file=sys.stderr)
+        tqdm.write(printable(f"  {line}"), file=sys.stderr)

@@ -13,6 +13,7 @@ from deployer.cli.laptop import settings
 from deployer.cli.site import common, doctor, images, installs, jobs
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.contract.shell import quoted
+from deployer.contract.text import printable
 
 #: The commands that run on the site, and the modules with their parsers.
 _COMMANDS = {
@@ -64,19 +65,34 @@ def _forward(args: argparse.Namespace) -> int:
         remote.prepare()
         done = remote.attach(words)
     if done.status == EXIT_INTERRUPTED and args.command == "run":
-        _tell_of_the_job(args, done.job, done.number)
+        tell_of_job(args, done.job, done.number)
     return done.status
 
 
-def _tell_of_the_job(args: argparse.Namespace, job: str, number: str) -> None:
-    """After Ctrl-C: print that the job continues, and the command that ends it."""
-    options = ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
+def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also: str = "") -> None:
+    """After Ctrl-C: print that the job continues, and the command that ends it.
+
+    Args:
+        job: its name; empty: the site has not reported one.
+        number: the scheduler's number of it.
+        also: a hint that comes before the command.
+    """
     if job:
-        print(f"deployer: interrupted: job {job} ({number}) continues on the site", file=sys.stderr)
-        print(f"hint: to end it: {quoted(['deployer', 'cancel', *options, job])}", file=sys.stderr)
+        print(printable(f"deployer: interrupted: job {job} ({number}) continues on the site"), file=sys.stderr)
+        print(printable(f"hint: {also}to end it: {_command(args, 'cancel', job)}"), file=sys.stderr)
     else:
         print("deployer: interrupted before the site reported a job; it may have been submitted", file=sys.stderr)
-        print(f"hint: see: {quoted(['deployer', 'jobs', *options])}", file=sys.stderr)
+        print(f"hint: {see_jobs(args)}", file=sys.stderr)
+
+
+def see_jobs(args: argparse.Namespace) -> str:
+    """Return the hint to look whether a job was submitted."""
+    return f"see: {_command(args, 'jobs')}"
+
+
+def _command(args: argparse.Namespace, command: str, *words: str) -> str:
+    options = ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
+    return quoted(["deployer", command, *options, *words])
 
 
 def _theirs(args: argparse.Namespace) -> list[str]:

@@ -8,7 +8,7 @@ is followed.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -29,7 +29,7 @@ from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push import PushOptions
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import json_records
-from deployer.contract.errors import IntegrityError, Refused, UsageError
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.system.verify import begin, opened
 
 #: The stages in order.
@@ -60,7 +60,7 @@ class DeployRequest(NamedTuple):
         force: send and submit a bundle that ``check`` refuses.
         key: a key to sign the bundle with.
         settings: files with settings of the build.
-        dry_run: change nothing, here or at the site.
+        dry_run: send no bundle and submit nothing.
     """
 
     definition: Path
@@ -147,6 +147,7 @@ class Deploy:
         stages: the stages that have ended.
         remote: the connection, opened by the first stage that needs it.
         definition: the definition.
+        submitting: the submission has begun, and the site has not reported a job.
     """
 
     def __init__(
@@ -161,6 +162,7 @@ class Deploy:
         self._cleanup = ExitStack()
         self._connection: Future[Remote] | None = None
         self.stages: list[DeployStage] = []
+        self.submitting = False
         self.definition = load(request.definition)
         site = profile_of(request.site, request.ssh_config)
         self._profile = site.selected([], request.mpi, request.launch)
@@ -200,6 +202,11 @@ class Deploy:
         contents = self._build()
         if contents and not self._request.dry_run:
             self._connect()
+        with nullcontext() if self._request.dry_run else last_deploy.alone(self._bundle):
+            return self._deliver(contents)
+
+    def _deliver(self, contents: Contents | None) -> Deployed:
+        """Do the stages after the build."""
         packed = self._pack(contents) if contents else None
         if packed is None:
             self._not_yet(CHECK, PUSH, *([] if self.definition.is_data else [RUN]))
@@ -211,9 +218,11 @@ class Deploy:
             return done
         return self._run(packed, done)
 
-    def followed(self) -> None:
+    def followed(self, job: str) -> None:
         """Record that the end of the job was seen."""
-        last_deploy.write(self._bundle, last_deploy.read(self._bundle)._replace(job="", words=()))
+        last = last_deploy.read(self._bundle)
+        if last.job == job:  # not if another deploy has submitted one meanwhile
+            last_deploy.write(self._bundle, last._replace(job="", words=()))
 
     # --- the stages ---
 
@@ -269,7 +278,11 @@ class Deploy:
         with self._stage(PACK) as said:
             image = None if self.definition.is_data else alone.ready(self.definition)
             options = [request.accept, str(request.key or "")]
-            inputs = last_deploy.inputs_of(contents, image, self._profile, options)
+
+            def inputs_now() -> str:
+                return last_deploy.inputs_of(contents, image, self._profile, options)
+
+            inputs = inputs_now()
             last = last_deploy.read(path)
             if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
                 said += [UNCHANGED, f"{_megabytes(path.stat().st_size)}: {path}"]
@@ -286,6 +299,8 @@ class Deploy:
                 packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say)
             if request.key:
                 sign(path, request.key)
+            if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
+                inputs = ""  # so the next deploy packs again
             last_deploy.write(path, last._replace(inputs=inputs, file=last_deploy.state_of(path), digest=packed.digest))
             said += [DONE, f"{_megabytes(packed.size)}: {path}"]
             return _Bundle(path, packed.digest)
@@ -309,6 +324,11 @@ class Deploy:
         with self._stage(PUSH) as said:
             remote = self.remote
             pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
+            if pushed.digest != packed.digest:
+                raise IntegrityError(
+                    f"{packed.path} was replaced during the deploy: packed {packed.digest}, sent {pushed.digest}",
+                    "let nothing else write this file, and deploy again",
+                )
             if pushed.sent == 0:
                 said += [UNCHANGED, f"installed at {remote.host}: {pushed.folder}"]
             elif pushed.folder is None:
@@ -338,8 +358,10 @@ class Deploy:
                 if status:
                     said += [UNCHANGED, f"{last.job} is {status['state']} as {status['job_id']}"]
                     return self._with_job(done, status)
+            self.submitting = True
             status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
             last_deploy.write(packed.path, last._replace(job=str(status["job"]), words=signature))
+            self.submitting = False
             said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
             return self._with_job(done, status)
 
@@ -351,7 +373,9 @@ class Deploy:
         """Return the status of a job that nobody followed to its end; None if it has ended, or was removed."""
         try:
             status = self.remote.site(["status", job])
-        except UsageError:
+        except DeployerError as error:  # an error of the site's program has only the exit code of its class
+            if error.exit_code != UsageError.exit_code:
+                raise
             return None
         return status if status["active"] else None
 

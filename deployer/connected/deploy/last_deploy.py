@@ -4,6 +4,8 @@ The bundle is used again while nothing that went into it has changed. Files of t
 data and wheels by size, times and inode.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -18,7 +20,7 @@ from deployer.connected.ground import xdg
 from deployer.connected.rootfs import datafolder
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import json_records
-from deployer.contract.errors import DeployerError
+from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.json_records import Fields
 from deployer.system import files
 
@@ -58,7 +60,7 @@ def read(bundle: Path) -> LastDeploy:
         fields = Fields(found if isinstance(found, dict) else {}, str(path))
         if fields.maybe_number("version") != _VERSION:
             return LastDeploy()
-        words, file = fields.texts("words"), [int(number) for number in found["file"]]
+        words, file = fields.words("words"), [int(number) for number in found["file"]]
         return LastDeploy(fields.text("inputs"), file, fields.text("digest"), fields.text("job"), words)
     except (OSError, ValueError, KeyError, TypeError, DeployerError):
         return LastDeploy()
@@ -70,6 +72,28 @@ def write(bundle: Path, last: LastDeploy) -> None:
     with files.errors_named(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(str(path), json_records.pretty({"schema": _SCHEMA, "version": _VERSION, **last._asdict()}))
+
+
+@contextlib.contextmanager
+def alone(bundle: Path) -> Iterator[None]:
+    """Hold the lock of deploys that pack into ``bundle``; the kernel releases it when this process ends.
+
+    Raises:
+        UsageError: another deploy holds it.
+    """
+    path = record_of(bundle).with_suffix(".lock")
+    with files.errors_named(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a")
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            hint = "wait until it has submitted its job, then repeat the command"
+            raise UsageError(f"another deploy into {bundle} runs", hint) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def state_of(path: Path) -> Sequence[int]:

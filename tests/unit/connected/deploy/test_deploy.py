@@ -1,7 +1,11 @@
 """deploy, with the fake ssh of test_remote between real sides; tests/integration has a real job."""
 
 import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,7 +13,12 @@ from deployer.cli.laptop import deploy as command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
 from deployer.connected.build.init import init
-from deployer.contract.errors import Refused, UsageError
+from deployer.connected.bundle import pack
+from deployer.connected.deploy import last_deploy
+from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage, _Bundle
+from deployer.connected.deploy.last_deploy import LastDeploy
+from deployer.connected.transfer import push
+from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, TransferError, UsageError
 from tests.unit.connected.transfer.test_remote import far
 
 __all__ = ["far"]
@@ -116,3 +125,178 @@ def test_watch_goes_on_after_an_error_and_submits_no_bundle_twice(
     said = capsys.readouterr().err
     assert "deployer: error: the first is wrong\nhint: mend it" in said
     assert said.count("changed: app/train.py and 1 more") == 3
+
+
+class _FakeRemote:
+    """A connection whose site answers with what is given: a record, or an error to raise."""
+
+    host = "login1"
+
+    def __init__(self, answer: Any = None, statuses: Sequence[int] = ()) -> None:
+        self._answer, self._statuses = answer, list(statuses)
+        self.asked: list[str] = []
+
+    def site(self, words: Sequence[str], *_: object, **__: object) -> Any:
+        self.asked.append(words[0])
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def attach(self, words: Sequence[str]) -> Any:
+        self.asked.append(words[0])
+        return SimpleNamespace(status=self._statuses.pop(0))
+
+
+def of_the_site(exit_code: int) -> DeployerError:
+    """Return an error of the site's program as ``Remote`` raises it."""
+    error = DeployerError("login1: it failed", "see there")
+    error.exit_code = exit_code
+    return error
+
+
+def connected(deploy: Deploy, remote: _FakeRemote) -> None:
+    deploy._connection = Future()
+    deploy._connection.set_result(remote)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def deploy(data: Path, tmp_path: Path) -> Iterator[Deploy]:
+    request = DeployRequest(data, "lab", output=tmp_path / "b.tar")
+    with Deploy(request, lambda _: None, lambda _: None) as made:
+        connected(made, _FakeRemote())
+        yield made
+
+
+DONE = Deployed(None, job="x-1", job_id="7")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "ended"),
+    [((0, 0), True), ((5, 0), True), ((0, 1), True), ((0, 5), False), ((5, 5), False), ((0, 130), False)],
+)
+def test_a_job_is_done_with_only_if_its_end_was_seen(
+    deploy: Deploy, data: Path, tmp_path: Path, statuses: tuple[int, int], ended: bool
+) -> None:
+    bundle = tmp_path / "b.tar"
+    last_deploy.write(bundle, LastDeploy("i", [1], "d", "x-1", ["w"]))
+    remote = _FakeRemote(statuses=statuses)
+    connected(deploy, remote)
+    args = SimpleNamespace(site="lab", ssh_config=None)
+    assert command._follow(args, deploy, DONE) == statuses[1]  # type: ignore[arg-type]
+    assert remote.asked == ["logs", "status"]
+    assert last_deploy.read(bundle).job == ("" if ended else "x-1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended"),
+    [
+        ({}, True),
+        (of_the_site(JobFailed.exit_code), True),
+        (of_the_site(TransferError.exit_code), False),
+        (TransferError("the connection broke"), False),
+        (JobFailed("ssh did not end within 9 s"), False),
+    ],
+)
+def test_the_same_with_json(deploy: Deploy, tmp_path: Path, answer: object, ended: bool) -> None:
+    bundle = tmp_path / "b.tar"
+    last_deploy.write(bundle, LastDeploy("i", [1], "d", "x-1", ["w"]))
+    connected(deploy, _FakeRemote(answer))
+    if ended:
+        assert command._follow_silently(deploy, DONE) == (1 if answer else 0)
+    else:
+        with pytest.raises(DeployerError):
+            command._follow_silently(deploy, DONE)
+    assert last_deploy.read(bundle).job == ("" if ended else "x-1")
+
+
+def test_the_end_of_a_job_leaves_a_newer_one_recorded(deploy: Deploy, tmp_path: Path) -> None:
+    last_deploy.write(tmp_path / "b.tar", LastDeploy("i", [1], "d", "x-2", ["w"]))
+    deploy.followed("x-1")
+    assert last_deploy.read(tmp_path / "b.tar").job == "x-2"
+
+
+def test_a_job_whose_folder_was_removed_is_not_active(deploy: Deploy) -> None:
+    connected(deploy, _FakeRemote(of_the_site(UsageError.exit_code)))
+    assert deploy._active("x-1") is None
+    connected(deploy, _FakeRemote(of_the_site(TransferError.exit_code)))
+    with pytest.raises(DeployerError, match="it failed"):
+        deploy._active("x-1")
+
+
+def test_a_deploy_beside_another_one_is_refused(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Deploy, "_connect", lambda _: None)
+    with last_deploy.alone(tmp_path / "b.tar"), pytest.raises(UsageError, match="another deploy"):
+        deploy.run()
+    assert [stage.name for stage in deploy.stages] == ["build"]
+
+
+def test_another_bundle_than_the_packed_one_is_not_submitted(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "push", lambda *_: SimpleNamespace(digest="sha256:22"))
+    with pytest.raises(IntegrityError, match="packed sha256:11, sent sha256:22"):
+        deploy._push(_Bundle(tmp_path / "b.tar", "sha256:11"))
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_an_edit_during_a_pack_lets_the_next_deploy_pack_again(
+    deploy: Deploy, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: bool
+) -> None:
+    packs = []
+
+    def packing(contents: object, sites: object, path: Path, **_: object) -> Any:
+        packs.append(path)
+        path.write_text("bundle")
+        if edited:
+            (data / "data" / "one").write_text("changed")
+        return SimpleNamespace(digest="sha256:11", size=6)
+
+    monkeypatch.setattr(pack, "pack", packing)
+    deploy._pack(deploy._contents())
+    assert bool(last_deploy.read(tmp_path / "b.tar").inputs) is not edited
+    deploy._pack(deploy._contents())
+    assert len(packs) == (2 if edited else 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            KeyboardInterrupt(),
+            130,
+            "deployer: interrupted before the site reported a job; it may have been submitted\n",
+        ),
+        (
+            JobFailed("ssh did not end within 600 s"),
+            1,
+            "deployer: error: ssh did not end within 600 s; the job may have been submitted\n",
+        ),
+    ],
+)
+def test_an_interrupted_submission_may_have_left_a_job(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    def run(deploy: Deploy) -> Deployed:
+        connected(deploy, _FakeRemote(error))
+        return deploy._run(_Bundle(tmp_path / "b.tar", "sha256:11"), Deployed(None))
+
+    monkeypatch.setattr(Deploy, "run", run)
+    assert main(["deploy", str(data), "lab"]) == code
+    assert capsys.readouterr().err.startswith(f"{said}hint: see: deployer jobs --site lab\n")
+
+
+def test_texts_of_the_site_have_no_effect_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    command._show(DeployStage("push", "done", 1, "installed at \x1b[2Jx"))
+    command._say("warning: \x1b[2Jx")
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "installed at \\x1b[2Jx" in said.out
+    assert "warning: \\x1b[2Jx" in said.err

@@ -8,6 +8,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy, inputs_of
 from deployer.connected.site_profile.profile import load
+from deployer.contract.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +63,7 @@ def test_mode_image_profile_and_options_change_the_inputs(contents: Contents, tm
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     bundle = tmp_path / "b.tar"
     assert last_deploy.read(bundle) == LastDeploy()
-    last = LastDeploy("inputs", [1, 2, 3, 4], "sha256:00", "x-2026", ["--nodes=2", "--"])
+    last = LastDeploy("inputs", [1, 2, 3, 4], "sha256:00", "x-2026", ["--nodes=2", "--", "two\nlines"])
     last_deploy.write(bundle, last)
     assert last_deploy.read(bundle) == last
     assert last_deploy.read(tmp_path / "other" / "b.tar") == LastDeploy()
@@ -74,6 +75,17 @@ def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
     last_deploy.write(bundle, LastDeploy("inputs", [1], "sha256:00"))
     last_deploy.record_of(bundle).write_text(text)
     assert last_deploy.read(bundle) == LastDeploy()
+
+
+def test_two_deploys_into_one_bundle_exclude_each_other(tmp_path: Path) -> None:
+    bundle = tmp_path / "b.tar"
+    with last_deploy.alone(bundle):
+        with last_deploy.alone(tmp_path / "other.tar"):
+            pass
+        with pytest.raises(UsageError, match=r"another deploy into .*b\.tar runs"), last_deploy.alone(bundle):
+            pass
+    with last_deploy.alone(bundle):
+        pass
 
 
 def test_a_file_that_is_replaced_has_another_state(tmp_path: Path) -> None:
