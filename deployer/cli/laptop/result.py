@@ -14,6 +14,7 @@ from deployer.contract.text import printable
 
 #: Bytes of a result.json: with the evidence of some 100,000 ranks.
 _LIMIT = 256 * 1024 * 1024
+_NAME = "result.json"
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -35,7 +36,9 @@ def run(args: argparse.Namespace) -> int:
         remote.prepare()
         status = remote.site(["status", *([args.job] if args.job else [])])
         folder = str(status["folder"])
-        result = _result(remote.fetch(f"{folder}/result.json", _LIMIT), status)
+        result = None
+        if remote.has(folder, _NAME):
+            result = _result(remote.fetch(f"{folder}/{_NAME}", _LIMIT), status)
         if args.output:
             remote.download(folder, args.output)
     if args.json:
@@ -48,21 +51,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _result(data: bytes, status: json_records.Record) -> json_records.Record:
-    record = json_records.parse(data, f"result.json of {status['job']}", TransferError)
+    what = f"{_NAME} of {status['job']}"
+    record = json_records.parse(data, what, TransferError, limit=json_records.MAX_LARGE)
     if not isinstance(record, dict):
-        raise TransferError(f"result.json of {status['job']} is not a JSON object")
+        raise TransferError(f"{what} is not a JSON object")
     return record
 
 
-def _show(status: json_records.Record, result: json_records.Record) -> None:
+def _show(status: json_records.Record, result: json_records.Record | None) -> None:
     words = [f"job {status['job']} ({status['job_id']}): {status['state']}"]
     words += [f"exit {status['exit_code']}"] if status["exit_code"] is not None else []
     words += [f"{status['seconds']} s"] if status["seconds"] is not None else []
     print(printable(", ".join(words)))
     if status["problem"]:
         print(printable(f"problem: {status['problem']}"))
-    payload = result.get("payload")
-    if payload is None:
+    payload = result.get("payload") if result else None
+    if result is None:
+        print("it has written no result yet" if status["active"] else f"it left no {_NAME}")
+    elif payload is None:
         print("the job wrote no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)")
     else:
         print(json.dumps(payload, indent=2))

@@ -367,6 +367,17 @@ class Remote:
             raise TransferError(f"{self.host}: {path} is incomplete, or has more than {limit} bytes")
         return data
 
+    def has(self, folder: str, name: str) -> bool:
+        """Return whether a folder of the site has something of this name.
+
+        Raises:
+            TransferError: the connection failed.
+            DeployerError: the folder cannot be entered, so nobody knows.
+        """
+        found = f"[ -e {shlex.quote(name)} ] || [ -L {shlex.quote(name)} ]"
+        script = f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; if {found}; then echo {MARK}has; fi"
+        return f"{MARK}has" in self.shell(script).stdout.splitlines()
+
     def download(self, folder: str, target: Path) -> None:
         """Copy a folder of the site to ``target``, which gets its name when it is complete.
 

@@ -273,6 +273,10 @@ def test_a_file_is_fetched_whole_or_not_at_all(far: Path) -> None:
             remote.fetch(str(far / "missing"), 1000)
         (far / "d").mkdir()
         (far / "d" / "x").write_text("")
+        assert remote.has(str(far / "d"), "x")
+        assert not remote.has(str(far / "d"), "y")
+        with pytest.raises(DeployerError, match="nowhere"):
+            remote.has(str(far / "nowhere"), "x")
         remote.workspace = str(far / "d")
         remote.remove(["x", ""])
         assert not (far / "d").exists()

@@ -1,0 +1,77 @@
+"""result: what it shows of jobs that wait, that failed and that wrote something."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployer.cli.laptop.main import main
+from deployer.connected.transfer import remote
+from deployer.contract import json_records
+
+_STATUS = {"job": "x-1", "job_id": "7", "folder": "/r/jobs/x-1", "exit_code": None, "seconds": None, "problem": ""}
+
+
+class _FakeRemote:
+    """A site with one job; ``result`` is the content of its result.json, None if there is none."""
+
+    result: bytes | None = None
+    active = True
+
+    def __init__(self, *_: object) -> None:
+        self.downloaded: list[object] = []
+
+    def __enter__(self) -> "_FakeRemote":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def prepare(self) -> None:
+        pass
+
+    def site(self, words: object) -> dict[str, Any]:
+        return {**_STATUS, "state": "PENDING" if self.active else "FAILED", "active": self.active}
+
+    def has(self, folder: str, name: str) -> bool:
+        return self.result is not None
+
+    def fetch(self, path: str, limit: int) -> bytes:
+        assert path == "/r/jobs/x-1/result.json"
+        assert self.result is not None
+        return self.result
+
+    def download(self, folder: str, target: Path) -> None:
+        target.mkdir()
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[_FakeRemote]:
+    class Site(_FakeRemote):
+        pass
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(remote, "Remote", Site)
+    return Site
+
+
+def test_a_job_without_a_result(site: type[_FakeRemote], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["result", "--site", "lab", "x-1"]
+    assert main([*words, "-o", str(tmp_path / "new")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("job x-1 (7): PENDING\nit has written no result yet\n")
+    assert (tmp_path / "new").is_dir()
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"] is None
+    site.active = False
+    assert main(words) == 0
+    assert "\nit left no result.json\n" in capsys.readouterr().out
+
+
+def test_a_result_of_many_ranks_is_read(site: type[_FakeRemote], capsys: pytest.CaptureFixture[str]) -> None:
+    site.result = json.dumps({"payload": {"loss": 1}, "ranks": [{}] * 400_000}).encode()
+    assert json_records.MAX_MEMORY < json_records.memory(site.result) < json_records.MAX_LARGE
+    assert main(["result", "--site", "lab"]) == 0
+    assert '"loss": 1' in capsys.readouterr().out
