@@ -91,13 +91,15 @@ def split(links: Iterable[Tuple[str, str]]) -> Tuple[Dict[str, str], Dict[str, s
     return home, job
 
 
-def check_made(found: Mapping[str, str]) -> Mapping[str, str]:
+def check_made(found: Dict[str, str]) -> Dict[str, str]:
     """Return the links in one folder, target by path, as a job's record has them. Raises UsageError."""
     for place, path in found.items():
-        if not _is_below(place) or not any(path == top or path.startswith(top + "/") for top in _SOURCES.values()):
-            raise UsageError("invalid link: %r to %r" % (place, path))
-        if ".." in path.split("/"):
-            raise UsageError("invalid link: %r to %r" % (place, path))
+        inside = any(path == top or path.startswith(top + "/") for top in _SOURCES.values())
+        if not _is_below(place) or not inside or ".." in path.split("/"):
+            raise UsageError(
+                "invalid link: %r to %r" % (place, path),
+                "rename the file: a path has printable characters, at most %d of them" % _MAX_PATH,
+            )
     return found
 
 

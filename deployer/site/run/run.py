@@ -297,14 +297,16 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
 
 
 def _links(resolved: _Resolved, contained: bool) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """Return the links in the private HOME, and those in the job's folder."""
+    """Return the links in the private HOME, and those in the job's folder. Raises UsageError, Refused."""
     asked = resolved.job.links
     if asked and not contained:
         raise Refused(
             "the job %s has links to data, which only a container has" % resolved.job.name,
             "run it without --runtime native",
         )
-    return linked.split(links.resolve(resolved.installed, resolved.data, asked))
+    in_home, in_job = linked.split(links.resolve(resolved.installed, resolved.data, asked))
+    # A node reads them by the same rule from the job's record.
+    return linked.check_made(in_home), linked.check_made(in_job)
 
 
 def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:

@@ -920,6 +920,18 @@ def test_links_are_in_the_jobs_folder_and_in_the_record_of_the_home(tmp_path, pr
     assert result.launch(folder).links == {".x/y": "/deployer/app/y"}
 
 
+@pytest.mark.parametrize("odd", ["y/\x85", "z\x85"])
+def test_a_file_whose_name_is_not_printable_is_refused_before_the_job_is_submitted(odd, tmp_path, programs):
+    store = made.store(tmp_path / "root", jobs=LINKED)
+    app = Path(store.images) / "aaaa/app"
+    (app / "y").mkdir()
+    (app / odd).write_text("")
+    with pytest.raises(UsageError, match=r"invalid link: '.*\\x85' to") as caught:
+        run.prepare(store, REQUEST)
+    assert "rename the file" in caught.value.hint
+    assert files.names(store.jobs) == []
+
+
 def test_links_need_a_container(tmp_path, programs):
     native = StartOption("native-folder", "native", "folder", "srun", "pmi2", None)
     store = made.store(tmp_path / "root", made.PLAN._replace(start_options=[native]), jobs=LINKED)
