@@ -22,7 +22,7 @@ MAX_KEPT = 20_000
 _MAX_TEXT, _MAX_PATH = 500, 1_000
 _MAX_FRAMES, _MAX_ABOUT = 40, 20
 #: The latest time that a record can have: the year 3000.
-_MAX_TIME = 32_503_680_000.0
+MAX_TIME = 32_503_680_000.0
 
 # Kinds of observations. A process begins with PROCESS: ``about`` has ``pid`` and ``python``.
 PROCESS = "process"
@@ -162,7 +162,7 @@ def _number(digits: str) -> int:
 
 def _is_time(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 <= value <= _MAX_TIME
+    return number and math.isfinite(value) and 0 <= value <= MAX_TIME
 
 
 def _frame(item: Any) -> Optional[CodeFrame]:

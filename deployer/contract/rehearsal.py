@@ -208,12 +208,10 @@ class Reached(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "Reached":
-        frames = fields.record.get("stack", [])
-        known = [item for item in frames if isinstance(item, list) and len(item) == 3]
         return Reached(
             Finding.read(fields),
             fields.flag("stopped"),
-            tuple(CodeFrame(str(file), int(line), str(function)) for file, line, function in known),
+            _frames(fields),
             tuple(fields.texts("prepare")),
             tuple(fields.texts("definition")),
             fields.number("processes"),
@@ -335,7 +333,7 @@ def read(data: bytes, what: str) -> Rehearsal:
         fields.text("image"),
         fields.text("job"),
         fields.text("site"),
-        fields.number("date"),
+        _date(fields),
         fields.text("deployer"),
         fields.number("nodes"),
         fields.number("ranks"),
@@ -351,6 +349,25 @@ def read(data: bytes, what: str) -> Rehearsal:
         tuple(fields.texts("accepted")),
         tuple(fields.words("command")),
     )
+
+
+def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:
+    """Return the stack. Its texts are escaped when they are printed."""
+    found = fields.record.get("stack", [])
+    whole = isinstance(found, list) and all(isinstance(item, list) and len(item) == 3 for item in found)
+    if not whole or not all(
+        isinstance(file, str) and type(line) is int and line >= 0 and isinstance(function, str)
+        for file, line, function in found
+    ):
+        raise fields.error("%s: field 'stack' is not a list of file, line and function" % fields.what)
+    return tuple(CodeFrame(*item) for item in found)
+
+
+def _date(fields: Fields) -> int:
+    found = fields.number("date")
+    if found > seen.MAX_TIME:
+        raise fields.error("%s: field 'date' is not a time before the year 3000" % fields.what)
+    return found
 
 
 def _maybe_seconds(fields: Fields, name: str) -> Optional[float]:

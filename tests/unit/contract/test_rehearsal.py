@@ -463,6 +463,36 @@ def test_a_damaged_record_is_an_error(change):
         rehearsal.read(json_records.dumps(dict(RECORD.record(), **change)), "it")
 
 
+FINDING = RECORD.record()["findings"][0]
+
+
+@pytest.mark.parametrize(
+    "stack", [5, None, "x", [5], [["f", 1]], [["f", "x", "g"]], [[1, 1, "g"]], [["f", True, "g"]], [["f", -1, "g"]]]
+)
+def test_a_hostile_stack_is_an_error(stack):
+    record = dict(RECORD.record(), findings=[dict(FINDING, stack=stack)])
+    with pytest.raises(UsageError, match="'stack' is not a list"):
+        rehearsal.read(json_records.dumps(record), "it")
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "NaN"])
+def test_a_hostile_number_is_an_error(number):
+    data = json_records.dumps(RECORD.record())
+    for old, new in (
+        (b',3,"<module>"]', b',%s,"<module>"]'),
+        (b'"seconds":3.0', b'"seconds":%s'),
+        (b'"date":1', b'"date":%s'),
+    ):
+        assert old in data
+        with pytest.raises(UsageError):
+            rehearsal.read(data.replace(old, new % number.encode()), "it")
+
+
+def test_a_date_that_no_calendar_has_is_an_error():
+    with pytest.raises(UsageError, match="'date' is not a time before the year 3000"):
+        rehearsal.read(json_records.dumps(dict(RECORD.record(), date=10**18)), "it")
+
+
 def test_the_report_has_first_what_stopped_the_job():
     shown = RECORD.lines()
     assert shown[0] == "tiny:1, job train for lab: it failed after 3.0 s"
