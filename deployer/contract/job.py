@@ -8,6 +8,7 @@ from deployer.contract import variables
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import APP
+from deployer.contract.text import is_label
 
 #: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose
 #: command does so or needs no others.
@@ -69,7 +70,7 @@ class Job(NamedTuple):
     @staticmethod
     def read(fields: Fields) -> "Job":
         return Job(
-            fields.text("name"),
+            _name(fields),
             fields.words("command"),
             fields.number("nodes"),
             fields.number("ranks_per_node"),
@@ -83,6 +84,15 @@ class Job(NamedTuple):
             _gpus(fields),
             _links(fields),
         )
+
+
+def _name(fields: Fields) -> str:
+    """Return the name, which becomes a word of commands, a part of file names and of lines for ``bundle.yaml``."""
+    found = fields.text("name")
+    if not is_label(found):
+        hint = "a name is like train-small: lower-case letters and digits, joined by single dots, dashes or underscores"
+        raise fields.error("%s: field 'name': a job cannot be called %r" % (fields.what, found), hint)
+    return found
 
 
 def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[str]:

@@ -8,6 +8,7 @@ from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.tarformat import HOLDINGS
+from deployer.contract.text import is_label
 
 SCHEMA = "bundle"
 #: Bundles have a newer format only if they have a field that an older reader would skip. Then it would run a job with
@@ -17,8 +18,7 @@ _WITH_STDIN, _WITH_ENVIRONMENT, _WITH_LAUNCH, _WITH_LINKS = 2, 3, 4, 5
 #: The newest format that is read here.
 FORMAT = _WITH_LINKS
 
-# Both become parts of file names and are shown on terminals: only characters that a definition allows.
-_NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*\Z")
+# Like a name, it becomes a part of file names and is shown on terminals: only characters that a definition allows.
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
 _ENV_HINT = "an earlier deployer packed names as the image has them: pack the bundle again"
@@ -287,7 +287,7 @@ def _records(items: Iterable[Any]) -> List[Record]:
 
 def check_label(name: str, version: str, error: Type[DeployerError] = UsageError) -> None:
     """Raise ``error`` unless ``name`` and ``version`` are valid for a bundle."""
-    if not (_NAME.match(name) and _VERSION.match(version) and max(len(name), len(version)) <= _MAX_TEXT):
+    if not (is_label(name) and _VERSION.match(version) and len(version) <= _MAX_TEXT):
         hint = "a name is like digits-horovod, a version like 1.0.0; 100 characters at most"
         raise error("a bundle cannot be called %r in version %r" % (name, version), hint)
 

@@ -11,12 +11,19 @@ _NEVER = "[\x00\ud800-\udfff]"
 _SHOWN = 60
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LABEL = r"[a-z0-9]+([._-][a-z0-9]+)*"
+_LABEL_LENGTH = 100
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def is_name(text: str) -> bool:
     """Return whether ``text`` can be the name of an environment variable."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_label(text: str) -> bool:
+    """Return whether ``text`` can be the name of a bundle or a job: a part of file names, and a word of commands."""
+    return len(text) <= _LABEL_LENGTH and re.fullmatch(_LABEL, text) is not None
 
 
 def fault(text: str, lines: bool = False) -> Optional[str]:

@@ -87,3 +87,10 @@ def test_gpus_of_a_manifest_are_what_a_node_may_have(gpus):
     record = dict(job.Job("train", ["true"], 1, 1, 1, "1:00:00").record(), gpus=gpus)
     with pytest.raises(IntegrityError, match="field 'gpus': %d is not a number from 1 to 1024" % gpus):
         Job.read(Fields(record, "it", IntegrityError))
+
+
+@pytest.mark.parametrize("name", ["--bind=/home", "-n", "../up", "a\n  links: {}", "Two", "a b", "a\n", "x" * 101, ""])
+def test_the_name_of_a_job_is_no_option_and_no_path(name):
+    record = dict(Job("train", ["true"], 1, 1, 1, "1:00:00").record(), name=name)
+    with pytest.raises(IntegrityError, match="field 'name'"):
+        Job.read(Fields(record, "it", IntegrityError))
