@@ -515,7 +515,7 @@ class _Judgement(object):
         self, code: str, group: Sequence[Observation], subject: str, usual: str = WARNING, **values: str
     ) -> Reached:
         stopped = any(item is self.cause for item in group)
-        made = RULES[code].about(code, subject, **{name: _escaped(value) for name, value in values.items()})
+        made = RULES[code].about(code, printable(subject), **{name: _escaped(value) for name, value in values.items()})
         stack = self._stack(group, stopped)
         count = len({item.process for item in group if item.stack}) or 1
         return Reached(made._replace(severity=self._severity(stopped, usual)), stopped, stack, processes=count)
@@ -716,7 +716,7 @@ def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached
 
 
 def _finding(code: str, subject: str, severity: str, **values: str) -> Finding:
-    made = RULES[code].about(code, subject, **{name: _escaped(value) for name, value in values.items()})
+    made = RULES[code].about(code, printable(subject), **{name: _escaped(value) for name, value in values.items()})
     return made._replace(severity=severity)
 
 

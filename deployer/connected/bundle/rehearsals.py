@@ -26,10 +26,12 @@ def record(path: Path, outcome: Rehearsal) -> bool:
 
     Raises:
         SpaceError: there is no space for the new bundle; the old one is unchanged.
+        UsageError: the outcome is too large, or could not be read again.
     """
     data = pretty(outcome.record()).encode()
     if len(data) > rehearsal.MAX_SIZE:
         raise UsageError(f"the outcome of {outcome.job} has {len(data)} bytes", "shorten the job's arguments")
+    rehearsal.read(data, f"the outcome of {outcome.job}")  # a member that nobody can read would spoil the bundle
     new = f"{REHEARSALS_PREFIX}{outcome.job}{'@' + outcome.site if outcome.site else ''}.json"
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))

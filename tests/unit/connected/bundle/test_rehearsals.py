@@ -8,14 +8,15 @@ import pytest
 
 from deployer.connected.bundle import rehearsals
 from deployer.connected.check import rehearsed
-from deployer.contract.errors import IntegrityError
+from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.job import Job
-from deployer.contract.observation import Observed
+from deployer.contract.observation import Observation, Observed
 from deployer.contract.rehearsal import DONE, FAILED, JobEnding, Rehearsal, judge
 from deployer.system.verify import begin, opened, verify
 from tests import bundles
 
 JOB = Job("train", ["python3", "train.py"], 1, 1, 1, "00:10:00")
+HOST = Observation("host", "a\x1b[2J.example", 1.0, process="n1-1")
 REQUIRES: Any = SimpleNamespace(name="strict", policy=SimpleNamespace(rehearsal=True))
 FREE: Any = SimpleNamespace(name="free", policy=SimpleNamespace(rehearsal=None))
 
@@ -79,6 +80,18 @@ def test_a_site_can_require_one_without_errors_of_the_jobs_own_command(bundle: P
         assert "found errors, or was of another command" in required(bundle)[0]
     rehearsals.record(bundle, outcome(bundle))
     assert required(bundle) == []
+
+
+def test_no_words_of_a_job_make_the_bundle_unreadable(bundle: Path) -> None:
+    """A note about an observation has the job's text as its subject; what could not be read again is not written."""
+    made = outcome(bundle)._replace(findings=judge(Observed((HOST,)), JobEnding(DONE, 0)))
+    assert made.requested == ["a\\x1b[2J.example"]
+    rehearsals.record(bundle, made)
+    assert carried(bundle) == [made]
+    before = bundle.read_bytes()
+    with pytest.raises(UsageError, match="control character"):
+        rehearsals.record(bundle, outcome(bundle)._replace(ending=JobEnding(FAILED, 1, "a\x1b[2J")))
+    assert bundle.read_bytes() == before
 
 
 def test_a_damaged_outcome_is_an_error(tmp_path: Path) -> None:
