@@ -203,17 +203,19 @@ def write_text(path: str, text: str, mode: int = 0o666) -> None:
         stream.write(text.encode("utf-8", "surrogateescape"))
 
 
-def open_regular(path: str, buffering: int = -1, piped: bool = False) -> IO[bytes]:
+def open_regular(path: str, buffering: int = -1, piped: bool = False, follow: bool = True) -> IO[bytes]:
     """Return the regular file ``path``, open for reading; the caller closes it.
 
     Args:
         piped: also accept a pipe, for a file that a user named on the command line, as by ``<(...)``. It can be read
             only once.
+        follow: False: also refuse a link, for a file that a job wrote.
 
     Raises:
         OSError: it is anything else. A pipe among a folder's files would block its reader forever.
     """
-    descriptor = os.open(path, os.O_RDONLY | (0 if piped else os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
+    special = (0 if piped else os.O_NONBLOCK) | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | special | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
@@ -243,10 +245,10 @@ def read_text(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = Fa
         raise UsageError("%s is not UTF-8 text" % path, hint) from None
 
 
-def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = False) -> bytes:
-    """Return the bytes of ``path``; arguments and errors are those of ``read_text``."""
+def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = False, follow: bool = True) -> bytes:
+    """Return the bytes of ``path``; arguments are those of ``open_regular``, errors those of ``read_text``."""
     try:
-        with open_regular(path, piped=piped) as stream:
+        with open_regular(path, piped=piped, follow=follow) as stream:
             data = stream.read(limit + 1)
     except OSError as error:
         raise UsageError("cannot read %s: %s" % (path, error.strerror), hint) from error

@@ -14,6 +14,7 @@ from deployer.contract import json_records, observation, rehearsal
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
+from deployer.contract.text import printable
 from deployer.system import files
 
 #: Exit codes of ``timeout``: the time is over; it had to kill.
@@ -64,7 +65,7 @@ def _ending(found: Rehearsed) -> JobEnding:
     code, seconds = found.report.exit_code, found.report.seconds
     if any(node.get("memory") for node in found.report.nodes.values()):
         how = rehearsal.MEMORY
-    elif code == _TIME_OVER or (code == _KILLED and seconds >= found.limit):
+    elif code in (_TIME_OVER, _KILLED) and seconds >= found.limit:  # a job may end with these codes by itself
         return JobEnding(rehearsal.LIMIT, None, None, seconds)
     else:
         how = rehearsal.FAILED if code else rehearsal.DONE
@@ -142,9 +143,9 @@ def _is_number(value: object) -> bool:
 
 def _last_line(path: Path) -> str | None:
     """Return the last line that the job itself printed."""
-    with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path)) as stream:
+    with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path), follow=False) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
         lines = stream.read(_LOG_TAIL).decode("utf-8", "replace").splitlines()
         own = [line for line in lines if line.strip() and not line.startswith(_OWN_LINES)]
-        return own[-1][:500] if own else None
+        return printable(own[-1][:500]) if own else None
     return None

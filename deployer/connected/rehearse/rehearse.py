@@ -133,7 +133,7 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
         installed = site.install(request.bundle, tell)
         with _alone(root.parent / "lock"):
             site.take(manifest, job, wanted, request, installed, memory_mb)
-            folder = site.prepare(request, wanted, manifest.name, job, installed["digest"])
+            folder = site.prepare(request, wanted, manifest, job, installed["digest"])
         tell(f"running {job.name} on {wanted.nodes} simulated nodes, {request.seconds} s at most")
         report = _run(request, wanted, folder, world, root, memory_mb)
     return Rehearsed(
@@ -237,15 +237,17 @@ class _Site:
         update = PlanUpdate(installed["digest"], plan.bundle, int(time.time()), [plan._replace(binds=there)])
         self._call(["take-plan", "-"], _QUICK, plan_update.packed(update.text().encode()))
 
-    def prepare(self, request: RehearsalRequest, wanted: RehearsedLayout, name: str, job: Job, digest: str) -> Path:
+    def prepare(
+        self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job, digest: str
+    ) -> Path:
         """Let the site's `run` make the job's folder, with the folders of the rehearsal, and return it."""
         minutes, seconds = divmod(request.seconds, 60)
         words = ["run", "--json", "--dry-run", "--plan", SITE, *(f"--bind={bind}" for bind in request.binds)]
         words += [f"--nodes={wanted.nodes}", f"--ranks-per-node={wanted.ranks_per_node}", f"--threads={wanted.threads}"]
         words += [f"--time={minutes // 60:02}:{minutes % 60:02}:{seconds:02}"]
         words += [
-            f"{name}@{digest.rpartition(':')[2]}",
-            *([] if job.name == "command" else [job.name]),
+            f"{manifest.name}@{digest.rpartition(':')[2]}",
+            *([job.name] if manifest.jobs else []),
             "--",
             *request.extra,
         ]
@@ -371,7 +373,8 @@ def _packages() -> list[str]:
 
 def _result(folder: Path) -> Mapping[str, Any] | None:
     try:
-        found = json_records.parse(files.read_bytes(str(folder / "result.json"), limit=_MAX_RESULT), "result.json")
+        data = files.read_bytes(str(folder / "result.json"), limit=_MAX_RESULT, follow=False)
+        found = json_records.parse(data, "result.json")
     except DeployerError:
         return None
     return found if isinstance(found, dict) else None

@@ -37,6 +37,7 @@ def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **n
         (1, 5.0, 0, FAILED, "ValueError: no"),
         (124, 60.0, 0, LIMIT, None),
         (137, 90.0, 0, LIMIT, None),
+        (124, 5.0, 0, FAILED, "ValueError: no"),
         (137, 5.0, 0, FAILED, "ValueError: no"),
         (137, 5.0, 1, MEMORY, "ValueError: no"),
     ],
@@ -62,6 +63,19 @@ def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) ->
     (folder / SEEN / "node1-2.jsonl").symlink_to(secret)
     os.mkfifo(folder / SEEN / "node1-3.jsonl")
     assert outcome.judge(found(folder, 0)).requested == ["example.org"]
+
+
+def test_a_log_that_the_job_made_a_link_is_not_read(folder: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "credentials"
+    secret.write_text("secret\n")
+    (folder / "output.log").unlink()
+    (folder / "output.log").symlink_to(secret)
+    assert outcome.judge(found(folder, 1)).ending.last is None
+
+
+def test_the_last_line_has_no_effect_where_it_is_printed(folder: Path) -> None:
+    (folder / "output.log").write_text("no\x1b[2J\x7f\n")
+    assert outcome.judge(found(folder, 1)).ending.last == r"no\x1b[2J\x7f"
 
 
 def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:

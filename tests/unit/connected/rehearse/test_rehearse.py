@@ -4,9 +4,11 @@ import pytest
 
 from deployer.connected.rehearse import machine, rehearse
 from deployer.connected.rehearse.rehearse import RehearsalRequest
+from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.contract.errors import Refused
 from deployer.contract.job import Job
 from tests import bundles
+from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
 
 
 @pytest.mark.parametrize("shared", machine.OWN_FOLDERS)
@@ -16,3 +18,24 @@ def test_a_cache_that_jobs_could_change_is_refused(shared, tmp_path, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", f"{shared}/cache-of-nobody")
     with pytest.raises(Refused, match="a job could change it"):
         rehearse.rehearse(RehearsalRequest(str(bundle), None, None, None, 10), print)
+
+
+@pytest.mark.parametrize("name", ["command", "train"])
+def test_a_job_of_any_name_is_rehearsed_by_its_name(name, tmp_path, monkeypatch):
+    asked = []
+    site = object.__new__(rehearse._Site)
+    monkeypatch.setattr(site, "_ask", lambda words, timeout: asked.append(words) or {"folder": str(tmp_path)})
+    job = Job(name, ["true"], 1, 1, 1, "00:01:00")
+    request = RehearsalRequest("b.tar", None, None, None, 10)
+    site.prepare(request, RehearsedLayout(1, 1, 1, 1), MANIFEST._replace(jobs=[job]), job, "sha256:0")
+    assert asked[0][-3:] == [f"{MANIFEST.name}@0", name, "--"]
+
+
+def test_a_result_that_the_job_made_a_link_is_not_read(tmp_path):
+    (tmp_path / "secret").write_text('{"findings": []}')
+    (tmp_path / "result.json").symlink_to(tmp_path / "secret")
+    assert rehearse._result(tmp_path) is None
+    assert rehearse._result(tmp_path / "nowhere") is None
+    (tmp_path / "result.json").unlink()
+    (tmp_path / "secret").rename(tmp_path / "result.json")
+    assert rehearse._result(tmp_path) == {"findings": []}
