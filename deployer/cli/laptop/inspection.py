@@ -14,8 +14,7 @@ from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import html_page
 from deployer.connected.rootfs.entries import shown
-from deployer.contract import json_records
-from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.errors import UsageError
 from deployer.contract.job import RANKS
 from deployer.contract.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
 from deployer.contract.plan import NO_MPI
@@ -53,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
     if args.files:
         return _files(args)
     manifest, sbom, rehearsals = _read(args.bundle)
+    document = sboms.parsed(sbom)
     if args.sbom:
         if sbom is None:
             raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
         sys.stdout.write(sbom.decode())
         return 0
-    document = json_records.parse(sbom, "the SBOM", IntegrityError, sboms.MAX_MEMORY) if sbom else {}
     flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)
     if args.json:

@@ -11,6 +11,7 @@ from packageurl import PackageURL
 
 from deployer.connected.ground.yaml_model import Model, load_model
 from deployer.contract import json_records
+from deployer.contract.text import printable
 
 _TABLE = Path(__file__).with_name("end_of_support.yaml")
 #: A project without a published end date counts as out of support if its last release is older than this.
@@ -80,7 +81,7 @@ class Flag(NamedTuple):
 
     def line(self) -> str:
         """Return the line to print."""
-        what = f"out of support: {self.product} {self.version}"
+        what = f"out of support: {self.product} {printable(self.version)}"
         since = f"since {self.since}" if self.published else f"no end date published, no release since {self.since}"
         return f"{what}, {since} ({self.source}{'' if self.verified else '; unverified'})"
 
@@ -103,7 +104,7 @@ def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
             if line.end and line.end < today:
                 found[product, name] = Flag(product, name, line.end, True, line.source, line.verified)
             elif line.last_release and line.last_release + _SILENT < today:
-                version = _upstream(str(component["version"]))
+                version = _upstream(str(component.get("version", "")))
                 found[product, name] = Flag(product, version, line.last_release, False, line.source, line.verified)
     return [found[key] for key in sorted(found)]
 

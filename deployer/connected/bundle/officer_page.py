@@ -15,9 +15,7 @@ from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground.html_page import element, facts, page, section, table
 from deployer.connected.rootfs.entries import shown
-from deployer.contract import json_records
 from deployer.contract import plan as plans
-from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import APP_PREFIX, PLANS_PREFIX, Manifest
 from deployer.contract.plan import Plan
 from deployer.contract.rehearsal import Rehearsal
@@ -69,8 +67,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         verified = verify(stream, path)
         bundle = begin(stream, path)
         manifest = bundle.manifest
-        sbom = sboms.read(stream, manifest)
-        document = json_records.parse(sbom, "the SBOM", IntegrityError, sboms.MAX_MEMORY) if sbom else {}
+        document = sboms.parsed(sboms.read(stream, manifest))
         found = _searched(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
         rehearsals = rehearsed.of(bundle)

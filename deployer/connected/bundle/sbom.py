@@ -28,7 +28,7 @@ import deployer
 from deployer.connected.bundle.contents import SBOM_MEMBER
 from deployer.connected.bundle.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
 from deployer.connected.rootfs.entries import FileContent
-from deployer.contract import sealed_file
+from deployer.contract import json_records, sealed_file
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.system import files, wheel
@@ -42,6 +42,8 @@ _MAX_METADATA = 4 * 1024 * 1024
 #: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
 MAX_MEMORY = 200_000_000
 _CHUNK = 1024 * 1024
+#: The type of a purl.
+_KIND = re.compile(r"[a-z][a-z0-9.+-]*")
 
 #: The distribution of the Debian packages among the members: those of the kit.
 _KIT_SYSTEM = System("debian", "12")
@@ -185,6 +187,53 @@ def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
             raise IntegrityError(f"{MEMBER} does not match the bundle's manifest")
         pieces += piece
     return pieces or None
+
+
+def parsed(data: bytes | None) -> json_records.Record:
+    """Return the SBOM that ``read`` returned as a document, empty if there is none.
+
+    Each component is an object with a name; its version, type, purl and licences have the types of CycloneDX.
+
+    Raises:
+        IntegrityError: the SBOM has another shape.
+    """
+    if data is None:
+        return {}
+    document = json_records.parse(data, "the SBOM", IntegrityError, MAX_MEMORY)
+    components = document.get("components", []) if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(components, list):
+        raise IntegrityError("the SBOM is not a CycloneDX document: its components are not a list")
+    for number, component in enumerate(components):
+        if not _is_component(component):
+            raise IntegrityError(f"the SBOM's component {number} is not one of CycloneDX", "pack the bundle again")
+    return document
+
+
+def _is_component(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return False
+    licences = value.get("licenses", [])
+    if not isinstance(licences, list) or not all(map(_is_licence, licences)):
+        return False
+    return _has_texts(value, "type", "version", "purl") and _is_purl(value.get("purl"))
+
+
+def _is_licence(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    named = value.get("license", {})
+    return isinstance(named, dict) and _has_texts(value, "expression") and _has_texts(named, "id", "name")
+
+
+def _has_texts(value: Mapping[str, Any], *keys: str) -> bool:
+    return all(isinstance(value.get(key, ""), str) for key in keys)
+
+
+def _is_purl(text: str | None) -> bool:
+    try:
+        return not text or _KIND.fullmatch(PackageURL.from_string(text).type) is not None
+    except ValueError:
+        return False
 
 
 def counts(document: Mapping[str, Any]) -> dict[str, int]:

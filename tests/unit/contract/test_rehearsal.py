@@ -456,7 +456,8 @@ def test_a_record_is_read_as_it_was_written():
 
 
 @pytest.mark.parametrize(
-    "change", [{"used": {"seconds_per_step": "x"}}, {"ending": {}}, {"findings": [{}]}, {"nodes": -1}]
+    "change",
+    [{"used": {"seconds_per_step": "x"}}, {"ending": {}}, {"findings": [{}]}, {"nodes": -1}, {"date": 10**18}],
 )
 def test_a_damaged_record_is_an_error(change):
     with pytest.raises(UsageError):

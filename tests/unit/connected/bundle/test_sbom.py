@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from deployer.cli.laptop.main import main
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import sbom
 from deployer.connected.bundle.contents import Contents
@@ -16,6 +17,7 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.entries import InMemory
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.system.verify import begin, opened
+from tests import bundles
 from tests.tars import layer, root_of
 
 DEBIAN = System("debian", "12")
@@ -131,3 +133,28 @@ def test_every_bundle_has_one_and_a_damaged_one_is_told(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with opened(str(path)) as stream, pytest.raises(IntegrityError):
         sbom.read(stream, manifest)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        {"components": {}},
+        {"components": ["python"]},
+        {"components": [{"version": "1"}]},
+        {"components": [{"name": "x", "purl": "x"}]},
+        {"components": [{"name": "x", "purl": "pkg:\x1b[2J/x"}]},
+        {"components": [{"name": "x", "version": 1}]},
+        {"components": [{"name": "x", "licenses": ["x"]}]},
+        {"components": [{"name": "x", "licenses": [{"license": "x"}]}]},
+    ],
+)
+def test_a_document_of_another_shape_is_told_by_every_view(
+    tmp_path: Path, document: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "b.tar"
+    path.write_bytes(bundles.build(extra=[("deployer/sbom.cdx.json", json.dumps(document).encode())]))
+    for view in ([], ["--html", str(tmp_path / "b.html")]):
+        assert main(["inspect", str(path), *view]) == 4
+        assert "the SBOM" in capsys.readouterr().err
+    assert not (tmp_path / "b.html").exists()
