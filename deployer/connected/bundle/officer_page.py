@@ -3,7 +3,7 @@
 import datetime as dt
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import member_segments
 from deployer.contract.shell import quoted
 from deployer.contract.tarformat import FILE
-from deployer.system.verify import Verification, begin, opened, verify
+from deployer.system.trust import Trust
+from deployer.system.verify import Verification, VerifiedBundle, begin, opened, verify
 
 #: How much of each file is searched for addresses, and how many findings of a kind are listed.
 _HEAD, _LISTED = 64 * 1024, 500
@@ -47,11 +48,13 @@ class Searched(NamedTuple):
     Attributes:
         files: how many files were looked at.
         programs: how many of them are executable.
+        executables: the paths of the first of these.
         scripts: the scripts that name addresses.
     """
 
     files: int
     programs: int
+    executables: list[str]
     scripts: list[SearchedScript]
 
 
@@ -71,10 +74,9 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         found = _searched(bundle)
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
         rehearsals = rehearsed.of(bundle)
-    keys = [key.fingerprint for key in verified.trust.keys]
     return page(
         f"Bundle {manifest.name} {manifest.version}",
-        _summary(manifest, verified.digest, path, keys, made),
+        _summary(manifest, verified, path, made),
         _verdicts(made, rehearsals),
         _packages(document, today),
         _changes(manifest),
@@ -84,11 +86,8 @@ def make(path: str, before: str | None, today: dt.date) -> str:
     )
 
 
-def _summary(manifest: Manifest, digest: str, path: str, keys: list[str], made: list[Plan]) -> "ET.Element[str]":
+def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list[Plan]) -> "ET.Element[str]":
     image = manifest.image
-    signed = ", ".join(keys) or element(
-        "span", "nobody: compare the digest with the maker's by phone or on paper", class_="bad"
-    )
     return section(
         "What it is",
         element("p", f"Every byte was verified against the digest by deployer {__version__}. Nothing was run."),
@@ -96,27 +95,57 @@ def _summary(manifest: Manifest, digest: str, path: str, keys: list[str], made: 
             "Bundle",
             [
                 ("file", Path(path).name),
-                ("digest", element("code", digest)),
-                ("signed by the keys", signed),
+                ("digest", element("code", verified.digest)),
+                *_signers(verified.trust),
                 ("image", f"{image.entries} files and folders, {image.raw_size:,} bytes"),
                 ("image digest", element("code", image.layer_digest)),
                 ("made for the sites", ", ".join(sorted({plan.site for plan in made})) or "none"),
                 ("made with", ", ".join(f"{name} {version}" for name, version in sorted(manifest.tools.items()))),
             ],
         ),
-        table(
+        _table(
             "What its jobs start",
             ("job", "command", "layout"),
-            (
+            [
                 (
                     job.name,
                     element("code", quoted(job.command)),
-                    f"{job.nodes} nodes, {job.ranks_per_node} ranks per node",
+                    f"{_counted(job.nodes, 'node')}, {_counted(job.ranks_per_node, 'rank')} per node",
                 )
                 for job in manifest.jobs
-            ),
+            ],
+            "The bundle defines no job.",
         ),
     )
+
+
+def _signers(trust: Trust) -> Iterator[tuple[str, "ET.Element[str] | str"]]:
+    """Yield what is known of the keys that signed. Anyone can make a key, so a valid signature alone names nobody."""
+    if not trust.keys:
+        yield "signed by", _bad("nobody: compare the digest with the maker's by phone or on paper")
+        return
+    yield "signed by the keys", element("code", ", ".join(key.fingerprint for key in trust.keys))
+    yield (
+        "who signed",
+        ", ".join(trust.signers)
+        or _bad("unknown: no policy of this machine lists any of these keys, and anyone can make a key"),
+    )
+    yield "what to compare", "A fingerprint does not name a person: compare it with the maker's by phone or on paper."
+
+
+def _bad(text: str) -> "ET.Element[str]":
+    return element("span", text, class_="bad")
+
+
+def _table(
+    caption: str, head: Sequence[str], rows: Sequence[Sequence["ET.Element[str] | str"]], none: str
+) -> "ET.Element[str]":
+    """Return a table, or a text if it has no rows."""
+    return table(caption, head, rows) if rows else element("p", none)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _verdicts(made: list[Plan], rehearsals: list[Rehearsal]) -> "ET.Element[str]":
@@ -131,12 +160,18 @@ def _verdicts(made: list[Plan], rehearsals: list[Rehearsal]) -> "ET.Element[str]
     ]
     return section(
         "Verdict and rehearsal",
-        table("Prediction of check, recorded by the maker", ("site", "partition", "verdict", "findings"), rows)
-        if rows
-        else element("p", "The bundle has no verdict of check."),
-        table("Rehearsals without a network", ("job", "day", "outcome"), done)
-        if done
-        else element("p", "No rehearsal is recorded in the bundle."),
+        _table(
+            "Prediction of check, recorded by the maker",
+            ("site", "partition", "verdict", "findings"),
+            rows,
+            "The bundle has no verdict of check.",
+        ),
+        _table(
+            "Rehearsals without a network",
+            ("job", "day", "outcome"),
+            done,
+            "No rehearsal is recorded in the bundle.",
+        ),
     )
 
 
@@ -149,10 +184,10 @@ def _packages(document: Mapping[str, Any], today: dt.date) -> "ET.Element[str]":
         flags = end_of_support.flags({"components": [item]}, today)
         end = end_of_support.end(item)
         supported = f"until {end}" if end else "not known"
-        ends = element("span", "; ".join(flag.line() for flag in flags), class_="bad") if flags else supported
+        ends = _bad("; ".join(flag.line() for flag in flags)) if flags else supported
         rows.append((str(item.get("name", "")), str(item.get("version", "")), _licence(item), ends))
     late = end_of_support.flags(document, today)
-    text = f"{len(rows)} components; {len(late)} products are out of support on {today}."
+    text = f"{_counted(len(rows), 'component')}. Products out of support on {today}: {len(late)}."
     head = ("name", "version", "licence", "end of support")
     return section("Packages", element("p", text), table("Components (SBOM)", head, rows))
 
@@ -167,31 +202,47 @@ def _licence(item: Mapping[str, Any]) -> str:
 
 def _changes(manifest: Manifest) -> "ET.Element[str]":
     text = "What the maker's deployer changed while it made one layer of the image's layers, by kind."
-    rows = ((kind.replace("_", " "), str(count)) for kind, count in sorted(manifest.changes.items()) if count)
-    return section("Changes by flatten", element("p", text), table("Changes", ("kind", "number"), rows))
+    rows = [(kind.replace("_", " "), str(count)) for kind, count in sorted(manifest.changes.items()) if count]
+    changes = _table("Changes", ("kind", "number"), rows, "It changed nothing.")
+    return section("Changes by flatten", element("p", text), changes)
 
 
 def _scripts(found: Searched) -> "ET.Element[str]":
     text = (
-        f"{found.files} files of the image and the app were read; {found.programs} are executable. Addresses were "
+        f"Files of the image and the app that were read: {found.files}; executable: {found.programs}. Addresses were "
         f"searched in the first {_HEAD:,} bytes of scripts (files that begin with #!) and of all files of the app. "
         "Programs may hold others. No file of a bundle runs as its owner or group: the format has no setuid and setgid."
     )
     rows = [(each.path, element("code", ", ".join(each.addresses))) for each in found.scripts[:_LISTED]]
-    more = len(found.scripts) - len(rows)
     return section(
         "Executables and addresses",
         element("p", text),
-        table("Scripts that name addresses", ("script", "addresses"), rows),
-        element("p", f"{more} more scripts name addresses." if more > 0 else ""),
+        element("h3", "Executable files"),
+        *_listed(found.executables, found.programs),
+        _table("Scripts that name addresses", ("script", "addresses"), rows, "No script names an address."),
+        *_more(len(found.scripts) - len(rows), "Scripts with addresses that are not listed"),
     )
+
+
+def _listed(paths: Sequence[str], count: int) -> Iterator["ET.Element[str]"]:
+    """Yield the first of ``count`` paths as a list, and how many are left out."""
+    items = [element("li", element("code", path)) for path in paths[:_LISTED]]
+    if items:
+        yield element("ul", *items)
+    yield from _more(count - len(items), "More that are not listed")
+
+
+def _more(count: int, what: str) -> Iterator["ET.Element[str]"]:
+    if count > 0:
+        yield element("p", f"{what}: {count}.")
 
 
 def _contents(manifest: Manifest) -> "ET.Element[str]":
     listed = [member for member in manifest.members if not member.name.startswith("blobs/")][:_LISTED]
-    rows = ((member.name, str(member.size)) for member in listed)
+    rows = ((member.name, f"{member.size:,}") for member in listed)
     text = (
-        f"{len(listed)} of {len(manifest.members)} files. `deployer inspect --files` lists the image's, with digests."
+        f"The table has {len(listed)} of the bundle's {len(manifest.members)} files; the image's pieces are not in it. "
+        "`deployer inspect --files B.tar` lists the files of the image with their digests."
     )
     return section("Files of the bundle", element("p", text), table("Members", ("name", "bytes"), rows))
 
@@ -203,31 +254,32 @@ def _difference(before: str | None, found: Difference | None) -> "ET.Element[str
     rows = [(each.name, each.kind, each.old or "absent", each.new or "absent") for each in found.packages]
     parts = [
         element("p", f"Compared with {Path(before).name}."),
-        table("Packages", ("package", "kind", "before", "now"), rows),
+        _table("Packages", ("package", "kind", "before", "now"), rows, "No package differs."),
     ]
     for name, paths in (("added", found.added), ("removed", found.removed), ("changed", found.changed)):
-        items = [element("li", element("code", path)) for path in paths[:_LISTED]]
-        more = len(paths) - len(items)
-        items += [element("li", f"and {more} more")] if more > 0 else []
-        parts += [element("h3", f"{len(paths)} files {name}"), *([element("ul", *items)] if items else [])]
+        parts += [element("h3", f"Files {name}: {len(paths)}"), *_listed(paths, len(paths))]
     return section(title, *parts)
 
 
 def _searched(bundle: Verification) -> Searched:
     count = programs = 0
+    executables: list[str] = []
     scripts: list[SearchedScript] = []
     for listed in files_of(bundle, _HEAD):
         entry = listed.entry
         if entry.kind != FILE:
             continue
         count += 1
-        programs += bool(entry.mode & 0o111)
+        if entry.mode & 0o111:
+            programs += 1
+            if programs <= _LISTED:
+                executables.append("/" + shown(entry.path))
         if listed.head.startswith(b"#!"):
             scripts += _script("/" + shown(entry.path), listed.head)
     for name in _members(bundle.manifest, APP_PREFIX):
         count += 1
         scripts += _script(shown(name.encode()), _content(bundle, name)[:_HEAD])
-    return Searched(count, programs, scripts)
+    return Searched(count, programs, executables, scripts)
 
 
 def _script(path: str, content: bytes) -> Iterator[SearchedScript]:

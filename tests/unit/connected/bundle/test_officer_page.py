@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop.main import main
+from deployer.contract import json_records
 from deployer.contract.job import Job
 from deployer.contract.tarformat import FILE, TarEntry
+from deployer.system import policy
 from tests import bundles
 from tests.bundles import END, ENTRIES, stream
 from tests.pages import HOSTILE, Page
+from tests.signing import TestKey, signed
 
 FETCH = b"#!/bin/sh\ncurl https://models.example/<b>w.bin\n"
 SBOM = {
@@ -42,7 +45,7 @@ def write(path: Path, app: bytes) -> str:
         *ENTRIES[3:],
     ]
     extra = [("deployer/app/t.py", app), ("deployer/sbom.cdx.json", json.dumps(SBOM).encode())]
-    job = Job("train", ["python3", HOSTILE], 2, 4, 1, "00:10:00")
+    job = Job("train", ["python3", HOSTILE], 1, 4, 1, "00:10:00")
     pieces = [("files", stream(entries[:4])), ("rest", stream(entries[4:])), ("links", END)]
     path.write_bytes(bundles.build(pieces=pieces, extra=extra, jobs=[job]))
     return str(path)
@@ -54,6 +57,7 @@ def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.
     assert main(["inspect", new, "--html", str(page), "--since", old]) == 0
     assert capsys.readouterr().out == f"wrote {page}\n"
     read = Page(page.read_text())
+    assert "<p></p>" not in page.read_text()
     for text in (
         "nobody: compare the digest",
         "/bin/fetch",
@@ -63,13 +67,38 @@ def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.
         "GPL-3.0",
         "not stated",
         "out of support: Python 3.6",
-        "1 files changed",
+        "Files changed: 1",
+        "1 node, 4 ranks per node",
+        "executable: 2.",
+        "No package differs.",
         "deployer/app/t.py",
         "no verdict of check",
         "No rehearsal is recorded",
         "<script>alert(1)</script>",
     ):
         assert text in read.text, text
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_signature_names_a_person_only_if_a_policy_does(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, page, key = tmp_path / "a.tar", tmp_path / "page.html", TestKey()
+    path.write_bytes(signed(bundles.build(), key))
+    rules = {"allowed_signers": "allowed_signers"} if known else {}
+    (tmp_path / "allowed_signers").write_text(key.allowed("stager@lab"))
+    (tmp_path / "policy.json").write_bytes(
+        json_records.dumps({"schema": "deployer.policy", "format": 1, "min_reader": 1, **rules})
+    )
+    monkeypatch.setattr(policy, "SYSTEM_FILE", str(tmp_path / "policy.json"))
+    assert main(["inspect", str(path), "--html", str(page)]) == 0
+    read = Page(page.read_text())
+    assert key.key.fingerprint in read.text
+    assert "A fingerprint does not name a person" in read.text
+    assert ("stager@lab" in read.text) is known
+    assert ('<span class="bad">unknown: no policy' in page.read_text()) is not known
+    assert "The bundle defines no job." in read.text
+    assert "No script names an address." in read.text
 
 
 def test_a_damaged_bundle_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
