@@ -112,7 +112,7 @@ def test_a_laptop_gets_no_cluster() -> None:
     assert laptop < lab < tests
     for name in ("slurm-wlm", "munge", "openssh-server", "podman"):
         assert lab < text.index(f"\n{name} ") < tests
-    for name in ("docker.io", "openssh-client", "mmdebstrap"):
+    for name in ("docker.io", "openssh-client", "mmdebstrap", "iproute2"):
         assert laptop < text.index(f"\n{name} ") < lab
 
 
