@@ -20,10 +20,18 @@ from deployer.system import files
 def _file(path: str, info: ValidationInfo) -> str:
     """Require an existing file. A path is relative to the folder of the settings; ``~`` is the home folder."""
     if isinstance(info.context, Path):
-        path = str(info.context / Path(path).expanduser())
+        path = str(info.context / _expanded(path))
         if not files.is_file(path):
             raise ValueError(f"there is no file {path}")
     return path
+
+
+def _expanded(path: str) -> Path:
+    """Return a path with its ``~`` replaced. Raises ValueError if that names no user of this machine."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{path}: there is no such home folder") from error
 
 
 _File = Annotated[str, AfterValidator(_file)]
@@ -91,9 +99,13 @@ def _of_variable(name: str, variable: str, value: str) -> str:
         raise UsageError(f"{variable}: {said}")
     if name == "site":
         return value
-    path = Path(value).expanduser()
-    if not path.exists():  # certificates may come from a pipe
-        raise UsageError(f"{variable}: there is no file {path}", f"correct it, or: unset {variable}")
+    hint = f"correct it, or: unset {variable}"
+    try:
+        path = _expanded(value)
+    except ValueError as error:
+        raise UsageError(f"{variable}: {error}", hint) from error
+    if not (path.is_file() or (name == "ca_bundle" and path.is_fifo())):  # certificates may come from a pipe
+        raise UsageError(f"{variable}: there is no file {path}", hint)
     return str(path)
 
 

@@ -82,6 +82,22 @@ def test_a_variable_with_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatc
         in_effect()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("KEY", "~no-such-user/key"), ("KEY", "{folder}"), ("CA_BUNDLE", "{folder}")]
+)
+def test_a_variable_names_a_file_as_the_settings_do(
+    name: str, value: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = value.format(folder=folder)
+    monkeypatch.setenv(f"DEPLOYER_{name}", value)
+    with pytest.raises(UsageError, match=f"DEPLOYER_{name}: "):
+        in_effect()
+    monkeypatch.delenv(f"DEPLOYER_{name}")
+    write(folder, f"{name.lower()}: {value}\n")
+    with pytest.raises(UsageError, match=f":1: {name.lower()}: "):
+        in_effect()
+
+
 def test_config_shows_what_is_in_effect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(folder, "site: lab\n")
     assert main(["config"]) == 0
