@@ -317,7 +317,7 @@ def parse_cpus(text: str) -> FrozenSet[int]:
     cpus: Set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if first.isdigit() and (last.isdigit() or not dash):
+        if first.isdecimal() and (last.isdecimal() or not dash):  # isdigit() is true of digits that int() refuses
             cpus.update(range(int(first), int(last if dash else first) + 1))
     return frozenset(cpus)
 

@@ -290,7 +290,15 @@ def test_the_records_survive_writing_and_reading():
 
 
 @pytest.mark.parametrize(
-    ("text", "cpus"), [("0", {0}), ("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("x,1-,-,2", {2}), ("5-3", set())]
+    ("text", "cpus"),
+    [
+        ("0", {0}),
+        ("0-3,8", {0, 1, 2, 3, 8}),
+        ("", set()),
+        ("x,1-,-,2", {2}),
+        ("5-3", set()),
+        ("\u00b2,0-\u00b9,1", {1}),
+    ],
 )
 def test_lists_of_cpus(text, cpus):
     assert evidence.parse_cpus(text) == cpus
