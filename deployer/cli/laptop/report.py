@@ -28,7 +28,9 @@ def add_parsers(subparsers: Any) -> None:
     what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
     shared.add_options(command, what)
     command.add_argument("--plot", metavar="FILE", type=Path, help="draw it as well: FILE.png or FILE.svg")
-    text = "write a page for each job instead: ranks on nodes and cores, MPI, steps in time, curves; a JOB is a path"
+    text = (
+        "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; a JOB is a path"
+    )
     command.add_argument("--html", metavar="FILE", type=Path, help=text)
     add_site(command.add_argument_group("the site"), here="files of this machine")
 
@@ -50,6 +52,8 @@ def _page(args: argparse.Namespace) -> int:
     """Write the page of jobs."""
     from deployer.connected.ground import html_page, job_page
 
+    if args.beside or args.all_layouts:
+        raise UsageError("--beside and --all-layouts are of the table, not of a page", "leave them out, or --html")
     if args.site or args.csv or args.plot:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)

@@ -1,4 +1,4 @@
-"""The page of a job: ranks on nodes and cores, what each used, its steps in time, and the curves that it wrote."""
+"""The page of a job: ranks on nodes and CPUs, what each used, its steps in time, and the curves that it wrote."""
 
 import math
 import re
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from deployer.connected.ground.html_page import element, facts, page, section, table
 from deployer.contract.evidence import parse_cpus
 
-#: The most nodes and CPUs of a node that are drawn, ranks that are listed, and curves.
-_NODES, _CPUS, _RANKS, _CURVES = 64, 512, 5000, 12
-#: Pixels: of a core, and of the width and height of a drawing.
+#: The most nodes and CPUs of a node that are drawn, ranks and findings that are listed, curves, and points of each.
+_NODES, _CPUS, _RANKS, _FINDINGS, _CURVES, _POINTS = 64, 512, 5000, 500, 12, 1000
+#: Pixels: of a CPU, and of the width and height of a drawing.
 _CORE, _WIDTH, _HEIGHT, _MARGIN = 22, 720, 180, 40
 _COLOURS = ("#cfe2ff", "#ffe5b4", "#d1f0d1", "#f5d0e6", "#e2d9f3", "#d4eeee")
 
@@ -54,13 +54,7 @@ def _parts(job: PicturedJob) -> Iterator["ET.Element[str]"]:
     ranks = [rank for rank in _list(record.get("ranks")) if isinstance(rank, dict)]
     pairs = [(label, _text(record.get(key))) for label, key in _FACTS]
     yield section(f"Job {name}", facts("The job", pairs))
-    rows = [
-        tuple(_text(item.get(key)) for key in _FINDING)
-        for item in _list(record.get("findings"))
-        if isinstance(item, dict)
-    ]
-    found = table("What is wrong with it", _FINDING, rows) if rows else element("p", "Nothing is wrong with it.")
-    yield section(f"Findings of {name}", found)
+    yield section(f"Findings of {name}", *_findings(record))
     yield section(f"Ranks of {name}", *_layout(ranks))
     yield section(f"Time of {name}", *_timeline(job.steps))
     yield section(f"Curves of {name}", *_curves(record.get("payload")))
@@ -80,6 +74,19 @@ _FACTS = (
     ("seconds", "seconds"),
 )
 _FINDING = ("code", "severity", "subject", "message", "remedy")
+
+
+def _findings(record: Mapping[str, Any]) -> Iterator["ET.Element[str]"]:
+    found = [item for item in _list(record.get("findings")) if isinstance(item, dict)]
+    if found:
+        rows = (tuple(_text(item.get(key)) for key in _FINDING) for item in found[:_FINDINGS])
+        yield table("Errors, warnings and notes", _FINDING, rows)
+    elif record.get("exit_code"):
+        yield element("p", f"No finding explains exit code {_text(record.get('exit_code'))}: read the job's log.")
+    else:
+        yield element("p", "No findings.")
+    if len(found) > _FINDINGS:
+        yield element("p", f"{len(found) - _FINDINGS} more findings are not listed.")
 
 
 def _layout(ranks: Sequence[Mapping[str, Any]]) -> Iterator["ET.Element[str]"]:
@@ -122,12 +129,12 @@ def _transport(rank: Mapping[str, Any]) -> str:
 
 
 def _node(host: str, cores: Mapping[int, Sequence[str]]) -> "ET.Element[str]":
-    """Draw a node: a square per core, up to the highest that a rank uses, with the ranks that may run on it."""
+    """Draw a node: a square per logical CPU, up to the highest that a rank uses, with the ranks that may run on it."""
     count = min(max(cores, default=-1) + 1, _CPUS)
     per_row = _WIDTH // _CORE
     height = -(-max(count, 1) // per_row) * _CORE + _CORE
-    used = sorted({rank for ranks in cores.values() for rank in ranks})
-    label = f"Node {host}: {count} cores, ranks {', '.join(used) or 'none'}"
+    used = sorted({rank for ranks in cores.values() for rank in ranks}, key=lambda rank: (len(rank), rank))
+    label = f"Node {host}: {count} CPUs, ranks {', '.join(used) or 'none'}"
     picture = element(
         "svg", role="img", aria_label=label, viewBox=f"0 0 {_WIDTH} {height}", width=_WIDTH, height=height
     )
@@ -180,11 +187,14 @@ def _curves(payload: Any) -> Iterator["ET.Element[str]"]:
 def _curve(name: str, values: Sequence[float]) -> "ET.Element[str]":
     low, high = min(values), max(values)
     across, up = (_WIDTH - 2 * _MARGIN) / (len(values) - 1), (_HEIGHT - 2 * _MARGIN) / ((high - low) or 1)
+    every = -(-len(values) // _POINTS)
     points = " ".join(
-        f"{_MARGIN + number * across:.1f},{_HEIGHT - _MARGIN - (value - low) * up:.1f}"
-        for number, value in enumerate(values)
+        f"{_MARGIN + number * across:.1f},{_HEIGHT - _MARGIN - (values[number] - low) * up:.1f}"
+        for number in [*range(0, len(values) - 1, every), len(values) - 1]
     )
     label = f"{name}: from {values[0]:.6g} to {values[-1]:.6g} in {len(values)} values"
+    if every > 1:
+        label += f", of which 1 in {every} is drawn"
     picture = element(
         "svg", role="img", aria_label=label, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", width=_WIDTH, height=_HEIGHT
     )

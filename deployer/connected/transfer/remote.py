@@ -392,7 +392,8 @@ class Remote:
             part = tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent)
         with part:
             batch = Path(self._folder.name, "batch")
-            batch.write_text(f"get -r {_sftp_quoted(folder)} {_sftp_quoted(str(Path(part.name, 'new').absolute()))}\n")
+            new = str(Path(part.name, "new").absolute())
+            batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: with the files' times
             argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
             done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False, hint=_INSTALL)
             if done.returncode:

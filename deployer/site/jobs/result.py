@@ -184,20 +184,26 @@ def steps(folder: str) -> List[Tuple[str, float, float]]:
     """Return the steps of a job that has ended: name, start and end, in seconds since the epoch.
 
     The end of a step is the newest change of its evidence. A step without evidence, or with times that do not fit the
-    job's own, is left out: a copy of the folder may have lost them.
+    job's own, is left out: a copy of the folder may have lost them. Then the rest is called "job" instead of "payload".
     """
     record = read(folder)
-    started = record.text("started")
-    begun = float(calendar.timegm(time.strptime(started, "%Y-%m-%dT%H:%M:%SZ")))
-    ended = begun + record.number("seconds")
-    found = [("waited", float(launch(folder).created), begun)]
-    at = begun
+    try:
+        begun = float(calendar.timegm(time.strptime(record.text("started"), "%Y-%m-%dT%H:%M:%SZ")))
+        ended = begun + record.number("seconds")
+    except (UsageError, ValueError):  # the file may come from anywhere
+        return []
+    found = []
+    with suppress(UsageError):  # without the file of the job as it was submitted, its wait is not known
+        found.append(("waited", float(launch(folder).created), begun))
+    at, rest = begun, "payload"
     for name, evidence_of in (("nodes looked at", "hosts/*.json"), ("ranks probed", "ranks/probe-*.json")):
         end = max(map(os.path.getmtime, glob.glob(os.path.join(glob.escape(folder), evidence_of))), default=0.0)
         if at <= end <= ended:
             found.append((name, at, end))
             at = end
-    return [step for step in [*found, ("payload", at, ended)] if step[1] <= step[2]]
+        else:
+            rest = "job"
+    return [step for step in [*found, (rest, at, ended)] if step[1] <= step[2]]
 
 
 def first_error(folder: str) -> str:

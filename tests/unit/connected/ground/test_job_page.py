@@ -1,5 +1,6 @@
 """The page of a job."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
-from deployer.contract import json_records
+from deployer.contract import json_records, published_runs
+from deployer.site.jobs import result as results
 from tests.pages import HOSTILE, Page
 
 RANKS = [
@@ -47,8 +49,8 @@ RESULT: dict[str, Any] = {
 def test_ranks_steps_and_curves_are_drawn_and_told() -> None:
     read = Page(make([PicturedJob(RESULT, [TimedStep("waited", 0, 2), TimedStep("payload", 2, 12.5)])]))
     assert read.labels == [
-        "Node cn1: 4 cores, ranks 0, 1",
-        "Node cn2: 6 cores, ranks 2",
+        "Node cn1: 4 CPUs, ranks 0, 1",
+        "Node cn2: 6 CPUs, ranks 2",
         "waited 2.0 s; payload 10.5 s",
         "loss: from 2 to 0.5 in 3 values",
         "history.accuracy: from 0.1 to 0.9 in 2 values",
@@ -71,6 +73,50 @@ def test_hostile_results_are_texts_and_cost_nothing() -> None:
     assert Page(make([PicturedJob({"ranks": 3, "findings": None, "payload": [1]}, [])])).labels == []
 
 
+def test_ranks_are_in_the_order_of_their_numbers() -> None:
+    ranks = [{"rank": number, "host": "cn1", "cpus": str(number)} for number in (10, 2, 0, 1)]
+    assert Page(make([PicturedJob({"ranks": ranks}, [])])).labels == ["Node cn1: 11 CPUs, ranks 0, 1, 2, 10"]
+
+
+def test_a_failed_job_without_findings_is_not_called_good() -> None:
+    for code, said in ((1, "No finding explains exit code 1"), (0, "No findings."), (None, "No findings.")):
+        text = Page(make([PicturedJob({"job": "x", "exit_code": code}, [])])).text
+        assert said in text
+        assert "wrong with it" not in text
+
+
+def test_findings_and_points_are_bounded() -> None:
+    loss = [float(number) for number in range(50_000)]
+    text = make([PicturedJob({"findings": [{"code": "a.b"}] * 600, "payload": {"loss": loss}}, [])])
+    assert "100 more findings are not listed." in Page(text).text
+    points = text.partition('points="')[2].partition('"')[0].split()
+    assert len(points) <= 1001
+    assert points[-1] == "680.0,40.0"
+    assert "in 50000 values" in text
+
+
+def timed(folder: Path, *evidence: tuple[str, int], started: str = "1970-01-01T00:01:00Z") -> list[tuple[str, float]]:
+    """Return the names and lengths of the steps of a job with these files of evidence, changed at these times."""
+    record = {"schema": "deployer.result", "format": 1, "min_reader": 1, "started": started, "seconds": 30}
+    (folder / "result.json").write_bytes(json_records.dumps(record))
+    for name, changed in evidence:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+        os.utime(path, (changed, changed))
+    return [(name, end - start) for name, start, end in results.steps(str(folder))]
+
+
+def test_the_rest_is_the_payload_only_if_the_other_steps_are_known(tmp_path: Path) -> None:
+    assert timed(tmp_path, started="x") == []
+    assert timed(tmp_path) == [("job", 30)]
+    assert timed(tmp_path, ("hosts/a.json", 65)) == [("nodes looked at", 5), ("job", 25)]
+    known = timed(tmp_path, ("ranks/probe-0.json", 70))
+    assert known == [("nodes looked at", 5), ("ranks probed", 5), ("payload", 20)]
+    late = timed(tmp_path, ("hosts/a.json", 1000), ("ranks/probe-0.json", 1000))  # a copy without times
+    assert late == [("job", 30)]
+
+
 def test_the_command_draws_a_folder_or_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(json_records.dumps({"schema": "deployer.result", "format": 1, "min_reader": 1, **RESULT}))
@@ -79,4 +125,7 @@ def test_the_command_draws_a_folder_or_a_file(tmp_path: Path, capsys: pytest.Cap
     assert "Node cn1" in (tmp_path / "j.html").read_text()
     assert main(["report", str(path), "--html", "x.html", "--csv"]) == 2
     assert "deployer result --site SITE JOB -o DIR" in capsys.readouterr().err
+    for option in (["--beside", published_runs.NAMES[0]], ["--all-layouts"]):
+        assert main(["report", str(path), "--html", "x.html", *option]) == 2
+        assert "are of the table" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nope"), "--html", "x.html"]) == 2
