@@ -139,12 +139,7 @@ def show(stages: Stages, bundle: Path, result: dict[str, Any], lab: Lab) -> None
     payload = result.get("payload") or {}
     if "val_accuracy" in payload:
         print(f"validation accuracy {payload['val_accuracy']:.4f} after {len(payload['epochs'])} epochs")
-    print("\nthe proof: each rank had the site's own MPI library mapped")
-    print("rank  host   MPI library of the rank                            the host's own")
-    for rank in result["ranks"]:
-        version = " ".join(str(rank["mpi_library"]).split())[:48]
-        same = "yes" if rank["mpi_identity"] == rank["host_mpi_identity"] else "NO"
-        print(f"{rank['rank']:>4}  {rank['host']:<6} {version:<50} {same}")
+    print("\n".join(["", *proof(result)]))
     folder = WORK.relative_to(ROOT)
     job = folder / f"{bundle.stem}-job"
     print(f"\nbundle       {folder / bundle.name}")
@@ -153,6 +148,25 @@ def show(stages: Stages, bundle: Path, result: dict[str, Any], lab: Lab) -> None
     print(f"result       {job / 'result.json'}")
     print(f"the site     ssh -F {lab.ssh_config} login1")
     print("to stop it   scripts/quickstart --down")
+
+
+def proof(result: dict[str, Any]) -> list[str]:
+    """Return what the job proved: the MPI library of each rank, or without MPI the network between the nodes."""
+    if not any(rank["mpi_identity"] for rank in result["ranks"]):
+        network = result.get("network")
+        if not network:
+            return ["the job ran without MPI"]
+        measured = f"{network['latency_us']} us, {network['bandwidth_mb_s']} MB/s"
+        return ["the job ran without MPI", f"the network between its {network['nodes']} nodes: {measured}"]
+    lines = [
+        "the proof: each rank had the site's own MPI library mapped",
+        "rank  host   MPI library of the rank                            the host's own",
+    ]
+    for rank in result["ranks"]:
+        version = " ".join(str(rank["mpi_library"]).split())[:48]
+        same = "yes" if rank["mpi_identity"] and rank["mpi_identity"] == rank["host_mpi_identity"] else "NO"
+        lines.append(f"{rank['rank']:>4}  {rank['host']:<6} {version:<50} {same}")
+    return lines
 
 
 if __name__ == "__main__":
