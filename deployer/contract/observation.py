@@ -102,6 +102,11 @@ class Observed(NamedTuple):
     unreadable: int = 0
     cut: bool = False
 
+    @property
+    def has_python(self) -> bool:
+        """Return whether the hook started in a Python of the job: a program can start one without it."""
+        return any(item.kind == PROCESS for item in self.observations)
+
 
 def read(files: Iterable[Tuple[str, bytes]]) -> Observed:
     """Return the observations in files.

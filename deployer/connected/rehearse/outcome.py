@@ -39,8 +39,9 @@ def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
     used = _used(found)
     own = {*addresses, *addresses.values()}
     reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
-    watched = [PYTHON] if found.manifest.image.python else []
-    if found.report.nodes and all(node.get("observed") for node in found.report.nodes.values()):
+    watched = [PYTHON] if observed.has_python else []
+    nodes = found.report.nodes.values()
+    if len(nodes) == found.layout.nodes and all(node.get("observed") for node in nodes):
         watched += [NETWORK, FILES]
     return Rehearsal(
         bundle=f"{found.manifest.name}:{found.manifest.version}",

@@ -55,6 +55,7 @@ class _Done(NamedTuple):
 
     ending: JobEnding
     found: Tuple[Reached, ...]
+    python: bool
 
 
 def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: Tuple[str, ...] = ()) -> Rehearsal:
@@ -93,7 +94,7 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
         deployer=__version__,
         nodes=1,
         ranks=1,
-        watched=(rehearsal.PYTHON,) if manifest.image.python else (),
+        watched=(rehearsal.PYTHON,) if done.python else (),
         ending=done.ending,
         findings=(*done.found, *(rehearsal.unseen(text) for text in notes)),
         accepted=accepted,
@@ -148,4 +149,5 @@ def _run(words: List[str], folder: str, alone: bool, job: str) -> _Done:
     how = rehearsal.STOPPED if status in _INTERRUPTED else rehearsal.FAILED if status else rehearsal.DONE
     ending = JobEnding(how, status, None, seconds)
     observed = observation.read(observations.written(folder))
-    return _Done(ending, rehearsal.judge(observed, ending, own=(os.uname().nodename,), job=job))
+    found = rehearsal.judge(observed, ending, own=(os.uname().nodename,), job=job)
+    return _Done(ending, found, observed.has_python)

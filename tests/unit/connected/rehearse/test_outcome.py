@@ -83,6 +83,16 @@ def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
     (folder / SEEN / "node1.used.json").write_text(json.dumps(used))
     seen = outcome.judge(found(folder, 0))
     assert (seen.used.peak_memory, seen.used.threads, seen.used.files_opened) == (100, None, None)
-    assert seen.watched == ("python",)
     assert seen.command == (*JOB.command, "--short")
-    assert outcome.judge(found(folder, 0, observed=True)).watched == ("python", "network", "files")
+
+
+def test_watched_is_what_was_observed(folder: Path) -> None:
+    assert MANIFEST.image.python
+    assert outcome.judge(found(folder, 0)).watched == ()
+    observed = found(folder, 0, observed=True)
+    assert outcome.judge(observed).watched == ("network", "files")
+    missing = observed._replace(layout=RehearsedLayout(2, 1, 1, 1))
+    assert outcome.judge(missing).watched == ()
+    line = {"kind": "process", "what": "1 python3", "time": 1.0, "stack": [], "about": {}}
+    (folder / SEEN / "node1-1.jsonl").write_text(json.dumps(line) + "\n")
+    assert outcome.judge(observed).watched == ("python", "network", "files")
