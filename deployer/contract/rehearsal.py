@@ -286,6 +286,11 @@ class Rehearsal(NamedTuple):
         return Refused.exit_code if self.checked.verdict == verdict.REFUSE else EXIT_DONE
 
     @property
+    def is_clean(self) -> bool:
+        """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one."""
+        return self.ending.how in (DONE, LIMIT) and all(item.finding.severity != ERROR for item in self.findings)
+
+    @property
     def requested(self) -> List[str]:
         """Return the hosts that the job asked for."""
         return sorted({item.finding.subject for item in self.findings if item.finding.code == NETWORK_CODE})
@@ -304,7 +309,11 @@ class Rehearsal(NamedTuple):
         asked = "requested " + ", ".join(self.requested) if self.requested else "requested nothing"
         if NETWORK not in self.watched:
             asked += " (by Python; other programs were not observed)"
-        return printable("without network, %d ranks on %d nodes: %s" % (self.ranks, self.nodes, asked))
+        judged = "verdict %s" % self.checked.verdict
+        if self.accepted:
+            judged += ", accepted " + ", ".join(self.accepted)
+        texts = (self.ranks, self.nodes, asked, _ended(self.ending), judged)
+        return printable("without network, %d ranks on %d nodes: %s; %s; %s" % texts)
 
     def lines(self) -> List[str]:
         """Return the report: what stopped the job, what else it reached for, what it used, and the verdict."""

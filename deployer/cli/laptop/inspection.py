@@ -72,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
     for outcome in rehearsals:
         day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
         where = f" for {outcome.site}" if outcome.site else ""
-        said = f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}"
-        print(common.wrapped(said + ("" if outcome.exit_code == 0 else " (with errors)"), "", "    "))
+        print(common.wrapped(f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
     found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:

@@ -50,7 +50,7 @@ def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
     if profile.policy is None or not profile.policy.rehearsal or bundle.manifest.is_data:
         return []
     outcomes = of(bundle)
-    clean = {(outcome.job, outcome.command) for outcome in outcomes if outcome.exit_code == 0}
+    clean = {(outcome.job, outcome.command) for outcome in outcomes if outcome.is_clean}
     known = {outcome.job for outcome in outcomes}
     return [
         Finding(

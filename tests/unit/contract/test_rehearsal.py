@@ -507,8 +507,11 @@ def test_the_report_has_first_what_stopped_the_job():
     assert shown[-1] == "verdict: REFUSE"
     clean = RECORD._replace(findings=(), ending=DONE)
     assert "It reached for nothing that the site lacks." in clean.lines()
-    assert clean.summary() == "without network, 4 ranks on 2 nodes: requested nothing"
-    assert RECORD.summary() == "without network, 4 ranks on 2 nodes: requested a.example"
+    begin = "without network, 4 ranks on 2 nodes: requested "
+    assert clean.summary() == begin + "nothing; it ended well after 3.0 s; verdict RUN"
+    assert RECORD.summary() == begin + "a.example; it failed after 3.0 s; verdict REFUSE"
+    accepted = RECORD._replace(accepted=("rehearse.network",))
+    assert accepted.summary().endswith("it failed after 3.0 s; verdict WARN, accepted rehearse.network")
 
 
 def test_what_is_shown_has_no_effect_on_a_terminal():

@@ -11,7 +11,7 @@ from deployer.connected.check import rehearsed
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.observation import Observation, Observed
-from deployer.contract.rehearsal import DONE, FAILED, JobEnding, Rehearsal, judge
+from deployer.contract.rehearsal import DONE, FAILED, LIMIT, STOPPED, JobEnding, Rehearsal, judge
 from deployer.system.verify import begin, opened, verify
 from tests import bundles
 
@@ -75,11 +75,17 @@ def test_the_outcome_of_another_image_does_not_count(bundle: Path) -> None:
 def test_a_site_can_require_one_without_errors_of_the_jobs_own_command(bundle: Path) -> None:
     assert required(bundle) == ["strict requires a rehearsal, and the bundle has none of job train"]
     assert required(bundle, FREE) == []
-    for wrong in (outcome(bundle, FAILED), outcome(bundle, command=("python3", "train.py", "--short"))):
+    for wrong in (
+        outcome(bundle, FAILED),
+        outcome(bundle, FAILED, accepted=("rehearse.ended",)),
+        outcome(bundle, STOPPED),
+        outcome(bundle, command=("python3", "train.py", "--short")),
+    ):
         rehearsals.record(bundle, wrong)
         assert "found errors, or was of another command" in required(bundle)[0]
-    rehearsals.record(bundle, outcome(bundle))
-    assert required(bundle) == []
+    for right in (outcome(bundle), outcome(bundle, LIMIT)):
+        rehearsals.record(bundle, right)
+        assert required(bundle) == []
 
 
 def test_no_words_of_a_job_make_the_bundle_unreadable(bundle: Path) -> None:
