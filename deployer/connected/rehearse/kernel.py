@@ -14,7 +14,7 @@ CLONE_NEWNET = 0x40000000
 #: What a machine of its own has, besides its users.
 MACHINE = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
 
-MS_NOSUID, MS_NODEV = 0x2, 0x4
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
 _PR_SET_PDEATHSIG, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 23, 24, 38
@@ -55,6 +55,13 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     """Call mount(2)."""
     words = (os.fsencode(source), os.fsencode(target), kind.encode() or None, flags, options.encode() or None)
     _check(_libc.mount(*words), f"mount {kind or source} on {target}")
+
+
+def make_read_only(path: str) -> None:
+    """Mount a file or folder read-only on itself. A container below keeps that: it cannot undo mounts of its parent."""
+    mount(path, path, flags=MS_BIND)
+    kept = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # they may not be given up here
+    mount("none", path, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
 
 
 def die_with_parent() -> None:

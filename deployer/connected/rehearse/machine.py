@@ -33,6 +33,7 @@ class SimulatedMachine(NamedTuple):
         hosts: the file that becomes /etc/hosts.
         resolver: the file that becomes /etc/resolv.conf.
         shared: paths that stay visible although they may be below /tmp.
+        fixed: files and folders that run outside of the containers: no program of a node can change them.
     """
 
     name: str
@@ -40,6 +41,7 @@ class SimulatedMachine(NamedTuple):
     hosts: str
     resolver: str
     shared: Sequence[str]
+    fixed: Sequence[str]
 
 
 def names(nodes: int) -> list[str]:
@@ -72,6 +74,8 @@ def become(machine: SimulatedMachine) -> None:
     for folder in OWN_FOLDERS:
         if files.is_folder(folder) and not files.is_link(folder):
             _own(folder, machine.shared)
+    for path in machine.fixed:
+        kernel.make_read_only(path)
 
 
 def _own(folder: str, shared: Sequence[str]) -> None:

@@ -44,6 +44,9 @@ _PATIENCE, _AROUND = 30, 90.0
 #: Folders of earlier rehearsals that are kept; bytes of installed images: the longest unused are removed.
 _KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"
+_TOOL = "deployer.pyz"
+#: Files of a job's folder that run outside of the container.
+_JOB_PROGRAMS = ("job.sh", "agent", "job.json")
 _MAX_RESULT = 64 * 1024 * 1024
 _ERRORS: tuple[type[DeployerError], ...] = (JobFailed, UsageError, Refused, IntegrityError, SpaceError, MissingTool)
 
@@ -154,8 +157,7 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
 def _cache() -> Path:
     """Return the folder for rehearsals. Raises Refused where the programs of a job could change it."""
     found = xdg.cache_folder("rehearse")
-    real = os.path.realpath(found)
-    if any(real.startswith(folder + os.sep) for folder in map(os.path.realpath, machine.OWN_FOLDERS)):
+    if _is_in_own_folder(str(found)):
         raise Refused(
             f"the cache {found} is in a folder that containers share with their node: a job could change it",
             "set XDG_CACHE_HOME to a folder elsewhere, for instance ~/.cache",
@@ -185,7 +187,7 @@ class _Site:
         self._root = root
         self._world = world
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        tool, data = root / "deployer.pyz", make_pyz()
+        tool, data = root / _TOOL, make_pyz()
         if not tool.is_file() or tool.read_bytes() != data:
             with files.published(str(tool), 0o777) as stream:
                 stream.write(data)
@@ -329,11 +331,13 @@ def _run(
     shell = shutil.which("bash") or "/bin/bash"
     timeout = shutil.which("timeout") or "/usr/bin/timeout"
     sources = [os.path.abspath(os.path.expanduser(bind.partition(":")[0])) for bind in request.binds]
+    programs = [str(_ch_run().parent), sys.prefix, *_packages()]
     order = WorldOrder(
         parent=os.getpid(),
         nodes=wanted.nodes,
         folder=str(world),
-        shared=[str(root), str(world), str(_ch_run().parent), sys.prefix, *_packages(), *sources],
+        shared=[str(root), str(world), *programs, *sources],
+        fixed=[*_started(folder, root), *filter(_is_in_own_folder, programs)],
         job=str(folder),
         words=[timeout, f"--kill-after={_PATIENCE}", str(request.seconds), shell, "-l", "./job.sh"],
         memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
@@ -355,6 +359,18 @@ def _run(
             "or rehearse on another Linux machine",
         )
     return report
+
+
+def _started(folder: Path, root: Path) -> list[str]:
+    """Return what job.sh starts outside of the container, and the container sees: it could change what runs next."""
+    found = (root / _TOOL, *(folder / name for name in _JOB_PROGRAMS))
+    return [str(path) for path in found if path.exists()]
+
+
+def _is_in_own_folder(path: str) -> bool:
+    """Return whether a path is in a folder that containers share with their node."""
+    real = os.path.realpath(path)
+    return any(real.startswith(folder + os.sep) for folder in map(os.path.realpath, machine.OWN_FOLDERS))
 
 
 def _observer(out: Path, nodes: int) -> list[str]:

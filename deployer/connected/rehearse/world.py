@@ -37,6 +37,7 @@ class WorldOrder(NamedTuple):
         nodes: the number of nodes.
         folder: a private folder, with ``bin/ssh``, ``home``, ``hosts`` and ``resolv.conf``; no container sees it.
         shared: paths that all machines see, even below /tmp.
+        fixed: paths among and below them that no machine can change.
         job: the job's folder.
         words: the command that starts job.sh.
         memory_mb: MiB of a node; None: no limit.
@@ -47,6 +48,7 @@ class WorldOrder(NamedTuple):
     nodes: int
     folder: str
     shared: Sequence[str]
+    fixed: Sequence[str]
     job: str
     words: Sequence[str]
     memory_mb: int | None
@@ -121,7 +123,8 @@ def _live(order: WorldOrder) -> WorldReport:
     path = os.path.join(order.folder, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)
     home = os.path.join(order.folder, "home")
     machines = {
-        name: SimulatedMachine(name, address, hosts, resolver, order.shared) for name, address in addresses.items()
+        name: SimulatedMachine(name, address, hosts, resolver, order.shared, order.fixed)
+        for name, address in addresses.items()
     }
     begun = [
         _Begun(

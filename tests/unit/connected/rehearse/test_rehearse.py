@@ -1,5 +1,8 @@
 """What a rehearsal refuses before it starts anything."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from deployer.connected.rehearse import machine, rehearse
@@ -7,6 +10,7 @@ from deployer.connected.rehearse.rehearse import RehearsalRequest
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.contract.errors import Refused
 from deployer.contract.job import Job
+from deployer.system import process
 from tests import bundles
 from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
 
@@ -39,3 +43,22 @@ def test_a_result_that_the_job_made_a_link_is_not_read(tmp_path):
     (tmp_path / "result.json").unlink()
     (tmp_path / "secret").rename(tmp_path / "result.json")
     assert rehearse._result(tmp_path) == {"findings": []}
+
+
+def test_what_job_sh_starts_outside_of_the_container_cannot_be_changed(tmp_path, monkeypatch):
+    """The order for the simulated site names these files; a program of this deployer below /tmp is one of them."""
+    for name in ("job.sh", "agent", "job.json", "deployer.pyz", "output.log"):
+        (tmp_path / name).touch()
+    orders = []
+
+    def answer(argv, timeout, own, stdin, check):
+        orders.append(json.loads(stdin))
+        return process.Completed(argv, 0, json.dumps({"exit_code": 0}), "")
+
+    monkeypatch.setattr(process, "run", answer)
+    monkeypatch.setattr(rehearse, "_ch_run", lambda: Path("/tmp/kit/bin/ch-run"))
+    request = RehearsalRequest("b.tar", None, None, None, 10)
+    rehearse._run(request, RehearsedLayout(1, 1, 1, 1), tmp_path, tmp_path, tmp_path, None)
+    there = {str(tmp_path / name) for name in ("job.sh", "agent", "job.json", "deployer.pyz")}
+    assert {*there, "/tmp/kit/bin"} <= set(orders[0]["fixed"])
+    assert str(tmp_path / "output.log") not in orders[0]["fixed"]

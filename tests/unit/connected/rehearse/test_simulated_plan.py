@@ -91,7 +91,7 @@ def test_machines_have_addresses_of_one_network_and_a_bridge_joins_them() -> Non
     assert len(set(found.values())) == 3
     text = machine.hosts_file(found)
     assert all(f"{address} {name}\n" in text for name, address in found.items())
-    login = machine.SimulatedMachine("login", found["login"], "h", "r", ["/a"])
+    login = machine.SimulatedMachine("login", found["login"], "h", "r", ["/a"], [])
     lines = machine.switch(login, [11, 12])
     assert sum("type veth" in line and "netns 1" in line for line in lines) == 2
     assert not any("default" in line or "route" in line for line in lines)
