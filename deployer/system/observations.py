@@ -5,7 +5,7 @@ The job can write anything there, so files are read with limits, and no link is 
 
 import os
 import pkgutil
-from typing import Iterator, Tuple
+from typing import Iterator, Optional, Tuple
 
 from deployer.contract import observation
 from deployer.contract.errors import DeployerError
@@ -15,6 +15,8 @@ from deployer.system import audit_hook, files
 SEEN, HOOK = "rehearsal", "rehearsal-hook"
 #: The variable for the folder of observations, in the job's environment.
 VARIABLE = audit_hook.FOLDER
+#: In place of a file that cannot be read: a line that the report counts as unreadable.
+_UNREADABLE = b"unreadable"
 
 
 def prepare(folder: str) -> None:
@@ -34,14 +36,14 @@ def written(folder: str) -> Iterator[Tuple[str, bytes]]:
     seen = os.path.join(folder, SEEN)
     for name in files.names(seen):
         if name.endswith(observation.SUFFIX):
-            yield name, _read(os.path.join(seen, name))
+            data = first_bytes(os.path.join(seen, name), observation.MAX_FILE + 1)
+            yield name, _UNREADABLE if data is None else data
 
 
-def _read(path: str) -> bytes:
-    """Return the first bytes of a file; what cannot be read is a line that the report counts as unreadable."""
+def first_bytes(path: str, limit: int) -> Optional[bytes]:
+    """Return the first bytes of a file that a job or its observer wrote; None if it is not a regular file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as stream:
-            return stream.read(observation.MAX_FILE + 1)
+        with files.open_regular(path, follow=False) as stream:
+            return stream.read(limit)
     except OSError:
-        return b"unreadable"
+        return None

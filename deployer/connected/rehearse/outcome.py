@@ -9,13 +9,13 @@ from pathlib import Path
 from deployer import __version__
 from deployer.connected.rehearse import machine
 from deployer.connected.rehearse.rehearse import Rehearsed
-from deployer.connected.rehearse.simulated_plan import SEEN
 from deployer.contract import json_records, observation, rehearsal
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
 from deployer.contract.text import printable
-from deployer.system import files
+from deployer.system import files, observations
+from deployer.system.observations import SEEN
 
 #: Exit codes of ``timeout``: the time is over; it had to kill.
 _TIME_OVER, _KILLED = 124, 137
@@ -33,7 +33,7 @@ _MAX_FILES = 64 * 1024 * 1024
 def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
     """Return the outcome of a rehearsal."""
     ending = _ending(found)
-    observed = observation.read(_observations(found.folder / SEEN))
+    observed = observation.read(observations.written(str(found.folder)))
     addresses = machine.addresses(found.layout.nodes)
     bounds = Bounds(found.memory_mb, found.layout.threads)
     used = _used(found)
@@ -88,30 +88,11 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
             yield Finding(*(str(item[name]) for name in Finding._fields))
 
 
-def _observations(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of observations: the job can write anything there."""
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(observation.SUFFIX):
-            data = _read(folder / name, observation.MAX_FILE + 1)
-            if data is not None:
-                yield name, data
-
-
-def _read(path: Path, limit: int) -> bytes | None:
-    """Return the first bytes of a regular file; None if it is none, or not readable: a link is not followed."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with open(descriptor, "rb") as stream:
-        return stream.read(limit)
-
-
 def _used(found: Rehearsed) -> Used:
     """Return what the job used: the largest of what the nodes measured."""
     records = []
     for name in machine.names(found.layout.nodes):
-        data = _read(found.folder / SEEN / f"{name}.used.json", _MAX_USED)
+        data = observations.first_bytes(str(found.folder / SEEN / f"{name}.used.json"), _MAX_USED)
         with contextlib.suppress(DeployerError):
             record = json_records.parse(data or b"", name)
             if isinstance(record, dict):
@@ -131,7 +112,7 @@ def opened_files(found: Rehearsed) -> list[str]:
     """
     listed: set[str] = set()
     for name in machine.names(found.layout.nodes):
-        data = _read(found.folder / SEEN / f"{name}.files", _MAX_FILES)
+        data = observations.first_bytes(str(found.folder / SEEN / f"{name}.files"), _MAX_FILES)
         if data is None:
             raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
         listed.update(data.decode("utf-8", "surrogateescape").splitlines())

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import pkgutil
 import shlex
 import shutil
 import sys
@@ -18,7 +17,7 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse import far_launcher, far_shell, machine, simulated_plan
-from deployer.connected.rehearse.simulated_plan import HOOK, SEEN, SITE, RehearsedLayout
+from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
 from deployer.contract import json_records, plan_update
 from deployer.contract.errors import (
@@ -34,7 +33,7 @@ from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START, Plan
 from deployer.contract.plan_update import PlanUpdate
-from deployer.system import files, process
+from deployer.system import files, observations, process
 from deployer.system.verify import begin, opened
 
 #: Seconds for the site's program to do anything but an install, and for an install.
@@ -254,10 +253,7 @@ class _Site:
             *request.extra,
         ]
         folder = Path(self._ask(words, _QUICK)["folder"])
-        (folder / SEEN).mkdir()
-        (folder / HOOK).mkdir()
-        hook = pkgutil.get_data("deployer.system", "audit_hook.py")
-        (folder / HOOK / "sitecustomize.py").write_bytes(hook or b"")
+        observations.prepare(str(folder))
         return folder
 
     def _empty(self, path: str) -> str:
@@ -341,7 +337,7 @@ def _run(
         job=str(folder),
         words=[timeout, f"--kill-after={_PATIENCE}", str(request.seconds), shell, "-l", "./job.sh"],
         memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
-        observer=_observer(folder / SEEN, wanted.nodes),
+        observer=_observer(folder / observations.SEEN, wanted.nodes),
     )
     own = process.base_environment("LC_CTYPE")
     own["PYTHONPATH"] = os.pathsep.join(_packages())

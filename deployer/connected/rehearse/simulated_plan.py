@@ -11,13 +11,10 @@ from deployer.contract.image_launcher import HYDRA, OF_ABI
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import INSIDE, JOB, NOT_STAGED, OUTSIDE, Batch, Bind, NodeShape, Plan, StartOption
+from deployer.system.observations import HOOK, SEEN, VARIABLE
 
 #: The site's name in the private root folder.
 SITE = "rehearsal"
-#: The folders of a job's folder in which its programs are observed, and the one with the audit hook.
-SEEN, HOOK = "rehearsal", "rehearsal-hook"
-#: Names the folder of observations for programs.
-FOLDER_VARIABLE = "DEPLOYER_REHEARSAL"
 #: Settings for networks and MPIs that only the site has.
 _OF_A_FABRIC = re.compile(
     r"(FI|UCX|NCCL|RCCL|I_MPI|MPICH|MPIR|MV2|OMPI|PRTE|PMIX|PMI|PSM2?|PSM3|HFI|GLOO|ITEX|CRAY)_|LD_LIBRARY_PATH$"
@@ -131,4 +128,4 @@ def observed(manifest: Manifest, job: Job) -> Mapping[str, str]:
     image = dict(entry.partition("=")[::2] for entry in manifest.image.env if "=" in entry)
     own = job.environment.get("PYTHONPATH", image.get("PYTHONPATH", ""))
     hook = f"{JOB}/{HOOK}"
-    return {FOLDER_VARIABLE: f"{JOB}/{SEEN}", "PYTHONPATH": f"{hook}:{own}" if own else hook}
+    return {VARIABLE: f"{JOB}/{SEEN}", "PYTHONPATH": f"{hook}:{own}" if own else hook}

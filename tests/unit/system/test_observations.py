@@ -27,5 +27,5 @@ def test_nothing_is_followed_and_no_pipe_is_waited_for(tmp_path, monkeypatch):
         ("a.jsonl", b"1234"),
         ("c.jsonl", other),
         ("d.jsonl", other),
-        ("e.jsonl", b""),
+        ("e.jsonl", other),
     ]

@@ -9,9 +9,10 @@ import pytest
 
 from deployer.connected.rehearse import outcome
 from deployer.connected.rehearse.rehearse import Rehearsed
-from deployer.connected.rehearse.simulated_plan import SEEN, RehearsedLayout
+from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.connected.rehearse.world import WorldReport
 from deployer.contract.rehearsal import DONE, FAILED, LIMIT, MEMORY
+from deployer.system.observations import SEEN
 from tests.unit.connected.rehearse.test_simulated_plan import JOB, MANIFEST
 
 
@@ -62,6 +63,8 @@ def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) ->
     secret.write_text(json.dumps({**line, "what": "secret.example"}) + "\n")
     (folder / SEEN / "node1-2.jsonl").symlink_to(secret)
     os.mkfifo(folder / SEEN / "node1-3.jsonl")
+    (folder / SEEN / "node1-4.jsonl").mkdir()
+    (folder / SEEN / "node1.used.json").mkdir()
     assert outcome.judge(found(folder, 0)).requested == ["example.org"]
 
 
