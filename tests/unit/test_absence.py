@@ -33,7 +33,7 @@ REVIEWED = {
     "system/usage.py::_size": "temporary files go while they are counted",
     "system/usage.py::look_at_last": "a process that is gone",
     "system/usage.py::_threads": "a process that is gone",
-    "system/observations.py::_read": "the report counts it as unreadable",
+    "system/observations.py::first_bytes": "the report does without the file, which is the job's",
     "system/payload.py::_execute": "the next folder is tried, then the reason is found again and printed",
     "system/payload.py::_read_from": "any error ends the rank",
     "site/run/command.py::_seen": "unknown, which is its own answer",

@@ -39,6 +39,11 @@ def programs(tmp_path, monkeypatch):
     made.program(folder, "python3", "exit 0")
 
 
+def environment(pid):
+    with open("/proc/%d/environ" % pid, "rb") as stream:
+        return stream.read()
+
+
 def mine(place, name):
     return "%s/deployer-home-%d-%s" % (place, os.getuid(), name)
 
@@ -79,6 +84,8 @@ def test_what_dead_jobs_left_is_removed_and_nothing_else(place):
     os.mkdir(os.path.join(dead, "closed"), 0o500)
     user = subprocess.Popen(["sleep", "60"], env={"HOME": alive, "PATH": os.environ["PATH"]})
     try:
+        while not environment(user.pid):  # Popen returns a moment before the kernel shows it
+            time.sleep(0.001)
         for path in (dead, alive):
             old(path)
         home.make(mine(place, "new"))
