@@ -387,9 +387,9 @@ def test_caches_that_programs_renew_are_not_reported():
 def test_a_relative_path_of_the_exception_is_what_another_observer_saw():
     end = "FileNotFoundError: [Errno 2] No such file or directory: 'results/x.png'"
     library_of_torch = seen("library", "/usr/lib/libtorch_global_deps.so", 1.0)
-    native = seen("missing", "/deployer/job/work/results/x.png", 2.0, (), process="n1.network", program="python3")
+    native = seen("missing", "/deployer/job/here/results/x.png", 2.0, (), process="n1.network", program="python3")
     found = judge(library_of_torch, native, seen("uncaught", end, 3.0, (LOAD, MAIN)))
-    assert brief(found)[0] == ("rehearse.missing", ERROR, "/deployer/job/work/results/x.png", True)
+    assert brief(found)[0] == ("rehearse.missing", ERROR, "/deployer/job/here/results/x.png", True)
     alone = judge(library_of_torch, seen("uncaught", end, 3.0, (LOAD, MAIN)))
     assert brief(alone) == [("rehearse.missing", ERROR, "results/x.png", True)]
 

@@ -908,7 +908,7 @@ def test_a_bind_to_another_image_s_mount_point_is_made_on_the_nodes_too(tmp_path
         run.prepare(store, asked)
 
 
-LINKED = [made.JOBS[0]._replace(links={"~/.x/y": "app/y", "data": "app"}, workdir="/deployer/job/work/here")]
+LINKED = [made.JOBS[0]._replace(links={"~/.x/y": "app/y", "data": "app"}, workdir="/deployer/job/run/here")]
 
 
 def test_links_are_in_the_jobs_folder_and_in_the_record_of_the_home(tmp_path, programs):
@@ -916,7 +916,7 @@ def test_links_are_in_the_jobs_folder_and_in_the_record_of_the_home(tmp_path, pr
     (Path(store.images) / "aaaa/app/y").write_text("y")
     folder = run.prepare(store, REQUEST)
     assert os.readlink(os.path.join(folder, "data/y")) == "/deployer/app/y"
-    assert os.path.isdir(os.path.join(folder, "work/here"))
+    assert os.path.isdir(os.path.join(folder, "run/here"))
     assert result.launch(folder).links == {".x/y": "/deployer/app/y"}
 
 
