@@ -42,6 +42,10 @@ MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, HOME, hostfiles.FOLDER, "/data
 MOUNT_FILES = (TOOL,)
 
 
+#: Why a folder of the site is bound: for users' data, not for a program.
+FOLDER_OF_SITE = "the site's folder, on the same path"
+
+
 class Bind(NamedTuple):
     """A bind mount.
 

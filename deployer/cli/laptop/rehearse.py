@@ -11,6 +11,8 @@ from typing import Any
 from deployer.cli.site import common
 from deployer.connected.rehearse import rehearse as rehearsing
 from deployer.connected.rehearse.outcome import judge, opened_files
+from deployer.connected.rehearse.own_tools import own_tools
+from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time, seconds
 from deployer.contract.plan import Plan
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(args.accept) - set(CODES))
     if unknown:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(CODES)}")
-    request = rehearsing.RehearsalRequest(
+    request = RehearsalRequest(
         args.bundle,
         args.job,
         _site(args),
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         args.rest,
         args.data,
     )
-    found = rehearsing.rehearse(request, _silent if args.json else _tell)
+    found = rehearsing.rehearse(request, own_tools(), _silent if args.json else _tell)
     outcome = judge(found, tuple(args.accept))
     if args.used:
         files.write_text(args.used, "".join(f"{path}\n" for path in opened_files(found)))
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 def recorded(bundle: str, site: Plan | None, tell: Callable[[str], None]) -> Rehearsal:
     """Rehearse the first job of a bundle with the usual settings, store the outcome in it, and return it."""
-    found = rehearsing.rehearse(rehearsing.RehearsalRequest(bundle, None, site, None, duration(_TIME)), tell)
+    found = rehearsing.rehearse(RehearsalRequest(bundle, None, site, None, duration(_TIME)), own_tools(), tell)
     outcome = judge(found)
     record(bundle, outcome)
     return outcome

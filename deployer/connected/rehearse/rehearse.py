@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import deployer
-from deployer.connected.bundle import kit
-from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse import far_launcher, far_shell, machine, simulated_plan
+from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
 from deployer.contract import json_records, plan_update
@@ -31,7 +30,7 @@ from deployer.contract.errors import (
 )
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
-from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START, Plan
+from deployer.contract.plan import Plan
 from deployer.contract.plan_update import PlanUpdate
 from deployer.system import files, observations, process
 from deployer.system.verify import begin, opened
@@ -50,28 +49,16 @@ _MAX_RESULT = 64 * 1024 * 1024
 _ERRORS: tuple[type[DeployerError], ...] = (JobFailed, UsageError, Refused, IntegrityError, SpaceError, MissingTool)
 
 
-class RehearsalRequest(NamedTuple):
-    """What the user asks for.
+class Tools(NamedTuple):
+    """What a simulated site is made with.
 
     Attributes:
-        bundle: the path of the bundle.
-        job: the name of the job; None: the first.
-        site: the plan of the site; None: no site was named.
-        ranks: the number of ranks; None: two, if the job has as many.
-        seconds: the time limit.
-        binds: folders of this machine, as ``run --bind``.
-        extra: words for the end of the job's command.
-        others: bundles whose data the job needs.
+        pyz: the site's program.
+        ch_run: the program that starts containers.
     """
 
-    bundle: str
-    job: str | None
-    site: Plan | None
-    ranks: int | None
-    seconds: int
-    binds: Sequence[str] = ()
-    extra: Sequence[str] = ()
-    others: Sequence[str] = ()
+    pyz: bytes
+    ch_run: Path
 
 
 class Rehearsed(NamedTuple):
@@ -104,10 +91,11 @@ class Rehearsed(NamedTuple):
     extra: Sequence[str]
 
 
-def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
+def rehearse(request: RehearsalRequest, tools: Tools, tell: Any) -> Rehearsed:
     """Run a job on a simulated site to its end or its time limit.
 
     Args:
+        tools: what the simulated site is made with.
         tell: receives a line about what is done now.
 
     Raises:
@@ -118,14 +106,14 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
     with opened(request.bundle) as stream:
         verification = begin(stream, request.bundle)
         manifest = verification.manifest
-    job = _job(manifest, request)
+    job = job_of(manifest, request)
     cores = len(os.sched_getaffinity(0))
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
     root = _cache() / "root"
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)
-        site = _Site(root, world)
+        site = _Site(root, world, tools)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             site.remove_old()
@@ -137,7 +125,7 @@ def rehearse(request: RehearsalRequest, tell: Any) -> Rehearsed:
             site.take(manifest, job, wanted, request, installed, memory_mb)
             folder = site.prepare(request, wanted, manifest, job, installed["digest"])
         tell(f"running {job.name} on {wanted.nodes} simulated nodes, {request.seconds} s at most")
-        report = _run(request, wanted, folder, world, root, memory_mb)
+        report = _run(request, wanted, folder, world, root, memory_mb, tools)
     return Rehearsed(
         folder=folder,
         layout=wanted,
@@ -164,29 +152,14 @@ def _cache() -> Path:
     return found
 
 
-def _job(manifest: Manifest, request: RehearsalRequest) -> Job:
-    """Return the job, or the user's command if the bundle has none. Raises UsageError."""
-    job = manifest.job(request.job)
-    if job is None and not manifest.jobs and request.job is None and request.extra:
-        return Job("command", [], 1, 1, 1, "01:00:00")
-    if job is None:
-        label = f"{manifest.name}:{manifest.version}"
-        known = ", ".join(item.name for item in manifest.jobs)
-        raise UsageError(
-            f"{label} has no job {request.job or ''}".rstrip(),
-            f"its jobs: {known}" if known else f"give the command: deployer rehearse {request.bundle} -- COMMAND",
-        )
-    return job
-
-
 class _Site:
     """The site's program in the private root folder."""
 
-    def __init__(self, root: Path, world: Path) -> None:
+    def __init__(self, root: Path, world: Path, tools: Tools) -> None:
         self._root = root
         self._world = world
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        tool, data = root / _TOOL, make_pyz()
+        tool, data = root / _TOOL, tools.pyz
         if not tool.is_file() or tool.read_bytes() != data:
             with files.published(str(tool), 0o777) as stream:
                 stream.write(data)
@@ -196,7 +169,7 @@ class _Site:
         own = world / "bin"
         _program(own / "ssh", Path(far_shell.__file__))
         _program(own / "mpiexec.hydra", Path(far_launcher.__file__))
-        (own / _CH_RUN).write_text(f'#!/bin/sh\nexec {shlex.quote(str(_ch_run()))} "$@"\n')
+        (own / _CH_RUN).write_text(f'#!/bin/sh\nexec {shlex.quote(str(tools.ch_run))} "$@"\n')
         (own / _CH_RUN).chmod(0o755)
         # A login shell may set PATH anew.
         (world / "home" / ".bash_profile").write_text(f"PATH={shlex.quote(str(own))}:$PATH\n")
@@ -293,22 +266,6 @@ def _program(path: Path, source: Path) -> None:
     path.chmod(0o755)
 
 
-def _ch_run() -> Path:
-    """Return the ch-run of the kit; this machine's own if the kit would first have to be made."""
-    recipe = kit.PARTS["charliecloud"].recipe
-    here = shutil.which(_CH_RUN)
-    folder = xdg.cache_folder("kit") / recipe.key()
-    if here and not folder.is_dir():
-        return Path(here)
-    kit.members("charliecloud", _ignore)
-    return folder / CHARLIECLOUD_FOLDER / CHARLIECLOUD_START
-
-
-def _ignore(line: str) -> None:
-    """Ignore what a step says of its progress."""
-    del line
-
-
 def _memory_of_rank(job: Job, site: Plan | None) -> int | None:
     """Return the MiB that a rank may use at the site; None: nothing limits it."""
     if job.memory is not None:
@@ -321,13 +278,19 @@ def _memory_of_this_machine() -> int:
 
 
 def _run(
-    request: RehearsalRequest, wanted: RehearsedLayout, folder: Path, world: Path, root: Path, memory_mb: int | None
+    request: RehearsalRequest,
+    wanted: RehearsedLayout,
+    folder: Path,
+    world: Path,
+    root: Path,
+    memory_mb: int | None,
+    tools: Tools,
 ) -> WorldReport:
     """Run the job at the simulated site."""
     shell = shutil.which("bash") or "/bin/bash"
     timeout = shutil.which("timeout") or "/usr/bin/timeout"
     sources = [os.path.abspath(os.path.expanduser(bind.partition(":")[0])) for bind in request.binds]
-    programs = [str(_ch_run().parent), sys.prefix, *_packages()]
+    programs = [str(tools.ch_run.parent), sys.prefix, *_packages()]
     order = WorldOrder(
         parent=os.getpid(),
         nodes=wanted.nodes,

@@ -5,12 +5,22 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from deployer.connected.rehearse import machine
-from deployer.connected.site_profile.plan import FOLDER_OF_SITE
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.image_launcher import HYDRA, OF_ABI
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
-from deployer.contract.plan import INSIDE, JOB, NOT_STAGED, OUTSIDE, Batch, Bind, NodeShape, Plan, StartOption
+from deployer.contract.plan import (
+    FOLDER_OF_SITE,
+    INSIDE,
+    JOB,
+    NOT_STAGED,
+    OUTSIDE,
+    Batch,
+    Bind,
+    NodeShape,
+    Plan,
+    StartOption,
+)
 from deployer.system.observations import HOOK, SEEN, VARIABLE
 
 #: The site's name in the private root folder.

@@ -13,6 +13,7 @@ from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.contract.image_launcher import OF_ABI
 from deployer.contract.plan import (
     CHARLIECLOUD_KIT,
+    FOLDER_OF_SITE,
     INSIDE,
     NATIVE,
     NO_MPI,
@@ -36,8 +37,6 @@ from deployer.contract.plan import (
 _STARTS_ALONE = "intel"
 #: The architecture of the kit's ch-run.
 _KIT_ARCHITECTURE = "x86_64"
-#: Why a folder of the site is bound: for users' data, not for a program.
-FOLDER_OF_SITE = "the site's folder, on the same path"
 
 
 def make_plan(

@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.rehearse import machine, rehearse
-from deployer.connected.rehearse.rehearse import RehearsalRequest
+from deployer.connected.rehearse.rehearse import Tools
+from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.contract.errors import Refused
 from deployer.contract.job import Job
 from deployer.system import process
 from tests import bundles
 from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
+
+TOOLS = Tools(b"", Path("/tmp/kit/bin/ch-run"))
 
 
 @pytest.mark.parametrize("shared", machine.OWN_FOLDERS)
@@ -21,7 +24,7 @@ def test_a_cache_that_jobs_could_change_is_refused(shared, tmp_path, monkeypatch
     bundle.write_bytes(bundles.build(jobs=[Job("main", ["true"], 1, 1, 1, "00:01:00")]))
     monkeypatch.setenv("XDG_CACHE_HOME", f"{shared}/cache-of-nobody")
     with pytest.raises(Refused, match="a job could change it"):
-        rehearse.rehearse(RehearsalRequest(str(bundle), None, None, None, 10), print)
+        rehearse.rehearse(RehearsalRequest(str(bundle), None, None, None, 10), TOOLS, print)
 
 
 @pytest.mark.parametrize("name", ["command", "train"])
@@ -56,9 +59,8 @@ def test_what_job_sh_starts_outside_of_the_container_cannot_be_changed(tmp_path,
         return process.Completed(argv, 0, json.dumps({"exit_code": 0}), "")
 
     monkeypatch.setattr(process, "run", answer)
-    monkeypatch.setattr(rehearse, "_ch_run", lambda: Path("/tmp/kit/bin/ch-run"))
     request = RehearsalRequest("b.tar", None, None, None, 10)
-    rehearse._run(request, RehearsedLayout(1, 1, 1, 1), tmp_path, tmp_path, tmp_path, None)
+    rehearse._run(request, RehearsedLayout(1, 1, 1, 1), tmp_path, tmp_path, tmp_path, None, TOOLS)
     there = {str(tmp_path / name) for name in ("job.sh", "agent", "job.json", "deployer.pyz")}
     assert {*there, "/tmp/kit/bin"} <= set(orders[0]["fixed"])
     assert str(tmp_path / "output.log") not in orders[0]["fixed"]

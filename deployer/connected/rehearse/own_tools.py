@@ -1,0 +1,31 @@
+"""The tools of a simulated site that runs on this machine."""
+
+import shutil
+from pathlib import Path
+
+from deployer.connected.bundle import kit
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.ground import xdg
+from deployer.connected.rehearse.rehearse import Tools
+from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
+
+
+def own_tools() -> Tools:
+    """Return them; parts of the kit are made if the cache lacks them."""
+    return Tools(make_pyz(), _ch_run())
+
+
+def _ch_run() -> Path:
+    """Return the ch-run of the kit; this machine's own if the kit would first have to be made."""
+    recipe = kit.PARTS["charliecloud"].recipe
+    here = shutil.which("ch-run")
+    folder = xdg.cache_folder("kit") / recipe.key()
+    if here and not folder.is_dir():
+        return Path(here)
+    kit.members("charliecloud", _ignore)
+    return folder / CHARLIECLOUD_FOLDER / CHARLIECLOUD_START
+
+
+def _ignore(line: str) -> None:
+    """Ignore what a step says of its progress."""
+    del line
