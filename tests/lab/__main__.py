@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     faults = "\n".join(f"  {name + ' ' + fault.arguments:24}{fault.text}" for name, fault in FAULTS.items())
     which = _Parser(add_help=False)
-    which.add_argument("--name", default=argparse.SUPPRESS, help="which lab (default: default)")
+    which.add_argument("--name", default=argparse.SUPPRESS, help="which lab (default: $DEPLOYER_LAB, else default)")
     which.add_argument("--dir", type=Path, default=argparse.SUPPRESS, help="its folder, instead of the usual one")
     top = _Parser(prog="scripts/lab", description=__doc__, parents=[which])
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     ssh = commands.add_parser("ssh", parents=[which], help="ssh from the laptop; without arguments to login1")
     for command in (execute, login, ssh):
         command.add_argument("words", nargs=argparse.REMAINDER, metavar="-- ...")
+    commands.add_parser("ssh-config", parents=[which], help="print the path of the ssh configuration")
     fault = commands.add_parser(
         "fault", parents=[which], help="make something go wrong, or mend it", epilog="faults:\n" + faults,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -101,7 +102,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     if arguments.command == "packages":
         print(" ".join(host.packages()))
         return 0
-    lab = Lab(getattr(arguments, "name", "default"), getattr(arguments, "dir", None), root=_root(arguments))
+    name = getattr(arguments, "name", os.environ.get("DEPLOYER_LAB") or "default")
+    lab = Lab(name, getattr(arguments, "dir", None), root=_root(arguments))
     if arguments.command == "up":
         _up(lab, arguments)
     elif arguments.command == "down":
@@ -111,6 +113,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         status = lab.status()
         print(status.as_json() if arguments.json else _table(status))
         return 0 if status.up else EXIT_FAILED
+    elif arguments.command == "ssh-config":
+        print(lab.ssh_config)
     elif arguments.command == "fault":
         lab.fault(arguments.fault, *arguments.arguments)
     else:
