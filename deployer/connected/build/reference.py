@@ -1,4 +1,4 @@
-"""The reference of a definition as a Markdown table, made from its JSON schema. docs/stager.md includes it."""
+"""The reference of a definition or a profile as a Markdown table, made from its JSON schema."""
 
 import json
 from collections.abc import Iterator
@@ -6,12 +6,13 @@ from typing import Any
 
 _HEAD = "| key | what | default |\n|---|---|---|\n"
 _WORDS = {"string": "text", "integer": "number", "array": "list", "object": "keys"}
+_NULL = {"type": "null"}
 
 Schema = dict[str, Any]
 
 
 def table(schema: Schema) -> str:
-    """Return one line per key of a definition: its path, its type with its description, and its default."""
+    """Return one line per key: its path, its type with its description, and its default."""
     return _HEAD + "".join(f"| `{key}` | {what} | {default} |\n" for key, what, default in _rows(schema, schema, ""))
 
 
@@ -44,6 +45,8 @@ def _type(value: Schema, top: Schema) -> str:
         return ", ".join(f"`{word}`" for word in value["enum"])
     if "const" in value:
         return f"`{value['const']}`"
+    if "anyOf" in value:
+        return " or ".join(_type(_resolved(choice, top)[0], top) for choice in value["anyOf"] if choice != _NULL)
     if value.get("type") == "array":
         return f"list of {_type(_resolved(value['items'], top)[0], top)}"
     return _WORDS.get(str(value.get("type")), str(value.get("type")))

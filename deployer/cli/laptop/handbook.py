@@ -1,0 +1,83 @@
+"""The reference that is made from the code, as Markdown: commands, keys of definitions and profiles, codes.
+
+Used by scripts/docs.
+"""
+
+import re
+from collections.abc import Iterator
+
+from deployer.cli.laptop import main as laptop
+from deployer.cli.laptop.command_tree import Argument, commands
+from deployer.cli.site import main as site
+from deployer.cli.site.common import Front
+from deployer.connected.build import definition
+from deployer.connected.build.reference import table
+from deployer.connected.site_profile import profile
+from deployer.contract import pages
+from deployer.system import documents
+
+_PROFILES = "What to write, and which of them `capture` finds: [site-admin.md](../site-admin.md#what-to-write)."
+
+
+def handbook() -> dict[str, str]:
+    """Return the pages by their file names."""
+    return {
+        "commands-of-the-laptop.md": _page("Commands of the laptop", _commands(laptop.front())),
+        "commands-of-the-site.md": _page("Commands of the site", _commands(site.front())),
+        "keys-of-definitions.md": _page("Keys of `bundle.yaml`", [table(definition.schema())]),
+        "keys-of-profiles.md": _page("Keys of site profiles", [_PROFILES, table(profile.schema())]),
+        "codes.md": _page("All codes", _codes()),
+    }
+
+
+def _page(title: str, blocks: Iterator[str] | list[str]) -> str:
+    return "\n\n".join([f"# {title}", "This page is made from the code.", *blocks]) + "\n"
+
+
+def _commands(front: Front) -> Iterator[str]:
+    found = commands(front)
+    for title, listed in front.groups:
+        yield f"## {title[0].upper()}{title[1:]}"
+        for command in listed:
+            for each in found:
+                if each.words[0] != command.name:
+                    continue
+                yield f"### {front.prog} {' '.join(each.words)}"
+                yield f"{each.summary[:1].upper()}{each.summary[1:].rstrip('.')}."
+                yield _block(each.usage)
+                if each.arguments:
+                    yield "| argument | meaning |\n|---|---|\n" + "\n".join(map(_row, each.arguments))
+                if each.example:
+                    yield f"Example:\n\n{_block(each.example)}"
+
+
+def _row(argument: Argument) -> str:
+    shown = " ".join(filter(None, [", ".join(argument.names), argument.value]))
+    return f"| `{shown}` | {_cell(argument.text)} |"
+
+
+def _codes() -> Iterator[str]:
+    found = pages.pages(documents.read())
+    for topic, when in pages.TOPICS.items():
+        yield f"## {topic[0].upper()}{topic[1:]}"
+        yield f"{when[0].upper()}{when[1:]}."
+        rows = [f"| [`{page.code}`]({_link(page)}) | {_cell(page.summary)} |" for page in found if page.topic == topic]
+        yield "| code | meaning |\n|---|---|\n" + "\n".join(rows)
+    yield "`deployer explain CODE` prints the page of a code; `python3 deployer.pyz explain CODE` does so on the site."
+
+
+def _link(page: pages.Page) -> str:
+    """Return the path of a page's section, whose name the website makes from the heading."""
+    topic = "check" if page.topic == "rehearse" else page.topic
+    name = next(name for name, each in pages.DOCUMENTS.items() if each == topic)
+    heading = f"{page.code}: {page.title}" if page.title else page.code
+    return f"../{name}#" + re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).lower())
+
+
+def _block(text: str) -> str:
+    return f"```\n{text}\n```"
+
+
+def _cell(text: str) -> str:
+    """Return a text of one line that Markdown shows as it is in a table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")

@@ -1,0 +1,63 @@
+"""What MkDocs does for scripts/docs besides: gather the pages, list the decisions, look for remote content."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+
+from deployer.cli.laptop.handbook import handbook
+
+ROOT = Path(__file__).resolve().parents[1]
+_LINK = re.compile(r"\]\(([^)#\s]+)")
+#: What a browser loads by itself: attributes of elements, and of stylesheets.
+_LOADED = re.compile(
+    r"""<(?:script|img|iframe|source|embed|object|video|audio|link)\b[^>]*?\b(?:src|href|data|srcset)\s*=\s*["']?((?:https?:)?//[^"'\s>]+)"""
+    r"""|(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""",
+    re.IGNORECASE,
+)
+
+
+def on_config(config: Any) -> Any:
+    """Gather the pages, and add the decisions to the navigation."""
+    source = Path(config.docs_dir)
+    if ROOT / ".deployer" not in source.parents:
+        raise PluginError(f"{source} is not below .deployer: it would be removed")
+    shutil.rmtree(source)
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        _copy(page, source)
+        for link in _LINK.findall(page.read_text()):
+            target = (page.parent / link).resolve()  # pictures, and files of the repository that a page shows
+            if target.is_file() and target.suffix != ".md" and ROOT in target.parents:
+                _copy(target, source)
+    _copy(ROOT / "docs" / "site.css", source)
+    reference = source / "docs" / "reference"
+    reference.mkdir()
+    for name, text in handbook().items():
+        (reference / name).write_text(text)
+    decisions = [{_title(page): f"docs/adr/{page.name}"} for page in sorted((ROOT / "docs" / "adr").glob("*.md"))]
+    config.nav[-1]["Development"].append({"Decisions": decisions})
+    return config
+
+
+def on_post_build(config: Any) -> None:
+    """Refuse a page that loads something from elsewhere: the folder is read without a network."""
+    found = []
+    for path in sorted(Path(config.site_dir).rglob("*")):
+        if path.suffix in (".html", ".css", ".svg"):
+            found += [f"{path}: {a or b}" for a, b in _LOADED.findall(path.read_text())]
+    if found:
+        raise PluginError("pages load remote content:\n" + "\n".join(found))
+
+
+def _copy(path: Path, source: Path) -> None:
+    target = source / path.relative_to(ROOT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
+
+
+def _title(page: Path) -> str:
+    number = page.name.partition("-")[0]
+    heading = re.sub(r"^#\s+(?:ADR\s*)?\d*[.:]?\s*", "", page.read_text().partition("\n")[0])
+    return f"{int(number)}: {heading}"
