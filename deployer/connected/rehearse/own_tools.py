@@ -6,13 +6,13 @@ from pathlib import Path
 from deployer.connected.bundle import kit
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import xdg
-from deployer.connected.rehearse.rehearse import Tools
+from deployer.connected.rehearse.rehearse import SiteTools
 from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
 
 
-def own_tools() -> Tools:
+def own_tools() -> SiteTools:
     """Return them; parts of the kit are made if the cache lacks them."""
-    return Tools(make_pyz(), _ch_run())
+    return SiteTools(make_pyz(), _ch_run())
 
 
 def _ch_run() -> Path:

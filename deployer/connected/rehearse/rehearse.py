@@ -49,7 +49,7 @@ _MAX_RESULT = 64 * 1024 * 1024
 _ERRORS: tuple[type[DeployerError], ...] = (JobFailed, UsageError, Refused, IntegrityError, SpaceError, MissingTool)
 
 
-class Tools(NamedTuple):
+class SiteTools(NamedTuple):
     """What a simulated site is made with.
 
     Attributes:
@@ -91,7 +91,7 @@ class Rehearsed(NamedTuple):
     extra: Sequence[str]
 
 
-def rehearse(request: RehearsalRequest, tools: Tools, tell: Any) -> Rehearsed:
+def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearsed:
     """Run a job on a simulated site to its end or its time limit.
 
     Args:
@@ -155,7 +155,7 @@ def _cache() -> Path:
 class _Site:
     """The site's program in the private root folder."""
 
-    def __init__(self, root: Path, world: Path, tools: Tools) -> None:
+    def __init__(self, root: Path, world: Path, tools: SiteTools) -> None:
         self._root = root
         self._world = world
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -284,7 +284,7 @@ def _run(
     world: Path,
     root: Path,
     memory_mb: int | None,
-    tools: Tools,
+    tools: SiteTools,
 ) -> WorldReport:
     """Run the job at the simulated site."""
     shell = shutil.which("bash") or "/bin/bash"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.rehearse import machine, rehearse
-from deployer.connected.rehearse.rehearse import Tools
+from deployer.connected.rehearse.rehearse import SiteTools
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.contract.errors import Refused
@@ -15,7 +15,7 @@ from deployer.system import process
 from tests import bundles
 from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
 
-TOOLS = Tools(b"", Path("/tmp/kit/bin/ch-run"))
+TOOLS = SiteTools(b"", Path("/tmp/kit/bin/ch-run"))
 
 
 @pytest.mark.parametrize("shared", machine.OWN_FOLDERS)
