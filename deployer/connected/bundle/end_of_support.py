@@ -110,8 +110,12 @@ def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
 
 
 def end(component: Mapping[str, Any]) -> dt.date | None:
-    """Return the published end of support of a component of an SBOM, or None if it is not known."""
-    return next((line.end for _, _, line in _lines(component) if line.end), None)
+    """Return the published end of support of a component of an SBOM, or None if it is not known.
+
+    A Debian package that has no line of its own is supported as long as its distribution.
+    """
+    own = next((line.end for _, _, line in _lines(component) if line.end), None)
+    return own or next((line.end for _, _, line in _lines(_distribution(component)) if line.end), None)
 
 
 def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine]]:
@@ -127,6 +131,14 @@ def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine
             if match:
                 named = match[1] if match.re.groups else _upstream(version)
                 yield from ((product.name, name, line) for name, line in product.lines.items() if _begins(named, name))
+
+
+def _distribution(component: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the distribution of a component as a component; one without a purl and a version if it names none."""
+    purl = PackageURL.from_string(component["purl"]) if component.get("purl") else None
+    named = dict(purl.qualifiers).get("distro", "") if purl and isinstance(purl.qualifiers, dict) else ""
+    name, _, version = named.rpartition("-")
+    return {"type": "operating-system", "name": name, "version": version}
 
 
 def _upstream(version: str) -> str:

@@ -1,9 +1,11 @@
 """The packages of a root filesystem, found by the files of dpkg, pip and Python.
 
-Only those few files are read. Sources: deb822(5) and dpkg-query(1) for the status file; the core metadata
-specifications of packaging.python.org; os-release(5).
+Only those few files are read. Sources: deb822(5) and dpkg-query(1) for the status file; Debian Policy, 12.5, and
+"Machine-readable debian/copyright file" for licences; the core metadata specifications of packaging.python.org;
+os-release(5).
 """
 
+import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -12,7 +14,7 @@ from packaging.metadata import parse_email
 
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import FlattenedRootfs
-from deployer.contract.tarformat import FILE, HARDLINK, TarEntry
+from deployer.contract.tarformat import FILE, HARDLINK, SYMLINK, TarEntry
 
 DEB, PYPI, GENERIC = "deb", "pypi", "generic"
 
@@ -20,6 +22,12 @@ DPKG_STATUS = b"var/lib/dpkg/status"
 #: The folder with one status file per package in images without dpkg ("distroless"). Checksum lists there are skipped.
 _STATUS_FOLDER = b"var/lib/dpkg/status.d/"
 _CHECKSUMS = b".md5sums"
+#: The folder with a folder per Debian package. The folder of a package may link to that of another of the same source.
+_DOCUMENTS = b"usr/share/doc"
+_MAX_COPYRIGHT = 1024 * 1024
+#: How a copyright file names a licence: by a field of the machine-readable form, or by the place of its text.
+_LICENCE_FIELD = re.compile(rb"^License: *([^\s].*?) *$", re.MULTILINE)
+_COMMON_LICENCE = re.compile(rb"/usr/share/common-licenses/([A-Za-z0-9][A-Za-z0-9.+-]*[A-Za-z0-9+])")
 #: Metadata of packages that pip or setuptools installed: ``NAME-VERSION.dist-info/METADATA`` and its predecessor.
 _METADATA = re.compile(rb"(?:^|/)[^/]+(?:\.dist-info/METADATA|\.egg-info/PKG-INFO|\.egg-info)$")
 #: A file that every Python installation has. Its exact version is in a header, if the image has the headers.
@@ -88,7 +96,7 @@ def of_tree(tree: FlattenedRootfs) -> PackageInventory:
             continue
         path = entry.path
         if path == DPKG_STATUS or (path.startswith(_STATUS_FOLDER) and not path.endswith(_CHECKSUMS)):
-            found += _of_dpkg(_read(tree, path), "/" + shown(path))
+            found += _of_dpkg(tree, path)
         elif path in _OS_RELEASE:
             system = _os_release(_read(tree, path)) or system
         elif path.endswith(b"os.py") and (match := _PYTHON.match(path)):
@@ -134,11 +142,33 @@ def of_metadata(content: bytes, where: str, sha256: str = "") -> Package | None:
     return Package(PYPI, name, version, where, licences=tuple(licences), sha256=sha256)
 
 
-def _of_dpkg(content: bytes, where: str) -> list[Package]:
+def _of_dpkg(tree: FlattenedRootfs, path: bytes) -> list[Package]:
     return [
-        Package(DEB, fields["Package"], fields["Version"], where, fields.get("Architecture", ""))
-        for fields in dpkg_paragraphs(content)
+        Package(
+            DEB,
+            fields["Package"],
+            fields["Version"],
+            "/" + shown(path),
+            fields.get("Architecture", ""),
+            _debian_licences(tree, fields["Package"]),
+        )
+        for fields in dpkg_paragraphs(_read(tree, path))
     ]
+
+
+def _debian_licences(tree: FlattenedRootfs, name: str) -> tuple[str, ...]:
+    """Return Debian's names of all licences in a package's copyright file. Empty if it has no file, or names none."""
+    folder = posixpath.join(_DOCUMENTS, name.encode())
+    entry = tree.find(folder)
+    if entry and entry.kind == SYMLINK:
+        folder = posixpath.normpath(posixpath.join(b"/", _DOCUMENTS, entry.target)).lstrip(b"/")
+    entry = tree.find(folder + b"/copyright")
+    if entry is None or entry.kind != FILE or entry.size > _MAX_COPYRIGHT:
+        return ()
+    content = _read(tree, entry.path)
+    found = _LICENCE_FIELD.findall(content) if content.startswith(b"Format:") else _COMMON_LICENCE.findall(content)
+    names = {text.decode("utf-8", "replace") for text in found if len(text) <= _MAX_LICENCE}
+    return tuple(sorted(names))
 
 
 def _unpackaged(tree: FlattenedRootfs, pythons: list[tuple[bytes, str]], packages: list[Package]) -> Iterator[Package]:

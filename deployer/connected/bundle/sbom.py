@@ -153,14 +153,23 @@ def _component(package: Package, places: list[str], system: System) -> Component
         name=package.name,
         version=package.version,
         purl=purl,
-        # A Python package may appear twice: as a wheel for two MPIs, or in two places with two licences.
-        bom_ref=package.where if package.sha256 else purl.to_string() + (f"#{min(places)}" if package.licences else ""),
+        bom_ref=_reference(package, places, purl),
         licenses=_licences(package.licences),
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],
         evidence=ComponentEvidence(occurrences=[Occurrence(location=place) for place in sorted(places)])
         if package.kind == PYPI or package.sha256
         else None,
     )
+
+
+def _reference(package: Package, places: list[str], purl: PackageURL) -> str:
+    """Return a reference that no other component has.
+
+    A Python package may appear twice: as a wheel for two MPIs, or in two places with two licences.
+    """
+    if package.sha256:
+        return package.where
+    return purl.to_string() + (f"#{min(places)}" if package.licences and package.kind != DEB else "")
 
 
 def _licences(texts: Sequence[str]) -> list[License]:

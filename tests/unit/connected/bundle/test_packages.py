@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from deployer.connected.bundle import packages
 from deployer.connected.bundle.packages import DEB, GENERIC, PYPI, Package, PackageInventory, System
 from deployer.connected.rootfs.flatten import FlattenedRootfs
@@ -41,6 +43,27 @@ def test_dpkgs_status_is_read_without_what_was_removed() -> None:
         Package(DEB, "libc6", "2.36-9+deb12u10", "/var/lib/dpkg/status", "amd64"),
         Package(DEB, "libpython3.11-stdlib", "3.11.2-6", "/var/lib/dpkg/status", "amd64"),
     )
+
+
+def test_debian_packages_have_the_licences_of_their_copyright_files() -> None:
+    machine_readable = (
+        b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
+        b"Files: *\nLicense: GPL-2+ or Artistic\n The text of License: no\n\nFiles: debian/*\nLicense: Expat\n\n"
+        b"License: Expat\n Permission is granted\n"
+    )
+    found = installed(
+        ("var/lib/dpkg/status", STATUS),
+        ("usr/share/doc/libc6/copyright", machine_readable),
+        ("usr/share/doc/libpython3.11-stdlib", "-> python3.11"),
+        ("usr/share/doc/python3.11/copyright", b"see /usr/share/common-licenses/LGPL-2.1.\nLicense: no\n"),
+    )
+    assert [package.licences for package in found.packages] == [("Expat", "GPL-2+ or Artistic"), ("LGPL-2.1",)]
+
+
+@pytest.mark.parametrize("target", ["-> libc6", "-> ../../../../etc", "-> /usr/share/doc/gone"])
+def test_a_copyright_file_that_cannot_be_found_states_no_licence(target: str) -> None:
+    found = installed(("var/lib/dpkg/status", STATUS), ("usr/share/doc/libc6", target))
+    assert [package.licences for package in found.packages] == [(), ()]
 
 
 def test_an_image_without_dpkg_has_a_file_a_package() -> None:

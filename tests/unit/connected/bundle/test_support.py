@@ -63,3 +63,10 @@ def test_every_fact_has_its_source_and_its_date() -> None:
             assert line.source
             assert (line.end is None) != (line.last_release is None)
             assert line.last_release is None or line.last_release <= end_of_support.table().checked
+
+
+def test_a_debian_package_is_supported_as_long_as_its_distribution() -> None:
+    package = {"type": "library", "name": "tar", "version": "1.34", "purl": "pkg:deb/debian/tar@1.34?distro=debian-12"}
+    assert end_of_support.end(package) == dt.date(2028, 6, 30)
+    assert end_of_support.end({**package, "purl": "pkg:deb/debian/tar@1.34"}) is None
+    assert end_of_support.end({**package, "purl": "pkg:deb/debian/tar@1.34?distro=debian-99"}) is None
