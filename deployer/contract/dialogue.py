@@ -10,3 +10,7 @@ ANNOUNCE = "DEPLOYER_ANNOUNCE"
 #: If set, progress is printed as lines on standard error: bytes done, bytes in total.
 PROGRESS = "DEPLOYER_PROGRESS"
 PROGRESS_LINE = "deployer-progress:"
+#: The laptop's standard streams that show colour: "1", "2" or "12".
+COLOUR = "DEPLOYER_COLOUR"
+#: The options with which commands of the laptop's `deployer` name this site, as shell text: hints print them.
+CALLER = "DEPLOYER_CALLER"

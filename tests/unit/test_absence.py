@@ -27,6 +27,7 @@ REVIEWED = {
     "system/reach.py::handle": "an observed program's own business: the kernel answers it",
     "system/syscalls.py::__init__": "slower, on an older kernel",
     "system/syscalls.py::announce": "the reason is returned",
+    "system/terminal.py::room": "standard output is no terminal",
     "system/usage.py::_own_share": "a process that is gone",
     "system/usage.py::_ranks": "a process that is gone",
     "system/usage.py::_resident": "a process that is gone",

@@ -10,12 +10,14 @@ from typing import Any
 from tqdm import tqdm
 
 from deployer.cli.laptop import settings
+from deployer.cli.site import common
 from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load
 from deployer.connected.build.wheelhouse.wheelhouse import Mode
 from deployer.connected.bundle import caches, sources
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.errors import UsageError
+from deployer.system import terminal
 
 _logger = logging.getLogger("deployer.build")
 
@@ -60,7 +62,6 @@ def add_parsers(subparsers: Any) -> None:
     )
     text += "MPI family of the definition)"
     command.add_argument("--site", metavar="SITE", action="append", default=[], help=text)
-    command.add_argument("--quiet", action="store_true", help="print the steps without their output; the log has both")
     command.add_argument("--json", action="store_true", help="print the build record")
     command.set_defaults(run=run)
 
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     settings.fill_build(args)
 
     def say(line: str) -> None:
-        if not args.quiet or line.startswith(("Step ", "base: ", "wheels: ", "horovod: ")):
+        if not terminal.is_quiet():
             tqdm.write(line, file=sys.stderr)  # tqdm.write does not garble a bar on the screen
 
     if args.no_cache and args.offline:
@@ -106,4 +107,8 @@ def run(args: argparse.Namespace) -> int:
             how = "from the cache" if variant.cached else f"{variant.seconds:.0f} s"
             print(f"Horovod for {variant.abi}: {variant.wheel.name}, tested on {', '.join(variant.proofs)} ({how})")
         print(f"log {built.log}")
+    site = args.site[0] if args.site else None
+    common.suggest(
+        args, "pack", args.definition, "--site", settings.site_for_hint(site), "-o", f"{definition.name}.tar"
+    )
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.laptop import settings
+from deployer.cli.laptop.remote import site_options
 from deployer.cli.site import common
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
@@ -20,10 +21,12 @@ from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
 from deployer.contract.choose import explained
 from deployer.contract.errors import UsageError
+from deployer.contract.manifest import Manifest
 from deployer.contract.plan_update import PlanUpdate
+from deployer.contract.text import printable
 from deployer.site.storage.space import human
-from deployer.system import files
-from deployer.system.verify import opened, read_seal
+from deployer.system import files, terminal
+from deployer.system.verify import begin, opened, read_seal
 
 #: The number of files that diff lists per kind: added, removed, changed.
 _NAMED = 20
@@ -105,11 +108,11 @@ def _plan(args: argparse.Namespace) -> int:
         for each in plans:
             if each.checked:
                 of = "" if each is plan else f", partition {each.partition}"
-                print(f"check {plan.site}{of}: {each.checked.verdict}")
+                terminal.show(f"check {plan.site}{of}: {each.checked.verdict}")
                 common.show(each.checked, explained(each))
         for name, reason in plan.without.items():
             print(f"no plan for partition {name}: {reason}")
-        print(f"if {plan.bundle} is installed there: deployer push --plan {args.output} {args.site}")
+    common.suggest(args, "push", "--plan", args.output, args.site)
     return 0
 
 
@@ -126,6 +129,8 @@ def _sign(args: argparse.Namespace) -> int:
     print(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}")
     print(f"digest {signed.digest}")
     print(f"for the site's allowed_signers: WHO {signed.key.line}")
+    words = ["--plan", args.bundle] if _is_update(path) else [args.bundle]
+    common.suggest(args, "push", *words, settings.site_for_hint())
     return 0
 
 
@@ -156,8 +161,8 @@ def _push_plan(args: argparse.Namespace) -> int:
     print(f"jobs of {pushed.bundle} use this plan for {pushed.site} from now on")
     for signer in pushed.signers:
         print(f"signed by {signer}")
-    for warning in pushed.warnings:
-        print(f"deployer: warning: {warning}", file=sys.stderr)
+    common.warn(pushed.warnings)
+    common.suggest(args, "run", *site_options(args), pushed.bundle)
     return 0
 
 
@@ -182,12 +187,19 @@ def _push(args: argparse.Namespace) -> int:
     )
     pushed = pushing.push(Path(args.bundle), profile_of(args.site, args.ssh_config), args.ssh_config, options)
     _show_pushed(args, pushed)
-    for warning in pushed.warnings:
-        print(f"deployer: warning: {warning}", file=sys.stderr)
+    common.warn(pushed.warnings)
     if pushed.checked and pushed.checked.findings:
-        print(f"check {args.site}: {pushed.checked.verdict}", file=sys.stderr)
+        terminal.complain([f"check {args.site}: {pushed.checked.verdict}"])
         common.show(pushed.checked, stream=sys.stderr)
+    manifest = _manifest(args.bundle)
+    if pushed.folder and manifest.jobs and not args.without_plan:
+        common.suggest(args, "run", *site_options(args), f"{manifest.name}:{manifest.version}")
     return 0
+
+
+def _manifest(bundle: str) -> Manifest:
+    with opened(bundle) as stream:
+        return begin(stream, bundle).manifest
 
 
 def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
@@ -226,7 +238,8 @@ def _push_to(args: argparse.Namespace) -> int:
         print(f"digest {written.digest}")
         if not written.data:
             print(f"plans: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}")
-        print("copy the whole folder to the site, then run: python3 DIR/deployer.pyz receive DIR --root ROOT")
+    after = f"copy {args.to} to the site, then there: python3 DIR/deployer.pyz receive DIR --root ROOT"
+    terminal.hint("next", printable(after))
     return 0
 
 
@@ -242,7 +255,7 @@ def _diff(args: argparse.Namespace) -> int:
     for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
         paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # the image's many files come last
         for path in paths if args.files else paths[:_NAMED]:
-            print(f"{mark} {path if args.files else common.shortened(path, common.columns() - 2)}")
+            print(f"{mark} {path if args.files else common.shortened(path, 2)}")
         more = len(paths) - _NAMED
         if more > 0 and not args.files:
             print(f"  ... and {more} more (--files lists all)")

@@ -5,9 +5,13 @@ import json
 import time
 from typing import Any
 
+from deployer.cli.site import common
 from deployer.connected.bundle import caches
 from deployer.contract.errors import UsageError
 from deployer.site.storage.space import human
+
+#: The columns that are aligned right.
+_NUMBERS = ("ENTRIES", "WOULD REMOVE", "REMOVED", "SIZE")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -41,11 +45,15 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"caches": [item.record() for item in found]}))
         return 0
+    rows = []
     for item in found:
         used = time.strftime("%Y-%m-%d", time.localtime(item.used)) if item.used else "-"
-        limit = f"of {human(item.cache.cap)}" if not item.cache.keeper else f"({item.cache.keeper})"
-        print(f"{item.cache.name:<9} {item.entries:>6} entries {human(item.bytes):>9} {limit}, last used {used}")
-        print(f"          {item.cache.what}: {item.cache.folder}")
+        limit = item.cache.keeper or human(item.cache.cap)
+        about = f"{item.cache.what}: {item.cache.folder}; limit: {limit}"
+        rows.append([item.cache.name, str(item.entries), human(item.bytes), used, about])
+    head = ("CACHE", "ENTRIES", "SIZE", "LAST USED", "CONTENTS")
+    for line in common.table(head, rows, _NUMBERS):
+        print(line)
     return 0
 
 
@@ -56,6 +64,7 @@ def _prune(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"dry_run": args.dry_run, "removed": [item.record() for item in done]}))
         return 0
-    for item in done:
-        print(f"{item.cache:<9} {'would remove' if args.dry_run else 'removed'} {item.entries}, {human(item.bytes)}")
+    rows = [[item.cache, str(item.entries), human(item.bytes)] for item in done]
+    for line in common.table(("CACHE", "WOULD REMOVE" if args.dry_run else "REMOVED", "SIZE"), rows, _NUMBERS):
+        print(line)
     return 0

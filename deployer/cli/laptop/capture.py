@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from deployer.connected.transfer.capture_site import (
 )
 from deployer.contract.errors import TransferError, UsageError
 from deployer.contract.text import printable
+from deployer.system import terminal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -67,7 +67,7 @@ def _capture(args: argparse.Namespace) -> int:
         raise TransferError(error.message, hint or "the same command continues what was begun") from error
     except KeyboardInterrupt:
         if meter.shown:
-            print("hint: the jobs stay in the queue, and the same command continues", file=sys.stderr)
+            terminal.complain(["hint: the jobs stay in the queue, and the same command continues"])
         raise
     if args.json:
         print(json.dumps(_record(request, done)))
@@ -75,6 +75,7 @@ def _capture(args: argparse.Namespace) -> int:
         _show(request, done)
     if done.problem:
         raise done.problem
+    common.suggest(args, "check", "BUNDLE.tar", "--site", str(output))
     return 0
 
 
@@ -93,7 +94,7 @@ class _Meter:
                 continue
             self.shown[name] = (said, seconds // 60)
             job = f"job {printable(str(each['job_id']))}, " if each["job_id"] else ""
-            print(f"deployer: {name}: {said} ({job}{seconds} s after its submission)", file=sys.stderr)
+            terminal.tell(f"deployer: {name}: {said} ({job}{seconds} s after its submission)")
 
 
 def _show_jobs(args: argparse.Namespace, jobs: dict[str, str]) -> int:
@@ -127,7 +128,7 @@ def _show(request: SiteRequest, done: CapturedSite) -> None:
     print(f"captured the login node and {captured} of {len(done.partitions)} partitions in {done.seconds:.0f} s")
     print(f"facts: {request.captured}, {request.facts.name}")
     for note in done.notes:
-        print(common.wrapped(printable(f"note: {note}"), "", "  "), file=sys.stderr)
+        terminal.tell(common.wrapped(printable(f"note: {note}"), "", "  "))
     for difference in done.differences:
         print(f"{difference}\n         {difference.severity}: {difference.meaning}")
     if done.decisions:

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.laptop import settings
+from deployer.cli.laptop.remote import site_options
 from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
+from deployer.connected.transfer.push import plans_in
 from deployer.contract.choose import explained
 from deployer.contract.errors import Refused, Unknown
 from deployer.contract.verdict import REFUSE, UNKNOWN
+from deployer.system import terminal
+from deployer.system.verify import begin, opened
 
 _EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 
@@ -48,6 +52,18 @@ def run(args: argparse.Namespace) -> int:
         return _EXIT.get(verdict.checked.verdict, 0)
     for each in (verdict, *others):
         partition = f", partition {each.partition}" if each.partition else ""
-        print(f"{each.checked.verdict}: {each.bundle} on {each.site}{partition}")
+        terminal.show(f"{each.checked.verdict}: {each.bundle} on {each.site}{partition}")
         common.show(each.checked, explained(each.plan) if each.plan else ())
+    if verdict.checked.verdict != REFUSE:
+        suggest_push(args, args.bundle, args.site)
     return _EXIT.get(verdict.checked.verdict, 0)
+
+
+def suggest_push(args: argparse.Namespace, bundle: str, site: str) -> None:
+    """Print the command that sends a checked bundle; if it has no plan for the site, the one that packs it with one."""
+    with opened(bundle) as stream:
+        manifest = begin(stream, bundle).manifest
+    if manifest.is_data or profile_of(site, args.ssh_config).name in plans_in(manifest):
+        common.suggest(args, "push", bundle, *site_options(args))
+    else:
+        common.suggest(args, "pack", "DEF", "--site", site, "-o", bundle)

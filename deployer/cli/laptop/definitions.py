@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from deployer.connected.build.lint.lint import lint
 from deployer.connected.build.reference import table
 from deployer.contract.errors import Refused
 from deployer.contract.findings import errors
+from deployer.system import terminal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -58,7 +58,7 @@ def _init(args: argparse.Namespace) -> int:
     for path in made.files:
         print(f"{'would write' if args.dry_run else 'wrote'} {path}")
     if not args.dry_run:
-        print(f"next: deployer lint {made.folder}; deployer build {made.folder}")
+        common.suggest(args, "lint", str(made.folder))
     return 0
 
 
@@ -70,17 +70,22 @@ def _lint(args: argparse.Namespace) -> int:
         print(json.dumps({"findings": [item.record() for item in linted.findings], "image": linted.image}))
     else:
         for item in linted.findings:
-            print(f"{item.subject}: {item.severity} {item.code}: {item.message}\n    {item.remedy}")
+            severity = terminal.word(item.severity)
+            print(f"{item.subject}: {severity} {item.code}: {item.message}\n    {item.remedy}")
         if not linted.image and definition.needs_engine:
-            print("its layers were not checked: the image is not built, or no Docker engine answers", file=sys.stderr)
+            terminal.tell("its layers were not checked: the image is not built, or no Docker engine answers")
         if not linted.findings:
             print("nothing found")
-        elif not failed:
+        elif not (failed or terminal.is_quiet()):
             print(common.more(list(dict.fromkeys(item.code for item in linted.findings))))
     if failed:
         codes = ", ".join(dict.fromkeys(item.code for item in failed))
         hint = "correct them, or ignore a rule: --accept CODE"
         raise Refused(f"{len(failed)} error{'s' * (len(failed) > 1)} found: {codes}", hint)
+    if definition.is_data:
+        common.suggest(args, "pack", args.definition, "-o", f"{definition.name}.tar")
+    else:
+        common.suggest(args, "build", args.definition)
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from deployer.cli.laptop import settings
-from deployer.cli.laptop.remote import see_jobs, tell_of_job
+from deployer.cli.laptop.remote import see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
 from deployer.connected.build.build import BuildOptions
 from deployer.connected.build.definition import load
@@ -19,6 +19,7 @@ from deployer.connected.deploy.deploy import DONE, Deploy, Deployed, DeployReque
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import EXIT_DONE, EXIT_INTERRUPTED, DeployerError, JobFailed, TransferError, UsageError
 from deployer.contract.text import printable
+from deployer.system import terminal
 
 #: What a build says that a person waits for; its log has all else.
 _SAID_BY_BUILD = ("base: ", "wheels: ", "horovod: ", "Step ")
@@ -88,11 +89,11 @@ def _watch(args: argparse.Namespace) -> int:
                 return done.code
             submitted = done.digest or submitted
         except DeployerError as error:
-            print("\n".join(error.lines()), file=sys.stderr)
-        print(f"watching {definition.folder}; Ctrl-C ends it", file=sys.stderr, flush=True)
+            terminal.complain(error.lines())
+        terminal.tell(f"watching {definition.folder}; Ctrl-C ends it")
         found = watch.wait(definition, before)
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        print(f"\nchanged: {printable(found[0])}{more}", file=sys.stderr)
+        terminal.tell(f"\nchanged: {printable(found[0])}{more}")
 
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
@@ -114,6 +115,8 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
             print(f"submitted {done.seconds:.1f} s after the start", flush=True)
         if done.job and not args.no_follow:
             code = _follow_silently(deploy, done) if args.json else _follow(args, deploy, done)
+        elif done.job:
+            common.suggest(args, "logs", *site_options(args), "-f", done.job)
         if args.json:
             stages = [stage.record() for stage in deploy.stages]
             status = deploy.remote.site(["status", done.job]) if done.job else None
@@ -162,9 +165,10 @@ def _job_words(args: argparse.Namespace) -> list[str]:
 
 def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> int:
     """Print what the job prints until it ends, then how it ended."""
-    status = deploy.remote.attach(["logs", "--follow", done.job]).status
+    quiet = ["--quiet"] if terminal.is_quiet() else []
+    status = deploy.remote.attach(["logs", "--follow", done.job, *quiet], site_options(args)).status
     if status != EXIT_INTERRUPTED:  # also without a log: only `status` knows how the job ended
-        status = deploy.remote.attach(["status", done.job, "--wait"]).status
+        status = deploy.remote.attach(["status", done.job, "--wait", *quiet], site_options(args)).status
     if status in _ENDED:
         deploy.followed(done.job)
     elif status == EXIT_INTERRUPTED:
@@ -180,15 +184,16 @@ def _follow_silently(deploy: Deploy, done: Deployed) -> int:
         # Of the job's end nothing is known after another error, or after one of this side, such as a timeout.
         if error.exit_code not in _ENDED or isinstance(error, JobFailed):
             raise
-        print("\n".join(error.lines()), file=sys.stderr)
+        terminal.complain(error.lines())
         code = error.exit_code
     deploy.followed(done.job)
     return code
 
 
 def _show(stage: DeployStage) -> None:
-    line = f"{stage.name:<6} {stage.state:<9} {stage.seconds:6.1f} s  {stage.text}"
-    tqdm.write(printable(line), file=sys.stdout)
+    state = terminal.word(f"{stage.state:<9}")
+    line = f"{stage.name:<8} {state} {stage.seconds:6.1f} s  {printable(stage.text)}"
+    tqdm.write(line, file=sys.stdout)
     sys.stdout.flush()
 
 
@@ -197,5 +202,6 @@ def _silent(stage: DeployStage) -> None:
 
 
 def _say(line: str) -> None:
-    if line.startswith((*_SAID_BY_BUILD, "warning: ")):
-        tqdm.write(printable(f"  {line}"), file=sys.stderr)
+    warns = line.startswith("warning: ")
+    if warns or (line.startswith(_SAID_BY_BUILD) and not terminal.is_quiet()):
+        tqdm.write(terminal.marked(printable(f"  {line}"), sys.stderr), file=sys.stderr)

@@ -22,6 +22,7 @@ from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import read_manifest
 from deployer.contract.shell import quoted
 from deployer.site.storage.space import human
+from deployer.system import terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
@@ -102,16 +103,16 @@ def _show(manifest: Manifest) -> None:
         if member.name.startswith(DATA_PREFIX):
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
-            print(f"{member.size:>12}  {_name(member.name, common.columns() - _SIZE)}")
+            print(f"{member.size:>12}  {_name(member.name, _SIZE)}")
     for name, sizes in folders.items():
-        print(f"data {_name(name, common.columns() // 2)}: {len(sizes)} files, {human(sum(sizes))}")
+        print(f"data {_name(name, terminal.columns() // 2)}: {len(sizes)} files, {human(sum(sizes))}")
     for need in manifest.needs:
         print(f"data {need.data}: from the bundle {need.bundle}")
 
 
-def _name(name: str, room: int) -> str:
-    """Return a name for printing, shortened to ``room`` columns. --json prints complete names."""
-    return common.shortened(shown(name.encode()), room)
+def _name(name: str, taken: int) -> str:
+    """Return a name for printing, as it fits beside ``taken`` columns. --json prints complete names."""
+    return common.shortened(shown(name.encode()), taken)
 
 
 def _page(args: argparse.Namespace) -> int:

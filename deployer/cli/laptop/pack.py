@@ -2,10 +2,10 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
 from deployer.connected.bundle import caches, framecache, sources
@@ -14,7 +14,9 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.linker import commands
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
+from deployer.contract.verdict import REFUSE
 from deployer.site.storage.space import human
+from deployer.system import terminal
 
 if TYPE_CHECKING:
     from deployer.connected.site_profile.profile import Profile
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             cache,
             args.changes,
             _checking(args),
-            _say,
+            terminal.tell,
         )
     outcome = _rehearsed(args.output, sites) if args.rehearse else None
     code = outcome.exit_code if outcome else 0
@@ -92,11 +94,26 @@ def run(args: argparse.Namespace) -> int:
         print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
     for name, plan in packed.named_plans():
         if plan.checked:
-            print(f"check {name}: {plan.checked.verdict}")
+            terminal.show(f"check {name}: {plan.checked.verdict}")
             show(plan.checked, [plan.way])
     if outcome:
-        print("\n".join(outcome.lines()))
+        from deployer.cli.laptop import rehearse
+
+        rehearse.show(outcome)
+    if not code:
+        _suggest(args, packed)
     return code
+
+
+def _suggest(args: argparse.Namespace, packed: packing.Packed) -> None:
+    """Print the next command: with a plan that may run, or only data, it is `push`."""
+    sites = [site for site, _ in map(_site, args.site)]
+    site = settings.site_for_hint(sites[0] if sites else None)
+    verdicts = [plan.checked.verdict for plan in packed.plans if plan.checked]
+    if packed.manifest.is_data or (verdicts and set(verdicts) != {REFUSE}):
+        common.suggest(args, "push", args.output, site)
+    elif not sites:
+        common.suggest(args, "check", args.output, "--site", site)
 
 
 def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
@@ -105,7 +122,7 @@ def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
     from deployer.connected.rehearse.site_plan import plan_of
 
     plan = plan_of(bundle, sites[0], next(iter(sites[0].partitions), None)) if sites else None
-    return rehearse.recorded(bundle, plan, _say)
+    return rehearse.recorded(bundle, plan, terminal.tell)
 
 
 def _checking(args: argparse.Namespace) -> packing.Checking:
@@ -119,10 +136,6 @@ def _checking(args: argparse.Namespace) -> packing.Checking:
 
     known_codes(args.accept)
     return packing.Checking(args.accept, None if args.no_cache else index.default_folder())
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:

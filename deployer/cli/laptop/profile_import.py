@@ -49,6 +49,8 @@ def _import(args: argparse.Namespace) -> int:
     if not args.output:
         print(draft.yaml(), end="")
     _summary(draft, args.output)
+    if args.output:
+        common.suggest(args, "profile", "validate", str(args.output))
     return 0
 
 
@@ -61,7 +63,6 @@ def _summary(draft: Draft, output: Path | None) -> None:
     if output:
         for each in draft.unexpressed:
             print(common.wrapped(str(each), "  ", "    "), file=stream)
-        print(f"next: `deployer profile validate {output}` lists what a plan still lacks", file=stream)
     else:
         for kind, count in kinds.most_common():
             print(f"  {count:4} {kind}", file=stream)

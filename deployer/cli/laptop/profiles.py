@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -19,6 +18,7 @@ from deployer.connected.site_profile.signatures import sign_profile, signature_p
 from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract import drift
 from deployer.contract.errors import DeployerError, MissingTool, UsageError
+from deployer.system import terminal
 
 #: The only fact that `push` needs and a plan does not.
 _HOST = ("login", "host")
@@ -62,7 +62,7 @@ def _list(args: argparse.Namespace) -> int:
         except DeployerError as error:
             if search.is_curated(path):
                 raise
-            print(f"deployer: {path}: {error.message}", file=sys.stderr)  # the others can be used
+            terminal.complain([f"deployer: {path}: {error.message}"])  # the others can be used
     if args.json:
         about = {
             name: {**summary(profile, today).record(), "description": profile.description} for name, profile in rows
@@ -73,13 +73,13 @@ def _list(args: argparse.Namespace) -> int:
         raise MissingTool(
             f"no curated profiles in {profiles.CURATED}", "the installation of deployer is incomplete: install it again"
         )
-    width = max(len(name) for name, _ in rows)
+    cells = []
     for name, profile in rows:
         path = search.names()[name]
         where = "" if search.is_curated(path) else f"{path}: "
-        indent = " " * (width + 2)
-        print(common.wrapped(f"{name:<{width}}  {summary(profile, today)}", "", indent))
-        print(common.wrapped(f"{where}{profile.description}", indent, indent))
+        cells.append([name, f"{summary(profile, today)}. {where}{profile.description}"])
+    for line in common.table(("SITE", "FACTS AND DESCRIPTION"), cells):
+        print(line)
     return 0
 
 
@@ -115,10 +115,10 @@ def _show_captured(profile: Profile) -> None:
 
 def _with_origin(text: str, origin: str) -> str:
     """Return a value and its origin in one line if the terminal is wide enough, otherwise in two lines."""
-    room = common.columns() - len(origin) - 2
+    room = terminal.columns() - len(origin) - 2
     if len(text) <= room:
         return f"{text:<{room}}  {origin}"
-    return f"{common.wrapped(text, '', '    ')}\n{origin:>{common.columns()}}"
+    return f"{common.wrapped(text, '', '    ')}\n{origin:>{terminal.columns()}}"
 
 
 def _origin(found: Resolved, place: KeyPath) -> str:
@@ -171,6 +171,11 @@ def _validate(args: argparse.Namespace) -> int:
     for site, profile in valid:
         print(f"{profile.name} is valid")
         _show_gaps(site, profile, missing[profile.name])
+    site, profile = valid[0]
+    if not missing[profile.name]:
+        common.suggest(args, "check", "BUNDLE.tar", "--site", site)
+    elif profile.login.host:
+        common.suggest(args, "capture", profile.login.host)
     return 0
 
 
@@ -196,8 +201,8 @@ def _diff(args: argparse.Namespace) -> int:
         print(json.dumps({"differences": [each.record() for each in found]}))
         return 0
     for each in found:
-        print(each)
-        print(f"         {each.severity}: {each.meaning}")
+        terminal.show(str(each))
+        terminal.show(f"         {each.severity}: {each.meaning}")
     print(f"{len(found)} difference{'s' if len(found) > 1 else ''}" if found else "no differences")
     return 0
 

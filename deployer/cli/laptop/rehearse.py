@@ -3,11 +3,11 @@
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.rehearse import rehearse as rehearsing
 from deployer.connected.rehearse.outcome import judge, opened_files
@@ -17,7 +17,7 @@ from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time, seconds
 from deployer.contract.plan import Plan
 from deployer.contract.rehearsal import CODES, Rehearsal
-from deployer.system import files
+from deployer.system import files, terminal
 
 _SHORT = re.compile(r"([0-9]{1,6})([smh])\Z")
 _TIME = "2m"
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         args.rest,
         args.data,
     )
-    found = rehearsing.rehearse(request, own_tools(), _silent if args.json else _tell)
+    found = rehearsing.rehearse(request, own_tools(), _silent if args.json else terminal.tell)
     outcome = judge(found, tuple(args.accept))
     if args.used:
         files.write_text(args.used, "".join(f"{path}\n" for path in opened_files(found)))
@@ -86,9 +86,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({**outcome.record(), "folder": str(found.folder)}))
     else:
-        print("\n".join(outcome.lines()))
+        show(outcome)
         print(f"log: {found.folder}/output.log")
+    if not outcome.exit_code:
+        site = settings.site_for_hint(args.site)
+        common.suggest(args, *(("push", args.bundle, site) if args.site else ("check", args.bundle, "--site", site)))
     return outcome.exit_code
+
+
+def show(outcome: Rehearsal) -> None:
+    """Print the report of a rehearsal."""
+    for line in outcome.lines():
+        terminal.show(line)
 
 
 def recorded(bundle: str, site: Plan | None, tell: Callable[[str], None]) -> Rehearsal:
@@ -104,7 +113,7 @@ def record(bundle: str, outcome: Rehearsal) -> None:
     from deployer.connected.bundle import rehearsals
 
     if rehearsals.record(Path(bundle), outcome):
-        _tell("deployer: warning: the bundle's signatures are void: sign it again (deployer sign)")
+        terminal.warn("the bundle's signatures are void: sign it again (deployer sign)")
 
 
 def _site(args: argparse.Namespace) -> Any:
@@ -114,10 +123,6 @@ def _site(args: argparse.Namespace) -> Any:
     from deployer.connected.transfer.published import profile_of
 
     return plan_of(args.bundle, profile_of(args.site), args.partition)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _silent(line: str) -> None:

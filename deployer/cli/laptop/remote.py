@@ -5,7 +5,6 @@ connection is made. The arguments are passed on unchanged.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from deployer.cli.site import common, doctor, images, installs, jobs
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.contract.shell import quoted
 from deployer.contract.text import printable
+from deployer.system import terminal
 
 #: The commands that run on the site, and the modules with their parsers.
 _COMMANDS = {
@@ -57,13 +57,15 @@ def _forward(args: argparse.Namespace) -> int:
     settings.fill(args)
     profile = profile_of(args.site, args.ssh_config)
     words = [args.command, *_theirs(args)]
+    if terminal.is_quiet() and not {"-q", "--quiet"} & {*words}:
+        words.insert(1, "--quiet")  # it was given before the command
     if hasattr(args, "plan") and not args.plan:
         words += ["--plan", profile.name]  # the bundle may also have plans for other sites
     if args.rest:
         words += ["--", *args.rest]
     with Remote(profile, args.ssh_config) as remote:
         remote.prepare()
-        done = remote.attach(words)
+        done = remote.attach(words, site_options(args))
     if done.status == EXIT_INTERRUPTED and args.command == "run":
         tell_of_job(args, done.job, done.number)
     return done.status
@@ -78,11 +80,12 @@ def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also:
         also: a hint that comes before the command.
     """
     if job:
-        print(printable(f"deployer: interrupted: job {job} ({number}) continues on the site"), file=sys.stderr)
-        print(printable(f"hint: {also}to end it: {_command(args, 'cancel', job)}"), file=sys.stderr)
+        said = [f"deployer: interrupted: job {job} ({number}) continues on the site"]
+        said += [f"hint: {also}to end it: {_command(args, 'cancel', job)}"]
     else:
-        print("deployer: interrupted before the site reported a job; it may have been submitted", file=sys.stderr)
-        print(f"hint: {see_jobs(args)}", file=sys.stderr)
+        said = ["deployer: interrupted before the site reported a job; it may have been submitted"]
+        said += [f"hint: {see_jobs(args)}"]
+    terminal.complain(list(map(printable, said)))
 
 
 def see_jobs(args: argparse.Namespace) -> str:
@@ -91,8 +94,12 @@ def see_jobs(args: argparse.Namespace) -> str:
 
 
 def _command(args: argparse.Namespace, command: str, *words: str) -> str:
-    options = ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
-    return quoted(["deployer", command, *options, *words])
+    return quoted(["deployer", command, *site_options(args), *words])
+
+
+def site_options(args: argparse.Namespace) -> list[str]:
+    """Return the options that name the site in another command."""
+    return ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
 
 
 def _theirs(args: argparse.Namespace) -> list[str]:

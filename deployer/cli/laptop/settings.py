@@ -30,6 +30,11 @@ def fill(args: argparse.Namespace, site: bool = True) -> None:
     args.ssh_config = user_settings.path("ssh_config", args.ssh_config)
 
 
+def site_for_hint(site: str | None = None) -> str:
+    """Return the site that a suggested command names: the user's, that of the settings, or the word SITE."""
+    return site or user_settings.in_effect()["site"].value or "SITE"
+
+
 def fill_build(args: argparse.Namespace) -> None:
     """The same for the options of a build."""
     for name in _OF_BUILD:

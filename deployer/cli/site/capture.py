@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import sys
 import time
 from typing import Any, Dict, Tuple
 
@@ -11,6 +10,7 @@ from deployer.cli.site.common import add_command
 from deployer.contract import drift
 from deployer.contract.errors import EXIT_DONE, Refused, UsageError
 from deployer.contract.findings import ERROR
+from deployer.system import terminal
 
 #: Seconds between two looks at the jobs, at first and at most.
 _FIRST, _LAST = 0.5, 15.0
@@ -81,7 +81,7 @@ def _capture(args: argparse.Namespace) -> int:
         captured = report.CaptureReport(hide(captured.profile), hide(captured.facts))
     if not args.output:
         print(report.pretty(captured.profile))
-        print("the facts of libraries are left out: to get them, give -o FILE.json", file=sys.stderr)
+        terminal.tell("the facts of libraries are left out: to get them, give -o FILE.json")
         return EXIT_DONE
     report.write_report(args.output, captured)
     notes = captured.profile.get("notes", [])
@@ -95,7 +95,7 @@ def _capture(args: argparse.Namespace) -> int:
     )
     print("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
     for note in notes:
-        print("note: %s" % note, file=sys.stderr)
+        terminal.tell("note: %s" % note)
     return EXIT_DONE
 
 
@@ -128,8 +128,7 @@ def _survey(args: argparse.Namespace) -> int:
         for each in found:
             now = (each.state, each.seconds // 60)  # again each minute that it waits
             if not args.json and shown.get(each.name) != now:
-                sys.stderr.write("deployer: %s\n" % str(each))
-                sys.stderr.flush()
+                terminal.tell("deployer: %s" % str(each))
                 shown[each.name] = now
         if args.no_wait or not any(each.active for each in found):
             break
@@ -141,7 +140,7 @@ def _survey(args: argparse.Namespace) -> int:
         print(json.dumps(dict(record, partitions=[dict(each._asdict()) for each in found])))
         return EXIT_DONE
     for note in notes:
-        print("note: %s" % note, file=sys.stderr)
+        terminal.tell("note: %s" % note)
     if waiting:
         print("%d of %d jobs have not ended: the same command continues" % (len(waiting), len(found)))
     else:
@@ -175,7 +174,7 @@ def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
         print(json.dumps({"drift": [each.record() for each in found]}))
     else:
         for each in found:
-            print(each)
+            terminal.show(str(each))
             if each.kind != drift.NEW:
                 print("         %s" % each.meaning)
     grave = [each for each in found if each.severity == ERROR]

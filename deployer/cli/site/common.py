@@ -4,6 +4,7 @@ Modules that not every command needs are imported where they are used: each star
 """
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
@@ -11,10 +12,11 @@ import sys
 from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer import __version__
-from deployer.contract.dialogue import ANSWERS, TERMINAL
+from deployer.contract.dialogue import ANSWERS, CALLER
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 from deployer.contract.guess import guess
 from deployer.contract.text import printable
+from deployer.system import terminal
 
 MYPY = False
 if MYPY:
@@ -22,8 +24,9 @@ if MYPY:
 
 #: The text of --signers.
 SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
-#: Spaces between the columns of a table.
-_GAP = 2
+_QUIET = "print only errors, warnings and results: no progress, no hints"
+#: Spaces between the columns of a table; the columns that its last one must have to be wrapped.
+_GAP, _NARROWEST = 2, 24
 
 
 class Parser(argparse.ArgumentParser):
@@ -151,6 +154,7 @@ class Front(Parser):
             epilog="%(prog)s COMMAND --help shows the arguments of a command.",
         )
         self.add_argument("--version", action="version", version=__version__, help="show the version and exit")
+        _add_quiet(self)
         self.text, self.groups, self.internal, self.elsewhere = text, groups, internal, elsewhere
         self.set_defaults(front=self)
         self.table = {command.name: command for _, commands in groups for command in commands}
@@ -169,6 +173,7 @@ class Front(Parser):
         importlib.import_module("deployer.cli." + module).add_parsers(self._sub)
         if command:
             parser = self._sub.choices[wanted]
+            _add_quiet(parser)
             parser.description = parser.description or command.summary
             parser.example = command.example
 
@@ -198,6 +203,15 @@ class Front(Parser):
         if word in self.elsewhere:
             raise UsageError("%r is not a command of %s" % (word, self.prog), self.elsewhere[word])
         super()._unknown_command(word)
+
+
+def _add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add the option to a parser and to those of its verbs; none of them overrides what another one has read."""
+    parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=_QUIET)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and not isinstance(action, _WantedOnly):
+            for verb in action.choices.values():
+                _add_quiet(verb)
 
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
@@ -243,36 +257,63 @@ def count(text: str) -> int:
 def warn(warnings: Iterable[str]) -> None:
     """Print warnings for the user on stderr."""
     for warning in warnings:
-        sys.stderr.write("deployer: warning: %s\n" % warning)
+        terminal.warn(warning)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> List[str]:
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Sequence[str] = (),
+    stream: Optional[IO[str]] = None,
+) -> List[str]:
     """Return the lines of a table; columns named in ``right`` are aligned right.
 
-    If the table is wider than the terminal, the last column is moved to a line of its own; if that is not enough, each
-    cell is.
+    If the table is wider than the terminal, the last column is wrapped. If it is too narrow for that, it is moved to
+    lines of its own; if that is not enough, each cell is. A table that no terminal shows has a line per row.
+
+    Args:
+        stream: where it is printed; default: standard output.
     """
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    whole = sum(widths) + _GAP * (len(head) - 1)
-    if whole - widths[-1] - _GAP > columns():
-        return _records(head, rows)
-    fitted = len(head) - (whole > columns())
+    whole, room = sum(widths) + _GAP * (len(head) - 1), terminal.room()
+    before = whole - widths[-1]
+    if room and before - _GAP > room:
+        return _records(head, rows, stream)
+    longest = max(len(word) for row in [head, *rows] for word in (row[-1].split() or [""]))
+    wraps = room and whole > room >= before + max(longest, _NARROWEST)
+    moved = room and whole > room and not wraps
     lines = []
     for row in [head, *rows]:
         cells = [
             cell.rjust(width) if name in right else cell.ljust(width)
-            for name, cell, width in list(zip(head, row, widths))[:fitted]
+            for name, cell, width in list(zip(head, row, widths))[: len(head) - bool(moved)]
         ]
-        lines.append((" " * _GAP).join(cells).rstrip())
-        lines += ["    " + cell for cell in row[fitted:] if cell]
+        line = (" " * _GAP).join(cells).rstrip()
+        first, *others = wrapped(line[before:], " " * before, " " * before).split("\n") if wraps else [line]
+        if wraps:
+            first = line[:before] + first[before:]
+        lines.append(terminal.heading(first, stream) if row is head else _coloured(first, cells, stream))
+        lines += [*others, *(wrapped(row[-1], "    ", "    ").split("\n") if moved and row[-1] else [])]
     return lines
 
 
-def _records(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
+def _coloured(line: str, cells: Sequence[str], stream: Optional[IO[str]]) -> str:
+    """Return the line of a row with the cells in colour that are a word of ours, such as a state."""
+    start, parts = 0, []
+    for cell in cells:
+        end = start + len(cell) + _GAP
+        part = line[start:end]
+        text = part.strip()
+        parts.append(part.replace(text, terminal.word(text, stream)) if text else part)
+        start = end
+    return "".join(parts)
+
+
+def _records(head: Sequence[str], rows: Sequence[Sequence[str]], stream: Optional[IO[str]]) -> List[str]:
     """Return the lines of a table that is too wide: a line per cell."""
     lines = []
     for row in rows:
-        lines.append(wrapped(row[0]))
+        lines.append(terminal.heading(wrapped(row[0]), stream))
         lines += [wrapped("%s: %s" % (name, cell), "    ", "      ") for name, cell in zip(head[1:], row[1:]) if cell]
     return lines
 
@@ -289,20 +330,13 @@ def ask(question: str) -> str:
     return sys.stdin.readline().strip()
 
 
-def columns() -> int:
-    """Return the number of columns of the terminal, or 80 if there is no terminal."""
-    import shutil
-
-    return shutil.get_terminal_size((80, 24)).columns
-
-
 def wrapped(text: str, first: str = "", others: str = "  ") -> str:
     """Return text in lines that fit, after ``first`` and ``others``. A longer word, such as a path, is not split."""
     import textwrap
 
     return textwrap.fill(
         text,
-        columns(),
+        terminal.columns(),
         initial_indent=first,
         subsequent_indent=others,
         break_long_words=False,
@@ -310,17 +344,22 @@ def wrapped(text: str, first: str = "", others: str = "  ") -> str:
     )
 
 
-def shortened(text: str, room: int) -> str:
-    """Return a name in at most ``room`` columns; ``...`` replaces its middle if necessary."""
-    if len(text) <= room:
+def shortened(text: str, taken: int) -> str:
+    """Return a name as it fits beside ``taken`` columns; ``...`` replaces its middle if necessary.
+
+    It is whole if no terminal shows it; so is the text of ``shortened_end``.
+    """
+    room = terminal.room() - taken
+    if len(text) <= room or not terminal.room():
         return text
     head = (room - 3) // 2
     return text[:head] + "..." + text[len(text) - (room - 3 - head) :]
 
 
-def shortened_end(text: str, room: int) -> str:
-    """Return a text in at most ``room`` columns; ``...`` replaces its last words if necessary."""
-    if len(text) <= room:
+def shortened_end(text: str, taken: int) -> str:
+    """Return a text as it fits beside ``taken`` columns; ``...`` replaces its last words if necessary."""
+    room = terminal.room() - taken
+    if len(text) <= room or not terminal.room():
         return text
     return text[: room - 3].rpartition(" ")[0] + "..."
 
@@ -330,22 +369,23 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
 
     ``ways`` are sentences about how ranks would run.
     """
+    out = stream or sys.stdout
     for line in filter(None, (checked.meaning, *ways)):
-        print(wrapped(line, "  "), file=stream or sys.stdout)
+        print(wrapped(line, "  "), file=out)
     for remedy in dict.fromkeys(finding.remedy for finding in checked.findings):
         for finding in dict.fromkeys(each for each in checked.findings if each.remedy == remedy):
             accepted = " (accepted)" if finding.code in checked.accepted else ""
-            print("%s%s" % (finding, accepted), file=stream or sys.stdout)
-        print("  remedy: %s" % remedy, file=stream or sys.stdout)
-    if checked.findings:
+            print(terminal.marked("%s%s" % (finding, accepted), out), file=out)
+        print(terminal.marked("  remedy: %s" % remedy, out), file=out)
+    if checked.findings and not terminal.is_quiet():
         codes = dict.fromkeys(finding.code for finding in checked.against or checked.findings)
-        print(more(list(codes)), file=stream or sys.stdout)
+        print(terminal.marked(more(list(codes)), out), file=out)
 
 
 def more(codes: Sequence[str], prog: str = "") -> str:
     """Return the line that names the command which explains codes; ``prog`` is the program's name."""
     ours = prog or os.path.basename(sys.argv[0])
-    at_laptop = os.environ.get(TERMINAL) == "1" or not ours.endswith(".pyz")
+    at_laptop = CALLER in os.environ or not ours.endswith(".pyz")
     words = "deployer" if at_laptop else "python3 " + ours
     return "more: %s explain %s%s" % (words, codes[0], ", or another of these codes" if len(codes) > 1 else "")
 
@@ -356,6 +396,14 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
     Words after a bare ``--`` are the user's own command or arguments. The parser never sees them; the command gets them
     as ``args.rest``. ``args.words`` are the other words as typed.
     """
+    with contextlib.ExitStack() as held:
+        held.enter_context(terminal.manners(bool({"-q", "--quiet"} & {*argv}), False))  # of errors of the parser
+        return _run(parser, argv, log_folder, held)
+
+
+def _run(
+    parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str], held: contextlib.ExitStack
+) -> int:
     log = None
     try:
         mark = argv.index("--") if "--" in argv else len(argv)
@@ -363,6 +411,7 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         args.words, args.rest = argv[:mark], argv[mark + 1 :]
         if unknown:
             raise args.parser.explain(args.words, unknown, args.rest)
+        held.enter_context(terminal.manners(getattr(args, "quiet", False), getattr(args, "json", False)))
         if not hasattr(args, "run"):
             parser.print_help()
             return UsageError.exit_code
@@ -374,7 +423,7 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
         sys.stdout.flush()
         return int(code)
     except KeyboardInterrupt:
-        print("deployer: interrupted", file=sys.stderr)
+        terminal.complain(["deployer: interrupted"])
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # the reader of our output has ended: `deployer logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -385,25 +434,44 @@ def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[s
             import logging
 
             logging.getLogger("deployer").debug("%s", "\n".join(error.lines()), exc_info=True)
-        for line in error.lines():
-            print(line, file=sys.stderr)
+        terminal.complain(error.lines())
         if isinstance(parser, Front) and not (argv and argv[0] in parser.internal):
             from deployer.cli.site.explain import topic
 
-            print(
-                more([topic(" ".join([error.message, *error.details]), error.exit_code)], parser.prog), file=sys.stderr
-            )
+            topics = [topic(" ".join([error.message, *error.details]), error.exit_code)]
+            terminal.complain([more(topics, parser.prog)])
         _debug()
         return error.exit_code
     except Exception as error:  # a defect of ours: still one line, and what is needed to fix it
         import logging
 
         logging.getLogger("deployer").debug("defect", exc_info=True)
-        said = printable("deployer: error: unexpected %s: %s" % (type(error).__name__, error))
-        print(said, file=sys.stderr)
-        print("hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1"), file=sys.stderr)
+        what = printable("deployer: error: unexpected %s: %s" % (type(error).__name__, error))
+        report = "hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1")
+        terminal.complain([what, report])
         _debug()
         return DeployerError.exit_code
+
+
+def command(args: argparse.Namespace, *words: str) -> str:
+    """Return a command of this program as the user types it: if a laptop called, with the laptop's `deployer`."""
+    from deployer.contract.shell import quoted
+
+    name, rest = words[0], list(words[1:])
+    if getattr(args, "root", None):
+        rest[:0] = ["--root", args.root]
+    caller = os.environ.get(CALLER)
+    if caller is not None:
+        return printable(" ".join(["deployer %s" % name, *filter(None, [caller, quoted(rest)])]))
+    prog = args.front.prog
+    if prog.endswith(".pyz"):
+        return printable(quoted(["python3", sys.argv[0] if sys.argv[0].endswith(".pyz") else prog, name, *rest]))
+    return printable(quoted([prog, name, *rest]))
+
+
+def suggest(args: argparse.Namespace, *words: str) -> None:
+    """Print the command that usually follows this one."""
+    terminal.hint("next", command(args, *words))
 
 
 def _debug() -> None:

@@ -4,9 +4,10 @@ import argparse
 import sys
 from typing import Any
 
-from deployer.cli.site.common import wrapped
+from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.site.storage import store
+from deployer.system import terminal
 
 #: Seconds for each of its jobs, waiting time in the queue included.
 _PATIENCE = 600
@@ -44,7 +45,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
     def tell(step: Step) -> None:
         if not args.json:
-            sys.stdout.write(wrapped(step.line(), "", " " * _INDENT) + "\n")
+            terminal.show(common.wrapped(step.line(), "", " " * _INDENT))
             sys.stdout.flush()
 
     ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)

@@ -10,7 +10,7 @@ from deployer.contract import pages
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
 from deployer.contract.pages import Page
-from deployer.system import documents
+from deployer.system import documents, terminal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -66,6 +66,6 @@ def _list(found: List[Page]) -> List[str]:
             continue
         lines += [""] * bool(lines) + [common.wrapped("%s: %s" % (name, what))]
         for page in of_topic:
-            summary = common.shortened_end(page.summary, common.columns() - width - 4)
-            lines.append("  %-*s  %s" % (width, page.code, summary))
+            summary = common.shortened_end(page.summary, width + 4)
+            lines.append("  %s  %s" % (terminal.heading(page.code.ljust(width)), summary))
     return lines

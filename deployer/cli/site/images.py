@@ -9,13 +9,14 @@ import time
 from typing import Any, Dict, Optional
 
 from deployer.cli.site import common
+from deployer.cli.site.meter import Meter
 from deployer.contract.errors import UsageError
 from deployer.site.install import admit
 from deployer.site.install import gc as collecting
 from deployer.site.install import remove as removing
 from deployer.site.jobs import jobfolders
 from deployer.site.storage import space, store
-from deployer.system import files, policy
+from deployer.system import files, policy, terminal
 from deployer.system import verify as verifying
 
 #: gc's defaults: the number of images of each name to keep, and the age of job folders to remove.
@@ -57,7 +58,9 @@ def duration(text: str) -> int:
 def _verify(args: argparse.Namespace) -> int:
     policies = policy.load(_known_root(), args.signers)
     with verifying.opened(args.bundle) as stream:
-        bundle = verifying.verify(stream, args.bundle, policies=policies)
+        meter, size = Meter("verify"), os.fstat(stream.fileno()).st_size
+        bundle = verifying.verify(stream, args.bundle, policies=policies, progress=lambda done: meter(done, size))
+        meter.end()
     manifest = bundle.manifest
     if args.json:
         print(
@@ -77,6 +80,8 @@ def _verify(args: argparse.Namespace) -> int:
     for signer in bundle.trust.signers:
         print("signed by %s" % signer)
     common.warn(admit.origin(bundle.trust, bundle.digest))
+    if args.front.prog.endswith(".pyz"):
+        common.suggest(args, "install", args.bundle)
     return 0
 
 
@@ -113,7 +118,7 @@ def _list(args: argparse.Namespace) -> int:
     if len(rows) > len(newest):
         print("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
-        print("no image is installed under %s" % where.root, file=sys.stderr)
+        terminal.tell("no image is installed under %s" % where.root)
     return 0
 
 

@@ -8,7 +8,8 @@ import time
 from typing import Any, Optional
 
 from deployer.cli.site import common
-from deployer.contract import dialogue, plan_update
+from deployer.cli.site.meter import Meter
+from deployer.contract import plan_update
 from deployer.site.install import install as installing
 from deployer.site.install import take_plan
 from deployer.site.install.receive import receive
@@ -53,7 +54,7 @@ def add_squashfs(command: Any) -> None:
 def _install(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     started = time.time()
-    meter = Meter()
+    meter = Meter("install")
     outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
     store.bring_tool(where)
     meter.end()
@@ -88,17 +89,27 @@ def _install(args: argparse.Namespace) -> int:
         )
     if args.squashfs:
         show_squashed(image, squashed)
+    _suggest(args, image)
     return 0
 
 
+def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
+    """Print the command that runs an image's job, if it has one."""
+    if image.manifest().jobs:
+        common.suggest(args, "run", "%s:%s" % (image.receipt.name, image.receipt.version))
+
+
 def _receive(args: argparse.Namespace) -> int:
-    return receive_from(os.path.abspath(args.folder), store.locate(args.root), args.json, args.squashfs)
+    where = store.locate(args.root)
+    image = receive_from(os.path.abspath(args.folder), where, args.json, args.squashfs)
+    _suggest(args, image)
+    return 0
 
 
-def receive_from(folder: str, where: Store, as_json: bool, squashfs: bool = False) -> int:
-    """Install the bundle whose parts are in ``folder``, and print the result."""
+def receive_from(folder: str, where: Store, as_json: bool, squashfs: bool = False) -> InstalledImage:
+    """Install the bundle whose parts are in ``folder``, print the result, and return the image."""
     started = time.time()
-    meter = Meter()
+    meter = Meter("install")
     received = receive(folder, where, meter)
     store.bring_tool(where)
     meter.end()
@@ -109,7 +120,7 @@ def receive_from(folder: str, where: Store, as_json: bool, squashfs: bool = Fals
         warnings = list(received.outcome.warnings)
         record.update(bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))
         print(json.dumps(dict(record, squashfs=squashed.record() if squashed else None)))
-        return 0
+        return image
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     if received.outcome.known:
         print("%s is already installed: %s" % (name, image.folder))
@@ -119,7 +130,7 @@ def receive_from(folder: str, where: Store, as_json: bool, squashfs: bool = Fals
     if squashfs:
         show_squashed(image, squashed)
     common.warn(received.outcome.warnings)
-    return 0
+    return image
 
 
 def _take_plan(args: argparse.Namespace) -> int:
@@ -138,6 +149,7 @@ def _take_plan(args: argparse.Namespace) -> int:
     for signer in taken.signers:
         print("signed by %s" % signer)
     common.warn(taken.warnings)
+    common.suggest(args, "run", taken.update.bundle)
     return 0
 
 
@@ -165,42 +177,3 @@ def _squash(args: argparse.Namespace) -> int:
     else:
         show_squashed(image, squashed)
     return 0
-
-
-class Meter(object):
-    """Progress: one line on a terminal, lines for a laptop that requests them, otherwise silent.
-
-    The count of bytes starts again when the total changes.
-    """
-
-    def __init__(self) -> None:
-        self.told = os.environ.get(dialogue.PROGRESS) == "1"
-        self.shown = sys.stderr.isatty() and not self.told
-        self.total = self.done = 0
-        self.last = 0.0
-
-    def __call__(self, count: int, total: int) -> None:
-        if total != self.total:
-            self.total, self.done = total, 0
-        self.done += count
-        now = time.time()
-        if now - self.last <= 0.2:
-            return
-        self.last = now
-        if self.told:
-            self._tell()
-        elif self.shown:
-            sys.stderr.write("\r%3d %% of %s " % (100 * self.done // max(total, 1), space.human(total)))
-            sys.stderr.flush()
-
-    def _tell(self) -> None:
-        try:
-            sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
-            sys.stderr.flush()
-        except OSError:  # the laptop is gone: the install continues
-            self.told = False
-
-    def end(self) -> None:
-        """Clear the line."""
-        if self.shown and self.last:
-            sys.stderr.write("\r" + " " * 30 + "\r")

@@ -9,16 +9,17 @@ import argparse
 import os
 import sys
 import time
-from typing import Any, Callable, List, Optional
+from typing import IO, Any, Callable, List, Optional
 
 from deployer.cli.site import common
 from deployer.contract import json_records
-from deployer.contract.dialogue import ANNOUNCE, ANSWER, TERMINAL
+from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER, TERMINAL
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.plan import LAUNCHES, STAGINGS
 from deployer.contract.rank_record import WARN
 from deployer.contract.runtime_table import SUPPORTED
 from deployer.site.storage.store import REFERENCE, Store, locate
+from deployer.system import terminal
 
 MYPY = False
 if MYPY:
@@ -284,8 +285,7 @@ def _run(args: argparse.Namespace) -> int:
         args.launch,
     )
     folder = run.prepare(store, request)
-    for line in run.warnings(folder):
-        _tell(line)
+    terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])
     known = results.launch(folder).checked
     if known and known.findings:
         _tell(common.more([each.code for each in known.against or known.findings]))
@@ -305,13 +305,14 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write("job %s submitted as %s: %s\n" % (os.path.basename(folder), job_id, folder))
         sys.stdout.flush()
     if args.wait:
-        return _wait(store, folder, args.json)
+        return _wait(args, store, folder)
     if args.json:
         _print_json(jobs.status(folder).record())
+    common.suggest(args, "logs", "-f", os.path.basename(folder))
     return 0
 
 
-def _wait(store: Store, folder: str, for_programs: bool, tail: bool = True) -> int:
+def _wait(args: argparse.Namespace, store: Store, folder: str, tail: bool = True) -> int:
     """Follow a submitted job to its end, and print how it ended; with ``tail`` the log's end if it failed."""
     from deployer.contract.shell import quoted
     from deployer.site.jobs import ending, jobs
@@ -328,11 +329,11 @@ def _wait(store: Store, folder: str, for_programs: bool, tail: bool = True) -> i
         failure = error
     except KeyboardInterrupt:
         name = os.path.basename(folder)
-        _tell("interrupted: job %s (%s) continues" % (name, jobs.job_id(folder)))
-        sys.stderr.write("hint: to end it: %s\n" % quoted([sys.executable, store.tool, "cancel", name]))
+        said = "deployer: interrupted: job %s (%s) continues" % (name, jobs.job_id(folder))
+        terminal.complain([said, "hint: to end it: %s" % quoted([sys.executable, store.tool, "cancel", name])])
         return EXIT_INTERRUPTED
     status = jobs.status(folder)
-    if for_programs:
+    if args.json:
         _print_json(status.record())
     else:
         _print_lines(ending.lines(status))
@@ -341,7 +342,14 @@ def _wait(store: Store, folder: str, for_programs: bool, tail: bool = True) -> i
         for line in jobs.tail(folder) if tail else ():
             sys.stderr.write("| %s\n" % line)
         raise failure
+    _suggest_result(args, folder)
     return 0
+
+
+def _suggest_result(args: argparse.Namespace, folder: str) -> None:
+    """Print the command for what a job wrote: only the laptop has one."""
+    if CALLER in os.environ:
+        common.suggest(args, "result", os.path.basename(folder))
 
 
 def _exec(args: argparse.Namespace) -> int:
@@ -394,20 +402,20 @@ def _jobs(args: argparse.Namespace) -> int:
     elif seen.jobs:
         _print_lines(_table(seen.jobs))
     for folder, reason in seen.unreadable:
-        _tell("warning: %s: %s" % (os.path.basename(folder), reason))
+        terminal.warn("%s: %s" % (os.path.basename(folder), reason))
     if not (seen.jobs or seen.unreadable):
         _tell("there are no jobs under %s" % store.jobs)
     return 0
 
 
-def _table(found: "List[Status]") -> List[str]:
+def _table(found: "List[Status]", stream: Optional[IO[str]] = None) -> List[str]:
     rows = []
     for status in found:
         launch = status.launch
         when = time.strftime("%m-%d %H:%M", time.localtime(launch.created))
         # A job's name begins with its bundle's.
         rows.append([status.job_id or "-", status.state, when, str(launch.nodes), launch.version, launch.job])
-    return common.table(("NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"), rows, ("NODES",))
+    return common.table(("NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"), rows, ("NODES",), stream)
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -416,12 +424,16 @@ def _status(args: argparse.Namespace) -> int:
     store = _store(args)
     folder = jobs.find(store, args.job)
     if args.wait:
-        return _wait(store, folder, args.json, tail=False)
+        return _wait(args, store, folder, tail=False)
     status = jobs.status(folder)
     if args.json:
         _print_json(status.record())
     else:
         sys.stdout.write(status.line() + "\n")
+    if status.active:
+        common.suggest(args, "logs", "-f", os.path.basename(folder))
+    elif status.exit_code == 0:
+        _suggest_result(args, folder)
     return 0
 
 
@@ -463,7 +475,7 @@ def _the_active_one(store: Store, silent: bool) -> str:
     )
     if silent or not common.can_ask():
         raise refusal
-    for line in _table(active):
+    for line in _table(active, sys.stderr):
         sys.stderr.write(line + "\n")
     answer = common.ask("which job? (number or name; empty: none)")
     chosen = next((each.folder for each in active if answer and answer in (each.job_id, each.launch.job)), None)
@@ -582,8 +594,7 @@ def _store(args: argparse.Namespace) -> Store:
 
 
 def _tell(line: str) -> None:
-    sys.stderr.write("deployer: %s\n" % line)
-    sys.stderr.flush()
+    terminal.tell("deployer: %s" % line)
 
 
 def _watched() -> bool:

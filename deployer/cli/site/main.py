@@ -158,7 +158,8 @@ def _log_folder(words: List[str]) -> Optional[str]:
 
     Commands that job.sh calls on every node write no log file: their output is the job's, and many share one folder.
     """
-    if not words or words[0].startswith("-") or words[0] in FOR_JOBS:
+    command = next((word for word in words if word not in ("-q", "--quiet")), "-")
+    if command.startswith("-") or command in FOR_JOBS:
         return None
     from deployer.site.storage import store
     from deployer.system import files

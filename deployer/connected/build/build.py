@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import sys
 import tempfile
 import time
 from collections import deque
@@ -27,7 +26,7 @@ from deployer.connected.build.wheelhouse.target import Target
 from deployer.connected.ground import engine, progress, xdg
 from deployer.contract import json_records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
-from deployer.system import files
+from deployer.system import files, terminal
 
 #: Lines at the end of a failed step's log that are searched for the reason, and characters of a line that are printed.
 _TAIL = 400
@@ -423,7 +422,7 @@ def _variants(own: _ImageBuild, definition: Definition, proxies: Mapping[str, st
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:
     """Read all messages, and show a bar of steps if stderr is a terminal."""
-    with tqdm(desc="build", unit="step", leave=False, disable=not sys.stderr.isatty()) as shown:
+    with tqdm(desc="build", unit="step", leave=False, disable=not terminal.shows_progress()) as shown:
         for message in messages:
             transcript.read(message)
             if shown.n != transcript.number:

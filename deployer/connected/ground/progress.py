@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 from tqdm import tqdm
+
+from deployer.system import terminal
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def far_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
         A function to call with the bytes done and the total bytes, or None if stderr is not a terminal. A new total
         restarts the bar.
     """
-    if not sys.stderr.isatty():
+    if not terminal.shows_progress():
         yield None
         return
     with _tqdm(what, None) as shown:
@@ -48,5 +49,5 @@ def bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def _tqdm(what: str, total: int | None) -> tqdm[NoReturn]:
-    silent = not sys.stderr.isatty()
+    silent = not terminal.shows_progress()
     return tqdm(desc=what, total=total, unit="B", unit_scale=True, leave=False, disable=silent)

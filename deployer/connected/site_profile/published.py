@@ -7,7 +7,6 @@ pinned in a file of the user's. Another signer, or none, is refused from then on
 
 import hashlib
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from deployer.contract import drift, facts, json_records, sshsig
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.json_records import Record
 from deployer.contract.sshsig import Key
-from deployer.system import files, signature
+from deployer.system import files, signature, terminal
 
 #: The names in the admin's folder, and here.
 PROFILE, FACTS, SIGNATURE = "profile.json", "profile.facts.json", "profile.json.sig"
@@ -157,7 +156,7 @@ def _check_newer(new: Profile, folder: Path, what: str) -> None:
     try:
         before = load(str(folder / f"{folder.name}.yaml")).source.date
     except DeployerError as error:
-        sys.stderr.write(f"deployer: the profile kept in {folder} is replaced, since it is damaged: {error.message}\n")
+        terminal.complain([f"deployer: the profile kept in {folder} is replaced, since it is damaged: {error.message}"])
         return
     date = new.source.date
     if before and (date is None or date < before):
@@ -217,7 +216,7 @@ def newest(own: Profile) -> Profile:
     try:
         published = load(str(path))
     except DeployerError as error:
-        sys.stderr.write(f"deployer: the profile kept in {path.parent} is not used: {error.message}\n")
+        terminal.complain([f"deployer: the profile kept in {path.parent} is not used: {error.message}"])
         return own
     if own.login.host not in _hosts(own.name):
         return own
@@ -249,14 +248,14 @@ def pin_path(name: str) -> Path:
 
 def _tell(own: Profile, published: Profile) -> None:
     shown = drift.between(comparable(own), comparable(published))
-    sys.stderr.write(
+    terminal.tell(
         f"deployer: the profile that {published.name} publishes is used: it is of {published.source.date}, "
-        f"the one here of {own.source.date or 'no date'}; {len(shown)} differences\n"
+        f"the one here of {own.source.date or 'no date'}; {len(shown)} differences"
     )
     for each in shown[:10]:
-        sys.stderr.write(f"  {each}\n")
+        terminal.tell(f"  {each}")
     if len(shown) > 10:
-        sys.stderr.write(f"  and {len(shown) - 10} more: deployer profile diff\n")
+        terminal.tell(f"  and {len(shown) - 10} more: deployer profile diff")
 
 
 def _name(record: Any, what: str) -> str:

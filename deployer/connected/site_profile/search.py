@@ -10,7 +10,6 @@ Whoever gives a path has chosen it, and no such question is asked.
 import os
 import re
 import stat
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from deployer.connected.ground import xdg
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
-from deployer.system import files
+from deployer.system import files, terminal
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 #: The folder of curated profiles: in the package if it was installed from a wheel, otherwise beside the package.
@@ -107,7 +106,7 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
     if not folder.chosen:
         _check_owner(path)
     if len(there) > 1 and not skip:
-        sys.stderr.write(f"deployer: profile {name}: {path} is used, not {there[1][1]}\n")
+        terminal.tell(f"deployer: profile {name}: {path} is used, not {there[1][1]}")
     return path
 
 

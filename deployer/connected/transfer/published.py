@@ -4,7 +4,6 @@ Only root may have written it: a folder or file of anybody else is refused, as `
 The signature decides whose it is (``connected/site_profile/published.py``).
 """
 
-import sys
 from pathlib import Path
 
 from deployer.connected.site_profile import profile as profiles
@@ -13,6 +12,7 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.connected.site_profile.published import Publication
 from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
 from deployer.contract.errors import Refused, UsageError
+from deployer.system import terminal
 
 #: The beginning of a site's name that is a host for ssh, whose published profile is meant.
 PREFIX = "ssh:"
@@ -38,7 +38,7 @@ def fetch(remote: Remote) -> Profile | None:
         for name, limit in limits.items()
     }
     kept = published.keep(Publication(remote.host, profile, data[published.FACTS], data[published.SIGNATURE]))
-    sys.stderr.write(f"deployer: {kept}\n")
+    terminal.tell(f"deployer: {kept}")
     return kept.profile
 
 

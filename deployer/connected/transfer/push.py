@@ -6,7 +6,6 @@ bundle from parts and kept bundles, and gives it its final name after every byte
 """
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from deployer.contract.delta import HeldSegments
 from deployer.contract.errors import Refused, SpaceError, TransferError, UsageError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
-from deployer.system import files
+from deployer.system import files, terminal
 from deployer.system.verify import Verification, VerifiedBundle, begin, opened, verify_rest
 
 #: The site unpacks and verifies at disk speed, and a shared file system may be slow.
@@ -173,9 +172,9 @@ def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> V
     for each in refused:
         if each is not chosen:
             against = each.checked.against[0]
-            sys.stderr.write(
-                f"deployer: warning: check refuses partition {each.partition} of {profile.name}: "
-                f"{against.code}: {against.subject}: {against.message}\n"
+            terminal.warn(
+                f"check refuses partition {each.partition} of {profile.name}: "
+                f"{against.code}: {against.subject}: {against.message}"
             )
     return chosen
 
@@ -188,7 +187,7 @@ def _has_published(remote: Remote) -> bool:
     try:
         return published.fetch(remote) is not None
     except UsageError as error:
-        sys.stderr.write(f"deployer: the profile that {remote.host} publishes is not used: {error.message}\n")
+        terminal.complain([f"deployer: the profile that {remote.host} publishes is not used: {error.message}"])
         return False
 
 
@@ -274,7 +273,7 @@ class _Sending:
 
     def watched(self, shown: ExitStack) -> Callable[[int, int], None] | None:
         """Return what shows the progress of the install, in a bar that is made when it begins; None: nobody looks."""
-        if not sys.stderr.isatty():
+        if not terminal.shows_progress():
             return None
         bars: list[Callable[[int, int], None] | None] = []
 

@@ -22,9 +22,9 @@ from deployer.connected.ground import locked_folder
 from deployer.connected.site_profile.profile import Profile, known
 from deployer.contract import dialogue, json_records, oci, placeholders
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
-from deployer.contract.shell import for_any_login_shell
+from deployer.contract.shell import for_any_login_shell, quoted
 from deployer.contract.text import printable
-from deployer.system import files, process
+from deployer.system import files, process, terminal
 from deployer.system.process import Completed
 
 log = logging.getLogger("deployer.remote")
@@ -319,8 +319,11 @@ class Remote:
             self._raise_far(done)
         return self._answer(done, words)
 
-    def attach(self, words: Sequence[str]) -> Attended:
+    def attach(self, words: Sequence[str], caller: Sequence[str] = ()) -> Attended:
         """Run a command of the site's deployer on this terminal and return how it ended.
+
+        Args:
+            caller: the options with which the user's commands name this site; hints of the command have them.
 
         Raises:
             TransferError: the connection broke. A job that the command submitted continues.
@@ -330,7 +333,8 @@ class Remote:
         names = [dialogue.ANNOUNCE]
         names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
         names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
-        script = shlex.join(["env", *(f"{name}=1" for name in names), *self._site_argv(words)])
+        given = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
+        script = shlex.join(["env", *(f"{name}={value}" for name, value in given.items()), *self._site_argv(words)])
         heard: list[str] = []
 
         def hear(said: bytes) -> bool:

@@ -72,7 +72,7 @@ def test_a_rule_of_hadolint_has_the_page_of_all(capsys: pytest.CaptureFixture[st
 def test_an_error_names_the_command_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["explain", "no-such"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == "more: python3 deployer.pyz explain 2"
-    monkeypatch.setenv("DEPLOYER_TERMINAL", "1")  # the laptop started it
+    monkeypatch.setenv("DEPLOYER_CALLER", "--site lab")  # the laptop started it
     assert main(["explain", "no-such"]) == 2
     assert capsys.readouterr().err.count("more: deployer explain 2\n") == 1
 

@@ -80,9 +80,9 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "would write mine/bundle.yaml" in capsys.readouterr().out
     assert not Path("mine").exists()
     assert main(["init", "mine"]) == 0
-    said = capsys.readouterr().out
-    assert "wrote mine/Dockerfile" in said
-    assert "deployer build mine" in said
+    said = capsys.readouterr()
+    assert "wrote mine/Dockerfile" in said.out
+    assert said.err == "next: deployer lint mine\n"
     Path("mine/bundle.yaml").write_text("my own")
     assert main(["init", "mine", "--framework", "tensorflow"]) == 2
     assert "deployer: error: mine already exists" in capsys.readouterr().err

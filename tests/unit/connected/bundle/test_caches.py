@@ -110,12 +110,19 @@ def test_caches_of_others_are_theirs_to_prune() -> None:
     assert "wheels" in caught.value.hint
 
 
-def test_the_commands(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(top: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     put(top / "wheels" / "aa", 2000, 99)
     assert main(["cache", "list"]) == 0
-    assert "wheels         1 entries    2.0 kB of 10.7 GB" in capsys.readouterr().out
+    found = capsys.readouterr().out.splitlines()
+    assert found[0].split() == ["CACHE", "ENTRIES", "SIZE", "LAST", "USED", "CONTENTS"]
+    (line,) = [line for line in found if line.startswith("wheels ")]
+    assert line.split()[1:4] == ["1", "2.0", "kB"]
+    assert line.endswith("; limit: 10.7 GB")
     assert main(["cache", "prune", "--dry-run"]) == 0
-    assert "wheels    would remove 1, 2.0 kB" in capsys.readouterr().out
+    found = capsys.readouterr().out.splitlines()
+    assert found[0].split() == ["CACHE", "WOULD", "REMOVE", "SIZE"]
+    assert ["wheels", "1", "2.0", "kB"] in [line.split() for line in found]
     assert main(["cache", "prune", "--json"]) == 0
     assert '{"cache": "wheels", "entries": 1, "bytes": 2000}' in capsys.readouterr().out
     assert main(["cache", "prune", "--days", "-1"]) == 2

@@ -142,7 +142,7 @@ class _FakeRemote:
             raise self._answer
         return self._answer
 
-    def attach(self, words: Sequence[str]) -> Any:
+    def attach(self, words: Sequence[str], caller: Sequence[str]) -> Any:
         self.asked.append(words[0])
         return SimpleNamespace(status=self._statuses.pop(0))
 

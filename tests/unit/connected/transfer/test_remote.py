@@ -157,7 +157,7 @@ def test_the_words_go_there_as_they_are(
     far: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sent: list[str]
 ) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr(Remote, "attach", lambda self, given: seen.append(list(given)) or Attended(0, "", ""))
+    monkeypatch.setattr(Remote, "attach", lambda self, given, _: seen.append(list(given)) or Attended(0, "", ""))
     monkeypatch.setattr(Remote, "prepare", lambda self: None)
     assert main.main([words[0], "--site", "lab", *words[1:]]) == 0
     assert seen == [sent]

@@ -154,7 +154,7 @@ def test_the_command_line(tmp_path, store, signers, capsys):
     assert "digest sha256:" in out
     assert "by phone or on paper" in err
     code, out, err = run(capsys, "verify", good, "--signers", signers)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "next: python3 deployer.pyz install %s\n" % good)
     assert "signed by stager@lab (%s)" % KEY.key.fingerprint in out
     code, out, err = run(capsys, "verify", good, "--signers", signers, "--json")
     assert json.loads(out)["signers"] == ["stager@lab (%s)" % KEY.key.fingerprint]

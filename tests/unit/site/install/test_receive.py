@@ -9,7 +9,7 @@ import time
 import pytest
 
 from deployer.cli.site import main
-from deployer.cli.site.installs import Meter
+from deployer.cli.site.meter import Meter
 from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending
 from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
@@ -445,7 +445,7 @@ def test_gc_takes_pushes_that_nobody_took_up_again(store):
 
 def test_progress_for_a_laptop_comes_in_lines(monkeypatch, capsys):
     monkeypatch.setenv("DEPLOYER_PROGRESS", "1")
-    meter = Meter()
+    meter = Meter("install")
     meter(10, 100)
     meter(10, 100)  # too soon
     meter.last = 0.0
@@ -467,7 +467,7 @@ def test_a_laptop_that_is_gone_does_not_end_an_install(monkeypatch):
 
     monkeypatch.setenv("DEPLOYER_PROGRESS", "1")
     monkeypatch.setattr(sys, "stderr", Gone())
-    meter = Meter()
+    meter = Meter("install")
     meter(10, 100)
     meter.end()
     assert not meter.told

@@ -142,7 +142,11 @@ def test_list_has_a_header_and_marks_the_current_images(images, capsys):
     assert [each["current"] for each in json.loads(capsys.readouterr().out)["images"]] == [True, True, False]
 
 
-def test_a_table_that_is_too_wide_has_its_last_column_below():
+def test_a_table_that_is_too_wide_has_its_last_column_wrapped_or_below(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert common.table(("A", "B"), [["1", "x" * 99]]) == ["A  B", "1  " + "x" * 99]  # no terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    assert common.table(("A", "B"), [["1", "word " * 16]]) == ["A  B", "1  " + "word " * 14 + "word", "   word"]
     wide = common.table(("A", "B"), [["1", "x" * 79], ["22", "y"]], ("A",))
     assert wide == [" A", "    B", " 1", "    " + "x" * 79, "22", "    y"]
     assert common.table(("A", "B"), [["1", "x"], ["22", "y"]], ("A",)) == [" A  B", " 1  x", "22  y"]

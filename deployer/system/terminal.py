@@ -1,0 +1,194 @@
+"""How this program speaks to people: colour, ``--quiet``, hints, and the width of a terminal.
+
+Results go to standard output; all else goes to standard error, through the functions of this module. Colour is added to
+words of our own and never carries information: without it the text is the same.
+"""
+
+import os
+import re
+import sys
+from contextlib import contextmanager
+from typing import IO, Dict, Iterator, List, Optional
+
+from deployer.contract.dialogue import COLOUR
+
+#: Parameters of ANSI's SGR sequence: bold red, ...
+RED, GREEN, YELLOW, CYAN, BOLD, DIM = "1;31", "32", "33", "36", "1", "2"
+
+#: The words of ours that have a colour.
+_WORDS = {
+    "error": RED,
+    "REFUSE": RED,
+    "broken": RED,
+    "warning": YELLOW,
+    "WARN": YELLOW,
+    "unknown": YELLOW,
+    "UNKNOWN": YELLOW,
+    "note": CYAN,
+    "hint": CYAN,
+    "remedy": CYAN,
+    "next": CYAN,
+    "more": DIM,
+    "RUN": GREEN,
+    "ok": GREEN,
+    "done": GREEN,
+    "unchanged": DIM,
+    "skipped": DIM,
+}
+#: States of jobs and of partitions in a capture; more words have a colour where a state is printed.
+_STATES = {
+    "COMPLETED": GREEN,
+    "RUNNING": CYAN,
+    "FAILED": RED,
+    "TIMEOUT": RED,
+    "NODE_FAIL": RED,
+    "OUT_OF_MEMORY": RED,
+    "CANCELLED": YELLOW,
+}
+_ANY = "(%s)" % "|".join(_WORDS)
+#: A line of ours begins with such a word, or ends with a verdict.
+_BEGIN = re.compile(r"(?:deployer: | +)?%s(?=[: ])" % _ANY)
+_END = re.compile(r": %s\Z" % _ANY)
+#: The width of prose that nobody reads on a terminal.
+_COLUMNS = 80
+
+
+class _Manners(object):
+    """What the user asked for in this process.
+
+    Attributes:
+        quiet: print only errors, warnings and results.
+        plain: a program reads the output: no colour and no hints.
+    """
+
+    quiet = False
+    plain = False
+
+
+_manners = _Manners()
+
+
+@contextmanager
+def manners(quiet: bool, plain: bool) -> Iterator[None]:
+    """Obey ``--quiet`` and ``--json`` while the block runs."""
+    before = _manners.quiet, _manners.plain
+    _manners.quiet, _manners.plain = quiet, plain
+    try:
+        yield
+    finally:
+        _manners.quiet, _manners.plain = before
+
+
+def is_quiet() -> bool:
+    """Return whether only errors, warnings and results are printed."""
+    return _manners.quiet
+
+
+def shows_progress() -> bool:
+    """Return whether progress is shown: a person looks at standard error, and did not ask for quiet."""
+    return not _manners.quiet and sys.stderr.isatty()
+
+
+def coloured(stream: IO[str], environment: Optional[Dict[str, str]] = None) -> bool:
+    """Return whether a stream shows colour.
+
+    ``NO_COLOR`` forbids it, ``FORCE_COLOR`` and ``CLICOLOR_FORCE`` demand it, in this order; each counts if it is not
+    empty, ``0`` demands nothing. Otherwise the stream must be a terminal that is not dumb.
+    """
+    known = os.environ if environment is None else environment
+    if _manners.plain or known.get("NO_COLOR"):
+        return False
+    if any(known.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
+        return True
+    if COLOUR in known:  # the laptop shows our streams
+        return (stream is sys.stdout and "1" in known[COLOUR]) or (stream is sys.stderr and "2" in known[COLOUR])
+    return known.get("TERM") != "dumb" and known.get("CLICOLOR") != "0" and stream.isatty()
+
+
+def for_the_site() -> Dict[str, str]:
+    """Return the environment that lets a command of the site print as this process would."""
+    found = {}
+    shown = "".join(number for number, stream in (("1", sys.stdout), ("2", sys.stderr)) if coloured(stream))
+    if shown:
+        found[COLOUR] = shown
+    if room():
+        found["COLUMNS"] = str(room())
+    return found
+
+
+def painted(text: str, style: str, stream: Optional[IO[str]] = None) -> str:
+    """Return a text in a style if the stream (default: standard output) shows colour."""
+    return "\x1b[%sm%s\x1b[0m" % (style, text) if text and style and coloured(stream or sys.stdout) else text
+
+
+def word(text: str, stream: Optional[IO[str]] = None) -> str:
+    """Return a word of ours, such as a state, in its colour; it may have spaces around it."""
+    return painted(text, _WORDS.get(text.strip()) or _STATES.get(text.strip(), ""), stream)
+
+
+def heading(text: str, stream: Optional[IO[str]] = None) -> str:
+    """Return the heading of a table or a paragraph."""
+    return painted(text, BOLD, stream)
+
+
+def marked(text: str, stream: Optional[IO[str]] = None) -> str:
+    """Return a line with the word of ours in colour with which it begins, or the verdict with which it ends."""
+    found = _BEGIN.match(text) or _END.search(text)
+    if not found:
+        return text
+    start, end = found.span(1)
+    return text[:start] + word(text[start:end], stream) + text[end:]
+
+
+def show(text: str = "") -> None:
+    """Print a line of the result."""
+    sys.stdout.write(marked(text) + "\n")
+
+
+def tell(text: str) -> None:
+    """Print a line about what is done now; not if the user wants quiet."""
+    if not _manners.quiet:
+        _write(text)
+
+
+def warn(text: str) -> None:
+    """Print a warning: something went well that a person should know more about."""
+    _write("deployer: warning: %s" % text)
+
+
+def complain(lines: List[str]) -> None:
+    """Print the lines of an error. Its hints are left out if the user wants quiet."""
+    for line in lines:
+        if not (_manners.quiet and line.startswith(("hint: ", "more: "))):
+            _write(line)
+
+
+def hint(kind: str, text: str) -> None:
+    """Print a line such as ``next: COMMAND``, for a person who wants to know more than the result."""
+    if not (_manners.quiet or _manners.plain):
+        sys.stdout.flush()  # both may be the same terminal, or the same file
+        _write("%s: %s" % (kind, text))
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(marked(text, sys.stderr) + "\n")
+    sys.stderr.flush()
+
+
+# --- the width ---
+
+
+def columns() -> int:
+    """Return the number of columns of the terminal, or 80 if there is no terminal."""
+    return room() or _COLUMNS
+
+
+def room() -> int:
+    """Return the columns that a table may have; 0 if nobody looks at a terminal: then it may have any width."""
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdigit() and int(wanted):
+        return int(wanted)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except (OSError, ValueError):  # no terminal; not a file at all, or a closed one
+        return 0
