@@ -415,7 +415,7 @@ def judge(
     """
     judgement = _Judgement(observed, ending, own, job)
     found = [*judgement.reached(), *_consumed(ending, used, bounds)]
-    if ending.failed and not any(item.stopped for item in found):
+    if ending.how == STOPPED or (ending.failed and not any(item.stopped for item in found)):
         found.append(judgement.ended())
     order = {ERROR: 0, WARNING: 1, NOTE: 2}
     found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
@@ -699,7 +699,10 @@ class _Judgement(object):
         return posixpath.basename(frame.file) if frame else "the job"
 
     def ended(self) -> Reached:
-        """Return the finding about a job that failed for no reason that was seen."""
+        """Return the finding about a job that was stopped, or failed for no reason that was seen."""
+        if self.ending.how == STOPPED:
+            how = "it was stopped: %s" % (self.ending.last or "no reason is known")
+            return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
         code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
         how = "it failed%s%s" % (code, "; last line: " + self.ending.last if self.ending.last else "")
         return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)

@@ -32,11 +32,10 @@ def prepare(folder: str) -> None:
 
 
 def written(folder: str) -> Iterator[Tuple[str, bytes]]:
-    """Yield name and first bytes of each file of observations below the job's folder."""
-    seen = os.path.join(folder, SEEN)
-    for name in files.names(seen):
+    """Yield name and first bytes of each file of observations in a folder."""
+    for name in files.names(folder):
         if name.endswith(observation.SUFFIX):
-            data = first_bytes(os.path.join(seen, name), observation.MAX_FILE + 1)
+            data = first_bytes(os.path.join(folder, name), observation.MAX_FILE + 1)
             yield name, _UNREADABLE if data is None else data
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import signal
 
 CLONE_NEWNS = 0x00020000
@@ -16,12 +17,15 @@ MACHINE = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNE
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 23, 24, 38
 _PR_CAP_AMBIENT, _RAISE, _CLEAR_ALL = 47, 2, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _MOST_CAPABILITIES = 64
 _CAP_SETFCAP = 31
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION_KEYRING = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -57,11 +61,44 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     _check(_libc.mount(*words), f"mount {kind or source} on {target}")
 
 
-def make_read_only(path: str) -> None:
-    """Mount a file or folder read-only on itself. A container below keeps that: it cannot undo mounts of its parent."""
-    mount(path, path, flags=MS_BIND)
-    kept = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # they may not be given up here
-    mount("none", path, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | kept)
+def bind(source: str, target: str, flags: int) -> None:
+    """Mount a file or folder, with all that is mounted below it, on another path; add MS_RDONLY, MS_NOSUID, MS_NODEV.
+
+    A container keeps these flags: it cannot undo mounts of its parent.
+    """
+    mount(source, target, flags=MS_BIND | MS_REC)
+    below = os.path.realpath(target)
+    for point in _mount_points():
+        if point == below or point.startswith(below + "/"):
+            restrict(point, flags)
+
+
+def restrict(point: str, flags: int) -> None:
+    """Add flags to a mount. Those that it has may not be given up here."""
+    kept = os.statvfs(point).f_flag & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    mount("none", point, flags=MS_REMOUNT | MS_BIND | flags | kept)
+
+
+def _mount_points() -> list[str]:
+    """Return the paths of all mounts that this process sees."""
+    with open("/proc/self/mountinfo", "rb") as stream:
+        found = {line.split(b" ")[4] for line in stream}
+    return [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), path)) for path in found]
+
+
+def change_root(folder: str) -> None:
+    """Make a mount the root of all paths. What was mounted before can no longer be reached."""
+    os.chdir(folder)
+    _check(_libc.pivot_root(b".", b"."), "pivot_root")  # the old root is then mounted on the new one
+    _check(_libc.umount2(b".", _MNT_DETACH), "umount /")
+    os.chdir("/")
+
+
+def leave_keyring() -> None:
+    """Begin a new session keyring: the user's has keys, for instance those of Kerberos. Raises OSError."""
+    number = _KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(number, _JOIN_SESSION_KEYRING, None)  # a kernel without keyrings has no keys
 
 
 def die_with_parent() -> None:

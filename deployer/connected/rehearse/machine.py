@@ -1,22 +1,17 @@
-"""What each simulated machine has of its own: name, /proc, /tmp, shared memory, and the files that tell it the network.
+"""The machines of a simulated site: names, addresses, interfaces, and the files that tell them the network."""
 
-The rest is this machine's: its programs, and the folders of the simulated site.
-"""
-
-import contextlib
+import grp
 import os
+import pwd
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.rehearse import kernel
+from deployer.connected.rehearse import file_system, kernel
+from deployer.connected.rehearse.file_system import MachineFiles
 from deployer.contract.errors import DeployerError
-from deployer.system import files, process
+from deployer.system import process
 
-#: Folders that are local to a node, and in its memory.
-OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-#: The most that each of them holds; a job that fills it gets "no space", as on a full disk.
-_SIZE = "25%"
 #: The first address is that of the machine on which job.sh runs.
 NETWORK, PREFIX = "10.77.0.", 24
 LOGIN, _FIRST = "login", 11
@@ -30,18 +25,14 @@ class SimulatedMachine(NamedTuple):
     Attributes:
         name: its host name.
         address: its address.
-        hosts: the file that becomes /etc/hosts.
-        resolver: the file that becomes /etc/resolv.conf.
-        shared: paths that stay visible although they may be below /tmp.
-        fixed: files and folders that run outside of the containers: no program of a node can change them.
+        files: its file system.
+        place: an empty folder of this machine, on which that is made.
     """
 
     name: str
     address: str
-    hosts: str
-    resolver: str
-    shared: Sequence[str]
-    fixed: Sequence[str]
+    files: MachineFiles
+    place: str
 
 
 def names(nodes: int) -> list[str]:
@@ -54,44 +45,45 @@ def addresses(nodes: int) -> dict[str, str]:
     return {LOGIN: f"{NETWORK}1", **{name: f"{NETWORK}{_FIRST + place}" for place, name in enumerate(names(nodes))}}
 
 
-def hosts_file(found: dict[str, str]) -> str:
-    """Return the text of /etc/hosts."""
-    return "127.0.0.1 localhost\n::1 localhost ip6-localhost\n" + "".join(
-        f"{address} {name}\n" for name, address in found.items()
-    )
+def settings(found: Mapping[str, str], home: str) -> dict[str, str]:
+    """Return the files of /etc: machines by name, and one user, with this folder for a home. No other user is named."""
+    user, group = os.getuid(), os.getgid()
+    people = {0: "root:x:0:0::/root:/bin/bash", user: f"{user_name()}:x:{user}:{group}::{home}:/bin/bash"}
+    groups = {0: "root:x:0:", group: f"{_group_name(group)}:x:{group}:"}
+    hosts = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
+    return {
+        "/etc/hosts": _lines([*hosts, *(f"{address} {name}" for name, address in found.items())]),
+        "/etc/resolv.conf": "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n",
+        "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+        "/etc/passwd": _lines([*people.values(), "nobody:x:65534:65534::/:/bin/false"]),
+        "/etc/group": _lines([*groups.values(), "nogroup:x:65534:"]),
+    }
+
+
+def _lines(found: Sequence[str]) -> str:
+    return "".join(line + "\n" for line in found)
+
+
+def user_name() -> str:
+    """Return the name of this user; the number if there is no name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _group_name(group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError:
+        return str(group)
 
 
 def become(machine: SimulatedMachine) -> None:
     """Make this process, which has new namespaces, the first one of a machine. Raises OSError."""
     socket.sethostname(machine.name)
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)  # our mounts must not reach other processes
-    kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV)
-    with contextlib.suppress(OSError):  # then /sys shows the interfaces of this machine, which little reads
-        kernel.mount("sysfs", "/sys", "sysfs", kernel.MS_NOSUID | kernel.MS_NODEV)
-    for source, target in ((machine.hosts, "/etc/hosts"), (machine.resolver, "/etc/resolv.conf")):
-        if files.exists(target):
-            kernel.mount(source, os.path.realpath(target), flags=kernel.MS_BIND)
-    for folder in OWN_FOLDERS:
-        if files.is_folder(folder) and not files.is_link(folder):
-            _own(folder, machine.shared)
-    for path in machine.fixed:
-        kernel.make_read_only(path)
-
-
-def _own(folder: str, shared: Sequence[str]) -> None:
-    """Mount an empty folder in memory; what is shared below it is visible again on the same path."""
-    kept = [path for path in shared if path.startswith(folder + "/")]
-    opened = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in kept]
-    mode = "755" if not os.stat(folder).st_mode & 0o002 else "1777"
-    kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"mode={mode},size={_SIZE}")
-    for path, descriptor in zip(kept, opened, strict=True):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        if files.is_folder(f"/proc/self/fd/{descriptor}"):
-            os.makedirs(path, exist_ok=True)
-        else:
-            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        kernel.mount(f"/proc/self/fd/{descriptor}", path, flags=kernel.MS_BIND)
-        os.close(descriptor)
+    file_system.enter(machine.files, machine.place)
 
 
 def ip(lines: Sequence[str]) -> None:

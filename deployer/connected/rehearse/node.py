@@ -7,6 +7,7 @@ container sees, and hands over its standard input, output and error.
 import contextlib
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -15,9 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from deployer.connected.rehearse import far_shell, kernel, machine
+from deployer.connected.rehearse import far_shell, kernel, limits, machine
 from deployer.connected.rehearse.machine import SimulatedMachine
-from deployer.system import files, syscalls
+from deployer.system import syscalls
 
 #: Seconds between two looks at the memory.
 _PERIOD = 0.25
@@ -26,7 +27,9 @@ _MAX_COMMAND = 8 * 1024 * 1024
 #: Seconds for the observer to begin, and to write what it saw.
 _PATIENCE = 5.0
 _SHELL = "/bin/bash"
-READY, KILLED = "ready", "memory"
+READY, OBSERVED, KILLED = "ready", "observed", "memory"
+#: In the words of the observer: the folder for what it sees.
+OUT = "{out}"
 
 
 class NodeOrder(NamedTuple):
@@ -40,7 +43,7 @@ class NodeOrder(NamedTuple):
         cpus: the CPUs of this machine that the node has; empty: all.
         memory_mb: MiB that the processes of the node may use; None: no limit.
         observer: the words of the observer; empty: there is none.
-        report: the file for what happened to the node.
+        seen: the folder for what the observer sees. No path of the machine leads to it.
     """
 
     machine: SimulatedMachine
@@ -50,28 +53,29 @@ class NodeOrder(NamedTuple):
     cpus: Sequence[int]
     memory_mb: int | None
     observer: Sequence[str]
-    report: str
+    seen: str
 
 
-def serve(order: NodeOrder, say: int) -> NoReturn:
-    """Be the node until SIGTERM. This process has the namespaces and the interface already.
+def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
+    """Be the node until there is something to read. This process has the namespaces and the interface already.
 
     Args:
-        say: a descriptor: READY is written to it, or why the node could not be made.
+        awaited: a descriptor: what comes there ends the node. A signal could come from the job.
+        say: a descriptor: READY is written to it, or why the node could not be made; and at the end, a report.
     """
     try:
+        machine.ip(machine.own_interfaces(order.machine))
+        listener = _listen(order)
+        out = os.open(order.seen, os.O_PATH | os.O_CLOEXEC) if order.observer else -1
         machine.become(order.machine)
         if order.cpus:
             os.sched_setaffinity(0, order.cpus)
-        machine.ip(machine.own_interfaces(order.machine))
-        listener = _listen(order)
-        observer = _observe(order.observer) if order.observer else None
+        observer = _observe(order.observer, out) if order.observer else None
     except Exception as error:  # noqa: BLE001  the parent prints it
         os.write(say, str(error).encode()[:4000])
         os._exit(1)
     os.write(say, READY.encode())
-    os.close(say)
-    _Node(order, listener, observer).serve()
+    os.write(say, json.dumps(_Node(order, listener, observer).serve(awaited)).encode())
     os._exit(0)
 
 
@@ -84,14 +88,19 @@ def _listen(order: NodeOrder) -> socket.socket:
     return listener
 
 
-def _observe(words: Sequence[str]) -> int | None:
-    """Start the observer and wait until it works; return its pid, or None if it does not."""
+def _observe(words: Sequence[str], out: int) -> int | None:
+    """Start the observer and wait until it works; return its pid, or None if it does not.
+
+    Args:
+        out: the open folder for what it sees. Programs without its capabilities cannot open its descriptors.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.dup2(writing, 1)
+        os.set_inheritable(out, True)
         with contextlib.suppress(OSError):
-            os.execv(words[0], list(words))
+            os.execv(words[0], [f"/proc/self/fd/{out}" if word == OUT else word for word in words])
         os._exit(127)
     os.close(writing)
     with selectors.DefaultSelector() as selector, open(reading, "rb", buffering=0) as stream:
@@ -108,27 +117,31 @@ class _Node:
         self._order = order
         self._listener = listener
         self._observer = observer
+        self._status: int | None = None
         self._killed = 0
-        self._ends = False
 
-    def serve(self) -> None:
-        """Start what is asked for, reap what has ended, and look at the memory, until SIGTERM."""
-        signal.signal(signal.SIGTERM, self._end)
+    def serve(self, awaited: int) -> dict[str, object]:
+        """Start what is asked for, reap what has ended, and look at the memory, until there is something to read.
+
+        Returns:
+            What happened to the node. It was observed if its observer ended when it was told to, and well: the job's
+            processes have the same user, and can kill it.
+        """
         selector = selectors.DefaultSelector()
-        selector.register(self._listener, selectors.EVENT_READ)
-        while not self._ends:
-            if selector.select(_PERIOD):
+        for each in (self._listener, awaited):
+            selector.register(each, selectors.EVENT_READ)
+        while True:
+            ready = [key.fileobj for key, _ in selector.select(_PERIOD)]
+            if awaited in ready:
+                break
+            if ready:
                 self._accept()
             self._reap()
             self._weigh()
         if self._observer is not None:
             self._end_others(self._observer)
-            self._stop(self._observer)
-        with contextlib.suppress(OSError), open(self._order.report, "w") as stream:
-            json.dump({"observed": self._observer is not None, KILLED: self._killed}, stream)
-
-    def _end(self, *_: object) -> None:
-        self._ends = True
+        observed = self._observer is not None and self._status is None and self._stop(self._observer)
+        return {OBSERVED: observed, KILLED: self._killed}
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -139,8 +152,9 @@ class _Node:
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._observer:
+                    self._status = ended[1]
 
     def _end_others(self, observer: int) -> None:
         """Kill what is left on the node: system calls of observed processes fail once the observer has ended."""
@@ -155,13 +169,16 @@ class _Node:
                 return
             time.sleep(0.01)
 
-    def _stop(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+    def _stop(self, observer: int) -> bool:
+        """Let the observer write what it saw; return whether it did."""
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(observer, number)
         until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until and files.exists(f"/proc/{pid}"):
+        while time.monotonic() < until and self._status is None:
             time.sleep(0.02)
             self._reap()
+        return self._status == 0
 
     def _weigh(self) -> None:
         """Kill the largest process if all of the node need more than it has, as the kernel would."""
@@ -241,7 +258,10 @@ def start(words: Sequence[str], order: NodeOrder) -> NoReturn:
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     kernel.drop_capabilities()
-    user = os.environ.get("USER") or str(os.getuid())
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = limits.MOST_TASKS if limit == resource.RLIM_INFINITY else min(limit, limits.MOST_TASKS)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))  # without effect on root
+    user = machine.user_name()
     known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}
     login = {"HOME": order.home, "USER": user, "LOGNAME": user, "SHELL": _SHELL, "PATH": order.path}
     syscalls.announce()  # to the observer of the node; without one, the program runs unobserved

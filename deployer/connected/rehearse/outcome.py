@@ -1,6 +1,7 @@
 """Judge a rehearsal: read what the simulated site left behind, as little trusted as what a job writes, and compare."""
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ _MAX_FILES = 64 * 1024 * 1024
 def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
     """Return the outcome of a rehearsal."""
     ending = _ending(found)
-    observed = observation.read(observations.written(str(found.folder)))
+    seen = (found.kernel, found.folder / SEEN)  # a flood of the job's own lines does not displace the observers'
+    observed = observation.read(itertools.chain.from_iterable(observations.written(str(folder)) for folder in seen))
     addresses = machine.addresses(found.layout.nodes)
     bounds = Bounds(found.memory_mb, found.layout.threads)
     used = _used(found)
@@ -64,6 +66,8 @@ def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
 def _ending(found: Rehearsed) -> JobEnding:
     """Return how the job ended."""
     code, seconds = found.report.exit_code, found.report.seconds
+    if found.report.stopped:
+        return JobEnding(rehearsal.STOPPED, None, found.report.stopped, seconds)
     if any(node.get("memory") for node in found.report.nodes.values()):
         how = rehearsal.MEMORY
     elif code in (_TIME_OVER, _KILLED) and seconds >= found.limit:  # a job may end with these codes by itself
@@ -92,7 +96,7 @@ def _used(found: Rehearsed) -> Used:
     """Return what the job used: the largest of what the nodes measured."""
     records = []
     for name in machine.names(found.layout.nodes):
-        data = observations.first_bytes(str(found.folder / SEEN / f"{name}.used.json"), _MAX_USED)
+        data = observations.first_bytes(str(found.kernel / f"{name}.used.json"), _MAX_USED)
         with contextlib.suppress(DeployerError):
             record = json_records.parse(data or b"", name)
             if isinstance(record, dict):
@@ -112,7 +116,7 @@ def opened_files(found: Rehearsed) -> list[str]:
     """
     listed: set[str] = set()
     for name in machine.names(found.layout.nodes):
-        data = observations.first_bytes(str(found.folder / SEEN / f"{name}.files"), _MAX_FILES)
+        data = observations.first_bytes(str(found.kernel / f"{name}.files"), _MAX_FILES)
         if data is None:
             raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
         listed.update(data.decode("utf-8", "surrogateescape").splitlines())

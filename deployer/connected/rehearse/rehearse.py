@@ -4,8 +4,8 @@ import contextlib
 import fcntl
 import os
 import shlex
-import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ import deployer
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse import far_launcher, far_shell, machine, simulated_plan
+from deployer.connected.rehearse.node import OUT
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
@@ -43,8 +44,11 @@ _PATIENCE, _AROUND = 30, 90.0
 _KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"
 _TOOL = "deployer.pyz"
-#: Files of a job's folder that run outside of the container.
-_JOB_PROGRAMS = ("job.sh", "agent", "job.json")
+#: Files of a job's folder that run outside of the container: nothing can change them while it runs. And those that
+#: job.sh writes: the nodes cannot change them.
+_JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "machines")
+#: The folder, beside the private root folder, of what observers saw.
+_OBSERVED = "observed"
 _MAX_RESULT = 64 * 1024 * 1024
 _ERRORS: tuple[type[DeployerError], ...] = (JobFailed, UsageError, Refused, IntegrityError, SpaceError, MissingTool)
 
@@ -66,6 +70,7 @@ class Rehearsed(NamedTuple):
 
     Attributes:
         folder: the job's folder.
+        kernel: the folder of what the observers of the nodes saw. The job could not write there.
         layout: its layout.
         job: the job.
         manifest: the bundle's manifest.
@@ -79,6 +84,7 @@ class Rehearsed(NamedTuple):
     """
 
     folder: Path
+    kernel: Path
     layout: RehearsedLayout
     job: Job
     manifest: Manifest
@@ -110,7 +116,8 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearse
     cores = len(os.sched_getaffinity(0))
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
-    root = _cache() / "root"
+    root = xdg.cache_folder("rehearse") / "root"
+    _check_binds(request.binds, root.parent)
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)
         site = _Site(root, world, tools)
@@ -128,6 +135,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearse
         report = _run(request, wanted, folder, world, root, memory_mb, tools)
     return Rehearsed(
         folder=folder,
+        kernel=_observed(root, folder),
         layout=wanted,
         job=job,
         manifest=manifest,
@@ -141,15 +149,24 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearse
     )
 
 
-def _cache() -> Path:
-    """Return the folder for rehearsals. Raises Refused where the programs of a job could change it."""
-    found = xdg.cache_folder("rehearse")
-    if _is_in_own_folder(str(found)):
-        raise Refused(
-            f"the cache {found} is in a folder that containers share with their node: a job could change it",
-            "set XDG_CACHE_HOME to a folder elsewhere, for instance ~/.cache",
-        )
-    return found
+def _check_binds(binds: Sequence[str], cache: Path) -> None:
+    """Refuse folders in which the job could change the programs of its rehearsal, and what was seen of it."""
+    for source in map(_source, binds):
+        if f"{os.path.realpath(cache)}/".startswith(os.path.realpath(source).rstrip("/") + "/"):
+            raise UsageError(
+                f"--bind {source}: the rehearsal's own folder {cache} is in it, and the job could change it",
+                "bind a folder below it, or set XDG_CACHE_HOME to a folder elsewhere",
+            )
+
+
+def _source(bind: str) -> str:
+    """Return the path of this machine in a word of --bind."""
+    return os.path.abspath(os.path.expanduser(bind.partition(":")[0]))
+
+
+def _observed(root: Path, folder: Path) -> Path:
+    """Return the folder for what the observers of a job see."""
+    return root.parent / _OBSERVED / folder.name
 
 
 class _Site:
@@ -164,15 +181,16 @@ class _Site:
             with files.published(str(tool), 0o777) as stream:
                 stream.write(data)
         self._tool = tool
-        for name in ("bin", "home", "sockets", "site"):
+        for name in ("bin", "home", "sockets", "site", "machine"):
             (world / name).mkdir()
         own = world / "bin"
         _program(own / "ssh", Path(far_shell.__file__))
         _program(own / "mpiexec.hydra", Path(far_launcher.__file__))
         (own / _CH_RUN).write_text(f'#!/bin/sh\nexec {shlex.quote(str(tools.ch_run))} "$@"\n')
         (own / _CH_RUN).chmod(0o755)
-        # A login shell may set PATH anew.
-        (world / "home" / ".bash_profile").write_text(f"PATH={shlex.quote(str(own))}:$PATH\n")
+        # The bytecode of the tool, which the commands here have made.
+        (world / "home" / ".cache").mkdir()
+        (world / "home" / ".cache" / "deployer").symlink_to(_bytecode().parent.absolute())
 
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
         """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
@@ -187,6 +205,7 @@ class _Site:
         found = sorted((jobs / name for name in files.names(str(jobs))), key=lambda path: path.lstat().st_mtime)
         for path in found[:-_KEPT_JOBS]:
             files.remove_tree(str(path))
+            files.remove_tree(str(_observed(self._root, path)))
         images.sort(key=lambda image: os.stat(image["folder"]).st_mtime, reverse=True)
         total = 0
         for image in images:
@@ -227,6 +246,9 @@ class _Site:
         ]
         folder = Path(self._ask(words, _QUICK)["folder"])
         observations.prepare(str(folder))
+        _observed(self._root, folder).mkdir(parents=True)
+        for name in _SCRIPTS_OWN:
+            (folder / name).touch(0o600)
         return folder
 
     def _empty(self, path: str) -> str:
@@ -287,23 +309,24 @@ def _run(
     tools: SiteTools,
 ) -> WorldReport:
     """Run the job at the simulated site."""
-    shell = shutil.which("bash") or "/bin/bash"
-    timeout = shutil.which("timeout") or "/usr/bin/timeout"
-    sources = [os.path.abspath(os.path.expanduser(bind.partition(":")[0])) for bind in request.binds]
-    programs = [str(tools.ch_run.parent), sys.prefix, *_packages()]
     order = WorldOrder(
         parent=os.getpid(),
         nodes=wanted.nodes,
         folder=str(world),
-        shared=[str(root), str(world), *programs, *sources],
-        fixed=[*_started(folder, root), *filter(_is_in_own_folder, programs)],
+        readable=[
+            *map(str, (root, tools.ch_run.parent, _bytecode(), *(folder / name for name in _JOB_PROGRAMS))),
+            *_python(),
+        ],
+        writable=[str(folder), str(world / "site"), *map(_source, request.binds)],
+        fixed=[str(folder / name) for name in _SCRIPTS_OWN],
+        seen=str(_observed(root, folder)),
         job=str(folder),
-        words=[timeout, f"--kill-after={_PATIENCE}", str(request.seconds), shell, "-l", "./job.sh"],
+        words=["/usr/bin/timeout", f"--kill-after={_PATIENCE}", str(request.seconds), "/bin/bash", "-l", "./job.sh"],
         memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
-        observer=_observer(folder / observations.SEEN, wanted.nodes),
+        observer=_observer(folder, wanted.nodes),
     )
     own = process.base_environment("LC_CTYPE")
-    own["PYTHONPATH"] = os.pathsep.join(_packages())
+    own["PYTHONPATH"] = str(_package().parent)
     argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
     limit = request.seconds + _PATIENCE + _AROUND
     done = process.run(argv, limit, own, stdin=order.text(), check=False)
@@ -320,30 +343,31 @@ def _run(
     return report
 
 
-def _started(folder: Path, root: Path) -> list[str]:
-    """Return what job.sh starts outside of the container, and the container sees: it could change what runs next."""
-    found = (root / _TOOL, *(folder / name for name in _JOB_PROGRAMS))
-    return [str(path) for path in found if path.exists()]
-
-
-def _is_in_own_folder(path: str) -> bool:
-    """Return whether a path is in a folder that containers share with their node."""
-    real = os.path.realpath(path)
-    return any(real.startswith(folder + os.sep) for folder in map(os.path.realpath, machine.OWN_FOLDERS))
-
-
-def _observer(out: Path, nodes: int) -> list[str]:
+def _observer(folder: Path, nodes: int) -> list[str]:
     """Return the words that start the observer of a node."""
-    words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.observer", "--out", str(out), "--node", NODE]
+    words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.observer", "--out", OUT, "--node", NODE]
     for address in machine.addresses(nodes).values():
         words += ["--peer", address]
-    words += ["--log", str(out.parent / "output.log")]
-    return [*words, "--measure", "/tmp", "--measure", str(out.parent)]  # noqa: S108  a node's own
+    words += ["--log", str(folder / "output.log")]
+    return [*words, "--measure", "/tmp", "--measure", str(folder)]  # noqa: S108  a node's own
 
 
-def _packages() -> list[str]:
-    """Return the folder that this package is imported from."""
-    return [str(Path(deployer.__file__).resolve().parent.parent)]
+def _package() -> Path:
+    """Return the folder of this package."""
+    return Path(deployer.__file__).resolve().parent
+
+
+def _python() -> list[str]:
+    """Return what this Python consists of, and this package. A prefix itself may be the home of the user."""
+    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
+    parts = [os.path.join(prefix, name) for prefix in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
+    paths = sysconfig.get_paths()
+    return [*parts, paths["stdlib"], paths["platstdlib"], sys.executable, str(_package())]
+
+
+def _bytecode() -> Path:
+    """Return the folder of the tool's bytecode."""
+    return xdg.cache_folder("pyz")
 
 
 def _result(folder: Path) -> Mapping[str, Any] | None:

@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from deployer.connected.rehearse import kernel, machine, node
+from deployer.connected.rehearse.file_system import MachineFiles
+from deployer.connected.rehearse.limits import LaptopLimit
 from deployer.connected.rehearse.machine import LOGIN, SimulatedMachine
 from deployer.connected.rehearse.node import NodeOrder
 from deployer.contract import json_records
@@ -27,6 +29,10 @@ from deployer.contract.errors import DeployerError, JobFailed
 
 #: Seconds for a node to be ready, and for its end.
 _READY, _END = 20.0, 8.0
+#: Seconds between two looks at what the job uses of this machine.
+_PERIOD = 0.25
+#: Where job.sh looks for programs.
+_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 class WorldOrder(NamedTuple):
@@ -35,20 +41,24 @@ class WorldOrder(NamedTuple):
     Attributes:
         parent: the process that asks for it.
         nodes: the number of nodes.
-        folder: a private folder, with ``bin/ssh``, ``home``, ``hosts`` and ``resolv.conf``; no container sees it.
-        shared: paths that all machines see, even below /tmp.
-        fixed: paths among and below them that no machine can change.
+        folder: a private folder, with ``bin/ssh``, ``home`` and the empty folders ``sockets`` and ``machine``.
+        readable: what all machines have of this one besides its system, and cannot change.
+        writable: what they can change.
+        fixed: files of the job that only its script can change, not the nodes.
+        seen: the folder for what observers see.
         job: the job's folder.
         words: the command that starts job.sh.
         memory_mb: MiB of a node; None: no limit.
-        observer: the words of a node's observer; NODE is replaced by its name.
+        observer: the words of a node's observer; NODE is replaced by its name, OUT by the folder for what it sees.
     """
 
     parent: int
     nodes: int
     folder: str
-    shared: Sequence[str]
+    readable: Sequence[str]
+    writable: Sequence[str]
     fixed: Sequence[str]
+    seen: str
     job: str
     words: Sequence[str]
     memory_mb: int | None
@@ -71,12 +81,14 @@ class WorldReport(NamedTuple):
         seconds: from the start of job.sh to its end.
         error: why there was no simulated site.
         nodes: what each node reported, by its name.
+        stopped: which limit of this machine ended the job; empty: none.
     """
 
     exit_code: int | None
     seconds: float = 0.0
     error: str = ""
     nodes: Mapping[str, Mapping[str, Any]] = {}
+    stopped: str = ""
 
 
 def main() -> int:
@@ -86,6 +98,7 @@ def main() -> int:
     if os.getppid() != order.parent:
         return 1
     user, group = os.getuid(), os.getgid()
+    kernel.leave_keyring()
     try:
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.MACHINE)
         kernel.map_own_user(user, group)
@@ -117,40 +130,31 @@ def _live(order: WorldOrder) -> WorldReport:
     sockets = os.path.join(order.folder, "sockets")
     kernel.mount("tmpfs", sockets, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=700")
     addresses = machine.addresses(order.nodes)
-    hosts, resolver = (os.path.join(order.folder, name) for name in ("hosts", "resolv.conf"))
-    _write(hosts, machine.hosts_file(addresses))
-    _write(resolver, "nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
-    path = os.path.join(order.folder, "bin") + os.pathsep + os.environ.get("PATH", os.defpath)
     home = os.path.join(order.folder, "home")
-    machines = {
-        name: SimulatedMachine(name, address, hosts, resolver, order.shared, order.fixed)
-        for name, address in addresses.items()
-    }
-    begun = [
-        _Begun(
-            NodeOrder(
-                machines[name],
-                sockets,
-                home,
-                path,
-                _dealt(number, order.nodes),
-                order.memory_mb,
-                [name if word == NODE else word for word in order.observer],
-                os.path.join(sockets, name + ".json"),
-            )
-        )
-        for number, name in enumerate(machine.names(order.nodes))
-    ]
-    machine.ip(machine.switch(machines[LOGIN], [each.pid for each in begun]))
-    machine.become(machines[LOGIN])
+    settings = machine.settings(addresses, home)
+    # Folders of programs: the user's own are not there.
+    path = os.pathsep.join([os.path.join(order.folder, "bin"), *_PATH])
+    readable = [*order.readable, *(os.path.join(order.folder, name) for name in ("bin", "home", "sockets"))]
+
+    def node_order(name: str, fixed: Sequence[str], cpus: Sequence[int]) -> NodeOrder:
+        made = MachineFiles([*readable, *fixed], order.writable, settings)
+        simulated = SimulatedMachine(name, addresses[name], made, os.path.join(order.folder, "machine"))
+        observer = [name if word == NODE else word for word in order.observer]
+        return NodeOrder(simulated, sockets, home, path, cpus, order.memory_mb, observer, order.seen)
+
+    login = node_order(LOGIN, (), ())
+    names = machine.names(order.nodes)
+    begun = [_Begun(node_order(name, order.fixed, _dealt(place, order.nodes))) for place, name in enumerate(names)]
+    machine.ip(machine.switch(login.machine, [each.pid for each in begun]))
+    machine.become(login.machine)
     for each in begun:
         each.go()
     for each in begun:
         each.wait()
     started = time.monotonic()
-    code = _run(order, NodeOrder(machines[LOGIN], sockets, home, path, (), None, (), ""))
+    code, stopped = _run(order, login)
     seconds = time.monotonic() - started
-    return WorldReport(code, round(seconds, 3), "", _end(begun))
+    return WorldReport(code, round(seconds, 3), "", _end(begun), stopped)
 
 
 def _dealt(number: int, nodes: int) -> list[int]:
@@ -176,7 +180,7 @@ class _Begun:
                 if pid == 0:
                     os.close(self._go)
                     if os.read(awaited, 1):
-                        node.serve(order, say)
+                        node.serve(order, awaited, say)
                     os._exit(1)
                 os.write(tell, b"%d" % pid)
             os._exit(0)
@@ -191,7 +195,6 @@ class _Begun:
     def go(self) -> None:
         """Let it begin."""
         os.write(self._go, b"g")
-        os.close(self._go)
 
     def wait(self) -> None:
         """Wait until it is ready. Raises JobFailed."""
@@ -201,9 +204,27 @@ class _Begun:
         if said != node.READY:
             raise JobFailed(f"cannot make {self.order.machine.name}: {said or 'it ended'}")
 
+    def end(self) -> None:
+        """Let it end."""
+        with contextlib.suppress(OSError):  # it has ended
+            os.write(self._go, b"e")
 
-def _run(order: WorldOrder, login: NodeOrder) -> int:
-    """Run job.sh to its end and return its exit code."""
+    def report(self, until: float) -> bytes:
+        """Return what it says at its end; wait for that until a time."""
+        said = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._heard, selectors.EVENT_READ)
+            while selector.select(max(0.0, until - time.monotonic())):
+                chunk = os.read(self._heard, 4096)
+                said += chunk
+                if not chunk:
+                    break
+        return said
+
+
+def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
+    """Run job.sh to its end; return its exit code, and which limit of this machine ended it."""
+    limit = LaptopLimit(order.job)
     pid = os.fork()
     if pid == 0:
         try:
@@ -216,27 +237,30 @@ def _run(order: WorldOrder, login: NodeOrder) -> int:
             node.start(order.words, login)
         finally:
             os._exit(255)
-    while True:  # the first process of a pid namespace has all orphans
-        ended, status = os.wait()
-        if ended == pid:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+    stopped = ""
+    with selectors.DefaultSelector() as selector:
+        selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
+        while True:
+            selector.select(_PERIOD)
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # this process has all orphans
+                if ended[0] == pid:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    return 128 - code if code < 0 else code, stopped
+            stopped = stopped or limit.reached()
+            if stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)  # all processes of the simulated site, at once
 
 
 def _end(begun: Sequence[_Begun]) -> dict[str, Mapping[str, Any]]:
     """End the nodes, and return what they report."""
     for each in begun:
-        os.kill(each.pid, signal.SIGTERM)
+        each.end()
     until = time.monotonic() + _END
-    left = {each.pid for each in begun}
-    while left and time.monotonic() < until:
-        with contextlib.suppress(ChildProcessError):
-            left.discard(os.waitpid(-1, os.WNOHANG)[0])
-        time.sleep(0.01)
     found = {}
     for each in begun:
-        with contextlib.suppress(OSError, DeployerError), open(each.order.report, "rb") as stream:
-            found[each.order.machine.name] = json_records.parse(stream.read(), each.order.report)
+        with contextlib.suppress(DeployerError):
+            found[each.order.machine.name] = json_records.parse(each.report(until), "the report of a node")
     return found
 
 
@@ -265,11 +289,6 @@ def _read(path: str) -> str:
             return stream.read(64).strip()
     except OSError:
         return ""
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as stream:
-        stream.write(text)
 
 
 def _report(report: WorldReport) -> None:

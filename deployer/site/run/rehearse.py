@@ -148,6 +148,6 @@ def _run(words: List[str], folder: str, alone: bool, job: str) -> _Done:
     seconds = round(time.time() - begun, 1)
     how = rehearsal.STOPPED if status in _INTERRUPTED else rehearsal.FAILED if status else rehearsal.DONE
     ending = JobEnding(how, status, None, seconds)
-    observed = observation.read(observations.written(folder))
+    observed = observation.read(observations.written(os.path.join(folder, observations.SEEN)))
     found = rehearsal.judge(observed, ending, own=(os.uname().nodename,), job=job)
     return _Done(ending, found, observed.has_python)

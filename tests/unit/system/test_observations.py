@@ -10,7 +10,7 @@ def test_the_hook_is_the_module_itself(tmp_path):
     observations.prepare(str(tmp_path))
     with open(audit_hook.__file__, "rb") as stream:
         assert (tmp_path / observations.HOOK / "sitecustomize.py").read_bytes() == stream.read()
-    assert list(observations.written(str(tmp_path))) == []
+    assert list(observations.written(str(tmp_path / observations.SEEN))) == []
 
 
 def test_nothing_is_followed_and_no_pipe_is_waited_for(tmp_path, monkeypatch):
@@ -23,7 +23,7 @@ def test_nothing_is_followed_and_no_pipe_is_waited_for(tmp_path, monkeypatch):
     os.symlink("/etc/passwd", str(seen / "d.jsonl"))
     os.mkfifo(str(seen / "e.jsonl"))
     other = b"unreadable"
-    assert list(observations.written(str(tmp_path))) == [
+    assert list(observations.written(str(tmp_path / observations.SEEN))) == [
         ("a.jsonl", b"1234"),
         ("c.jsonl", other),
         ("d.jsonl", other),

@@ -11,7 +11,7 @@ from deployer.connected.rehearse import outcome
 from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.connected.rehearse.world import WorldReport
-from deployer.contract.rehearsal import DONE, FAILED, LIMIT, MEMORY
+from deployer.contract.rehearsal import DONE, FAILED, LIMIT, MEMORY, STOPPED
 from deployer.system.observations import SEEN
 from tests.unit.connected.rehearse.test_simulated_plan import JOB, MANIFEST
 
@@ -19,6 +19,7 @@ from tests.unit.connected.rehearse.test_simulated_plan import JOB, MANIFEST
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / SEEN).mkdir()
+    (tmp_path / "kernel").mkdir()
     (tmp_path / "output.log").write_text(
         "begin\nTraceback\nValueError: no\ndeployer: error payload.failed: job: it failed\nhint: see\n"
     )
@@ -28,7 +29,9 @@ def folder(tmp_path: Path) -> Path:
 def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **node: Any) -> Rehearsed:
     report = WorldReport(code, seconds, "", {"node1": {"observed": False, "memory": 0, **node}})
     layout = RehearsedLayout(1, 1, 1, 1)
-    return Rehearsed(folder, layout, JOB, MANIFEST, "sha256:0", report, result, 1000, "there", 60, ("--short",))
+    return Rehearsed(
+        folder, folder / "kernel", layout, JOB, MANIFEST, "sha256:0", report, result, 1000, "there", 60, ("--short",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,13 @@ def test_the_end(folder: Path, code: int, seconds: float, memory: int, how: str,
     assert (ending.how, ending.last) == (how, last)
 
 
+def test_a_limit_of_this_machine_stops_the_job(folder: Path) -> None:
+    stopped = found(folder, 137)
+    seen = outcome.judge(stopped._replace(report=stopped.report._replace(stopped="it filled the disk")))
+    assert (seen.ending.how, seen.exit_code, seen.is_clean) == (STOPPED, 3, False)
+    assert seen.findings[0].finding.message == "it was stopped: it filled the disk"
+
+
 def test_what_ranks_did_not_prove_is_reported_if_nothing_else_stopped_the_job(folder: Path) -> None:
     error = {"code": "net.alone", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
     result = {"findings": [error, {**error, "severity": "warning"}, {**error, "code": "payload.failed"}, "damaged", {}]}
@@ -64,7 +74,7 @@ def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) ->
     (folder / SEEN / "node1-2.jsonl").symlink_to(secret)
     os.mkfifo(folder / SEEN / "node1-3.jsonl")
     (folder / SEEN / "node1-4.jsonl").mkdir()
-    (folder / SEEN / "node1.used.json").mkdir()
+    (folder / "kernel" / "node1.used.json").mkdir()
     assert outcome.judge(found(folder, 0)).requested == ["example.org"]
 
 
@@ -83,7 +93,7 @@ def test_the_last_line_has_no_effect_where_it_is_printed(folder: Path) -> None:
 
 def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
     used = {"peak_memory": 100, "threads": True, "files_opened": "many", "temporary": -1}
-    (folder / SEEN / "node1.used.json").write_text(json.dumps(used))
+    (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
     seen = outcome.judge(found(folder, 0))
     assert (seen.used.peak_memory, seen.used.threads, seen.used.files_opened) == (100, None, None)
     assert seen.command == (*JOB.command, "--short")

@@ -5,32 +5,34 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.rehearse import machine, rehearse
+from deployer.connected.rehearse import rehearse
 from deployer.connected.rehearse.rehearse import SiteTools
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
-from deployer.contract.errors import Refused
+from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
 from deployer.system import process
 from tests import bundles
 from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
 
-TOOLS = SiteTools(b"", Path("/tmp/kit/bin/ch-run"))
+TOOLS = SiteTools(b"", Path("/kit/bin/ch-run"))
 
 
-@pytest.mark.parametrize("shared", machine.OWN_FOLDERS)
-def test_a_cache_that_jobs_could_change_is_refused(shared, tmp_path, monkeypatch):
+@pytest.mark.parametrize("bound", [".", "cache", "cache/deployer/rehearse/"])
+def test_a_bind_with_the_folder_of_rehearsals_is_refused(bound, tmp_path, monkeypatch):
     bundle = tmp_path / "b.tar"
     bundle.write_bytes(bundles.build(jobs=[Job("main", ["true"], 1, 1, 1, "00:01:00")]))
-    monkeypatch.setenv("XDG_CACHE_HOME", f"{shared}/cache-of-nobody")
-    with pytest.raises(Refused, match="a job could change it"):
-        rehearse.rehearse(RehearsalRequest(str(bundle), None, None, None, 10), TOOLS, print)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    request = RehearsalRequest(str(bundle), None, None, None, 10, binds=[f"{tmp_path}/{bound}:/data"])
+    with pytest.raises(UsageError, match="the job could change it"):
+        rehearse.rehearse(request, TOOLS, print)
 
 
 @pytest.mark.parametrize("name", ["command", "train"])
 def test_a_job_of_any_name_is_rehearsed_by_its_name(name, tmp_path, monkeypatch):
     asked = []
     site = object.__new__(rehearse._Site)
+    site._root = tmp_path / "rehearse" / "root"
     monkeypatch.setattr(site, "_ask", lambda words, timeout: asked.append(words) or {"folder": str(tmp_path)})
     job = Job(name, ["true"], 1, 1, 1, "00:01:00")
     request = RehearsalRequest("b.tar", None, None, None, 10)
@@ -48,10 +50,8 @@ def test_a_result_that_the_job_made_a_link_is_not_read(tmp_path):
     assert rehearse._result(tmp_path) == {"findings": []}
 
 
-def test_what_job_sh_starts_outside_of_the_container_cannot_be_changed(tmp_path, monkeypatch):
-    """The order for the simulated site names these files; a program of this deployer below /tmp is one of them."""
-    for name in ("job.sh", "agent", "job.json", "deployer.pyz", "output.log"):
-        (tmp_path / name).touch()
+def test_what_runs_outside_of_the_container_cannot_be_changed(tmp_path, monkeypatch):
+    """The order for the simulated site: only the job's folder, and what the user binds, can be changed."""
     orders = []
 
     def answer(argv, timeout, own, stdin, check):
@@ -59,8 +59,21 @@ def test_what_job_sh_starts_outside_of_the_container_cannot_be_changed(tmp_path,
         return process.Completed(argv, 0, json.dumps({"exit_code": 0}), "")
 
     monkeypatch.setattr(process, "run", answer)
-    request = RehearsalRequest("b.tar", None, None, None, 10)
-    rehearse._run(request, RehearsedLayout(1, 1, 1, 1), tmp_path, tmp_path, tmp_path, None, TOOLS)
-    there = {str(tmp_path / name) for name in ("job.sh", "agent", "job.json", "deployer.pyz")}
-    assert {*there, "/tmp/kit/bin"} <= set(orders[0]["fixed"])
-    assert str(tmp_path / "output.log") not in orders[0]["fixed"]
+    root = tmp_path / "rehearse" / "root"
+    folder = root / "jobs" / "job-1"
+    request = RehearsalRequest("b.tar", None, None, None, 10, binds=["/data/set:/data"])
+    rehearse._run(request, RehearsedLayout(1, 1, 1, 1), folder, tmp_path, root, None, TOOLS)
+    order = orders[0]
+    assert order["writable"] == [str(folder), str(tmp_path / "site"), "/data/set"]
+    assert {str(root), "/kit/bin", *(str(folder / name) for name in ("job.sh", "agent", "job.json"))} <= set(
+        order["readable"]
+    )
+    assert order["fixed"] == [str(folder / name) for name in ("environment", "machines")]
+    assert order["seen"] == str(tmp_path / "rehearse" / "observed" / "job-1")
+    assert not any(order["seen"].startswith(path + "/") for path in order["readable"] + order["writable"])
+
+
+def test_a_python_whose_prefix_is_the_home_does_not_show_the_home(monkeypatch):
+    monkeypatch.setattr(rehearse.sys, "base_prefix", "/home/user")
+    assert "/home/user/lib" in rehearse._python()
+    assert "/home/user" not in rehearse._python()

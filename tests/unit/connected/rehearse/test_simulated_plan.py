@@ -1,8 +1,11 @@
 """The plan of a rehearsal keeps what a job sees of a site, and replaces what only the site has."""
 
+import os
+
 import pytest
 
 from deployer.connected.rehearse import machine, simulated_plan
+from deployer.connected.rehearse.file_system import MachineFiles
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import Job
@@ -89,9 +92,10 @@ def test_machines_have_addresses_of_one_network_and_a_bridge_joins_them() -> Non
     found = machine.addresses(2)
     assert list(found) == ["login", "node1", "node2"]
     assert len(set(found.values())) == 3
-    text = machine.hosts_file(found)
-    assert all(f"{address} {name}\n" in text for name, address in found.items())
-    login = machine.SimulatedMachine("login", found["login"], "h", "r", ["/a"], [])
+    texts = machine.settings(found, "/home/of/user")
+    assert all(f"{address} {name}\n" in texts["/etc/hosts"] for name, address in found.items())
+    assert f":x:{os.getuid()}:{os.getgid()}::/home/of/user:" in texts["/etc/passwd"]
+    login = machine.SimulatedMachine("login", found["login"], MachineFiles([], [], texts), "/place")
     lines = machine.switch(login, [11, 12])
     assert sum("type veth" in line and "netns 1" in line for line in lines) == 2
     assert not any("default" in line or "route" in line for line in lines)
