@@ -16,8 +16,14 @@ _MIB = 1024 * 1024
 class LaptopLimit:
     """Nine tenths of the memory and of the disk that are free when this is made, and the number of processes."""
 
-    def __init__(self, folder: str) -> None:
-        """``folder``: on the disk that the job writes to."""
+    def __init__(self, folder: str, tasks: int) -> None:
+        """Note what is free now.
+
+        Args:
+            folder: on the disk that the job writes to.
+            tasks: the most processes and threads.
+        """
+        self._tasks = tasks
         self._folder = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         self._memory, self._disk, self._names = _memory() // _LEFT, *(each // _LEFT for each in self._space())
 
@@ -33,7 +39,7 @@ class LaptopLimit:
         memory = _memory()
         if memory < self._memory:
             return f"less than a tenth of the memory that was free when it began is left ({memory // _MIB} MiB)"
-        return f"it started more than {MOST_TASKS} processes and threads" if _tasks() > MOST_TASKS else ""
+        return f"it started more than {self._tasks} processes and threads" if _tasks() > self._tasks else ""
 
     def _space(self) -> tuple[int, int]:
         """Return the bytes and the inodes that this user may still use; a file system may not count inodes."""

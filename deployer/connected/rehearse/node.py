@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from deployer.connected.rehearse import far_shell, kernel, limits, machine
+from deployer.connected.rehearse import far_shell, kernel, machine
 from deployer.connected.rehearse.machine import SimulatedMachine
 from deployer.system import syscalls
 
@@ -44,6 +44,7 @@ class NodeOrder(NamedTuple):
         memory_mb: MiB that the processes of the node may use; None: no limit.
         observer: the words of the observer; empty: there is none.
         seen: the folder for what the observer sees. No path of the machine leads to it.
+        tasks: the most processes and threads of the user on all machines.
     """
 
     machine: SimulatedMachine
@@ -54,6 +55,7 @@ class NodeOrder(NamedTuple):
     memory_mb: int | None
     observer: Sequence[str]
     seen: str
+    tasks: int
 
 
 def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
@@ -259,7 +261,7 @@ def start(words: Sequence[str], order: NodeOrder) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
     kernel.drop_capabilities()
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    most = limits.MOST_TASKS if limit == resource.RLIM_INFINITY else min(limit, limits.MOST_TASKS)
+    most = order.tasks if limit == resource.RLIM_INFINITY else min(limit, order.tasks)
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))  # without effect on root
     user = machine.user_name()
     known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}

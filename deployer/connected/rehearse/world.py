@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from deployer.connected.rehearse import kernel, machine, node
 from deployer.connected.rehearse.file_system import MachineFiles
-from deployer.connected.rehearse.limits import LaptopLimit
+from deployer.connected.rehearse.limits import MOST_TASKS, LaptopLimit
 from deployer.connected.rehearse.machine import LOGIN, SimulatedMachine
 from deployer.connected.rehearse.node import NodeOrder
 from deployer.contract import json_records
@@ -50,6 +50,7 @@ class WorldOrder(NamedTuple):
         words: the command that starts job.sh.
         memory_mb: MiB of a node; None: no limit.
         observer: the words of a node's observer; NODE is replaced by its name, OUT by the folder for what it sees.
+        tasks: the most processes and threads at once.
     """
 
     parent: int
@@ -63,6 +64,7 @@ class WorldOrder(NamedTuple):
     words: Sequence[str]
     memory_mb: int | None
     observer: Sequence[str]
+    tasks: int = MOST_TASKS
 
     def text(self) -> str:
         """Return the order as JSON."""
@@ -140,7 +142,7 @@ def _live(order: WorldOrder) -> WorldReport:
         made = MachineFiles([*readable, *fixed], order.writable, settings)
         simulated = SimulatedMachine(name, addresses[name], made, os.path.join(order.folder, "machine"))
         observer = [name if word == NODE else word for word in order.observer]
-        return NodeOrder(simulated, sockets, home, path, cpus, order.memory_mb, observer, order.seen)
+        return NodeOrder(simulated, sockets, home, path, cpus, order.memory_mb, observer, order.seen, order.tasks)
 
     login = node_order(LOGIN, (), ())
     names = machine.names(order.nodes)
@@ -224,7 +226,7 @@ class _Begun:
 
 def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
     """Run job.sh to its end; return its exit code, and which limit of this machine ended it."""
-    limit = LaptopLimit(order.job)
+    limit = LaptopLimit(order.job, order.tasks)
     pid = os.fork()
     if pid == 0:
         try:

@@ -1,0 +1,117 @@
+"""A hostile job cannot reach the laptop of its rehearsal: it tries, in real namespaces."""
+
+import ctypes
+import json
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployer.connected.rehearse import far_shell, rehearse
+from deployer.connected.rehearse.world import WorldOrder, WorldReport
+from deployer.contract import json_records
+from deployer.system import process
+
+ATTACKS = Path(__file__).parent / "rehearse_attacks.py"
+ABSTRACT = f"deployer-attack-{os.getpid()}"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Return a folder with what a simulated site needs, and a secret that it does not."""
+    for name in ("world/bin", "world/home", "world/sockets", "world/machine", "seen", "job"):
+        (tmp_path / name).mkdir(parents=True)
+    rehearse._program(tmp_path / "world/bin/ssh", Path(far_shell.__file__))
+    for name in ("job.sh", "agent", "environment", "machines"):
+        (tmp_path / "job" / name).touch()
+    (tmp_path / "secret").write_text("secret")
+    return tmp_path
+
+
+def simulate(site: Path, script: str, **other: object) -> WorldReport:
+    """Run a script where job.sh runs, on a simulated site with one node."""
+    job = site / "job"
+    order = WorldOrder(
+        parent=os.getpid(),
+        nodes=1,
+        folder=str(site / "world"),
+        readable=[*rehearse._python(), str(ATTACKS), str(job / "job.sh"), str(job / "agent")],
+        writable=[str(job)],
+        fixed=[str(job / "environment"), str(job / "machines")],
+        seen=str(site / "seen"),
+        job=str(job),
+        words=["/bin/bash", "-c", script],
+        memory_mb=None,
+        observer=rehearse._observer(job, 1),
+    )._replace(**other)
+    own = process.base_environment() | {"PYTHONPATH": str(rehearse._package().parent)}
+    argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
+    done = process.run(argv, 100, own, stdin=order.text())
+    assert not done.stderr, done.stderr
+    return WorldReport(**json_records.parse(done.stdout.encode(), "report"))
+
+
+@pytest.fixture
+def key() -> Iterator[None]:
+    """Put a key into the session's keyring, as Kerberos does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    add, control = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
+    made = libc.syscall(add, b"user", b"deployer-attack", b"secret", 6, -3)
+    assert made > 0, os.strerror(ctypes.get_errno())
+    yield
+    libc.syscall(control, 3, made)  # revoke
+
+
+def test_what_runs_outside_of_the_container_does_not_reach_the_laptop(site: Path, key: None) -> None:
+    job = site / "job"
+    words = f"{sys.executable} {ATTACKS} {{}} {site}/secret {job} {ABSTRACT}"
+    script = f"{words.format(job / 'login.json')}; ssh node1 {words.format(job / 'node1.json')}; ssh node1 true"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + ABSTRACT)
+        listener.listen()
+        report = simulate(site, script)
+    assert (report.exit_code, report.error) == (0, ""), (job / "output.log").read_text()
+    assert report.nodes["node1"]["observed"]
+    for name in ("login", "node1"):
+        found = json.loads((job / f"{name}.json").read_text())
+        assert not [attempt for attempt, how in found.items() if how == "done"], found
+    assert sorted(path.name for path in (site / "seen").iterdir()) == [
+        "node1.files",
+        "node1.network.jsonl",
+        "node1.used.json",
+    ]
+
+
+def test_who_kills_the_observer_is_not_observed(site: Path) -> None:
+    """The job's processes have its user, so they can; but then nothing is claimed of what they did."""
+    kill = "import os, signal; os.kill(-1, signal.SIGKILL)"
+    report = simulate(site, f"ssh node1 {sys.executable} -c {shlex.quote(shlex.quote(kill))}; ssh node1 true")
+    assert report.exit_code == 0  # the node goes on
+    assert report.nodes["node1"]["observed"] is False
+    report = simulate(site, "ssh node1 true")
+    assert report.nodes["node1"]["observed"] is True
+
+
+BOMB = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(1)
+"""
+
+
+def test_too_many_processes_end_the_rehearsal(site: Path) -> None:
+    """Root has no limit of processes, so the first process of all looks; others see that there are no more."""
+    bomb = f"ssh node1 {sys.executable} -S -c {shlex.quote(shlex.quote(BOMB))}"
+    report = simulate(site, f"timeout -s KILL 20 {bomb}; exit 7", tasks=300)
+    if os.getuid() == 0:
+        assert report.stopped == "it started more than 300 processes and threads"
+        assert not report.nodes.get("node1", {}).get("observed")
+    assert report.exit_code
+    assert report.seconds < 25
