@@ -552,7 +552,9 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 def _not_started(argv: Sequence[str], error: OSError, hint: str) -> NoReturn:
     if error.errno in (errno.ENOENT, errno.EACCES):
-        raise MissingTool("cannot start %s: %s" % (argv[0], error.strerror), hint or "is it installed, and in PATH?")
+        from deployer.contract import programs  # only for this error
+
+        raise MissingTool("cannot start %s: %s" % (argv[0], error.strerror), hint or programs.remedy(argv[0]))
     raise DeployerError("cannot start %s: %s" % (argv[0], error), hint)
 
 

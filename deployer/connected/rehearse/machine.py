@@ -94,7 +94,7 @@ def ip(lines: Sequence[str]) -> None:
         raise type(error)(f"cannot join the nodes of the rehearsal: {error.message}", _HINT) from error
 
 
-_HINT = "a rehearsal needs the program ip (package iproute2), and the kernel's veth and bridge"
+_HINT = "a rehearsal needs the program ip (Debian: apt-get install iproute2), and the kernel's veth and bridge"
 
 
 def own_interfaces(machine: SimulatedMachine) -> list[str]:

@@ -13,6 +13,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
@@ -33,7 +34,6 @@ log = logging.getLogger("deployer.remote")
 _NO_MULTIPLEXING = re.compile(r"ControlPath|ControlSocket|control socket|Unix domain socket|mux(server|client)_")
 _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 
-_INSTALL = "install OpenSSH's client (Debian: apt-get install openssh-client)"
 
 #: The beginning of each line that is read.
 MARK = dialogue.ANSWER
@@ -140,8 +140,15 @@ class Remote:
             TransferError: the connection failed, with the reason.
             MissingTool: there is no ssh.
         """
+        with ExitStack() as cleanup:
+            cleanup.callback(self._close)
+            self._open()
+            cleanup.pop_all()
+        return self
+
+    def _open(self) -> None:
         if self._is_open():
-            return self
+            return
         self.options = [*self._user_options, *self._patience(), "-o", f"ControlPath={self._folder.name}/%C"]
         argv = ["ssh", *self.options, "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-N", self.host]
         self._master = process.Background(argv, env=self._env, log=f"{self._folder.name}/master.log")
@@ -153,18 +160,16 @@ class Remote:
                 if _NO_MULTIPLEXING.search(said):
                     log.debug("no multiplexing, so each command logs in for itself: %s", said)
                     self.options = [*self._user_options, *self._patience(), *_ALONE]
-                    return self
-                self._close()
+                    return
                 self._explain(said or f"ssh ended with {status}")
             if self._is_open():
-                return self
+                return
             time.sleep(0.05)
-        self._close()
         raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", "check that ssh HOST works")
 
     def _is_open(self) -> bool:
         argv = ["ssh", *self.options, "-O", "check", self.host]
-        return process.run(argv, timeout=20, env=self._env, check=False, hint=_INSTALL).returncode == 0
+        return process.run(argv, timeout=20, env=self._env, check=False).returncode == 0
 
     def _patience(self) -> list[str]:
         """Return the option that closes a dead connection, unless the user's configuration sets it."""
@@ -399,7 +404,7 @@ class Remote:
             new = str(Path(part.name, "new").absolute())
             batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: with the files' times
             argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
-            done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False, hint=_INSTALL)
+            done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
             if done.returncode:
                 self._check_space(done.stderr)
                 self._explain(done.stderr)

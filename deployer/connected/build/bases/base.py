@@ -48,8 +48,6 @@ _TRIMMED = 'cd "$1" && rm -rf etc/hostname etc/resolv.conf var/cache/apt/* var/c
 _SOURCES = "deployer.list"
 _END = "deployer-end-of-file"
 
-_INSTALL = "apt-get install mmdebstrap"
-
 
 def ensure(
     client: docker.DockerClient,
@@ -129,7 +127,7 @@ def tarball_of(base: Base) -> Path:
 
 def base_key(base: Base) -> str:
     """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
-    done = process.run(["mmdebstrap", "--version"], timeout=30, hint=_INSTALL)
+    done = process.run(["mmdebstrap", "--version"], timeout=30)
     words = [RECIPE, base.debian, sorted(set(base.include)), os.uname().machine, done.stdout.strip()]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
@@ -142,7 +140,7 @@ def cache_folder() -> Path:
 def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
     with files.published(str(tarball)) as stream:
         argv = command(base, host.apt, host.sources)
-        done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False, hint=_INSTALL)
+        done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False)
         if done.returncode != 0:
             _logger.debug("%s", done.stderr)
             # apt's errors come first, then mmdebstrap reports only that apt failed

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.contract import json_records
-from deployer.contract.errors import DeployerError
+from deployer.contract.errors import DeployerError, MissingTool
 from deployer.system import process
 
 #: Dialects, by the name of the shell's own file.
@@ -16,6 +16,7 @@ DIALECTS = {"bash": "bash", "dash": "posix", "ash": "posix", "busybox": "posix",
 MAX_SCRIPT = 128 * 1024
 _MAX_OPENED = 10_000  # brackets: what they may nest is held in memory
 _TIMEOUT = 30
+_INSTALL = "its wheel is a requirement of deployer: pip install shfmt-py"
 
 #: A node of the tree: what shfmt prints as JSON.
 Node = dict[str, Any]
@@ -38,11 +39,13 @@ def statements(text: str, dialect: str) -> list[Node]:
         raise NotReadable("it contains a NUL")
     try:
         data = text.encode("utf-8", "surrogateescape")
-        done = process.run([_program(), "--to-json", "-ln", dialect], timeout=_TIMEOUT, stdin=data, check=False)
+        done = process.run(
+            [_program(), "--to-json", "-ln", dialect], timeout=_TIMEOUT, stdin=data, check=False, hint=_INSTALL
+        )
         if done.returncode:
             raise NotReadable(f"a syntax error: {done.last_words(1):.80}")
         tree: Node = json_records.parse(done.stdout.encode("utf-8", "surrogateescape"), "its syntax tree")
-    except NotReadable:
+    except (NotReadable, MissingTool):
         raise
     except DeployerError as error:
         raise NotReadable(f"shfmt cannot read it: {error.message:.80}") from error
