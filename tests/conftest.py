@@ -4,6 +4,7 @@ A test that needs an engine says so, ``@pytest.mark.needs("docker", "charlieclou
 ``engine``. Where one is missing the test is skipped with the remedy; with ``--require-engines`` (CI) it fails.
 """
 
+import gc
 import os
 import shutil
 import signal
@@ -46,6 +47,8 @@ _INSTALL = "run scripts/setup --tests as root (Debian package {})"
 ENGINES = {
     "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
     "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),
+    "fish": Engine(_programs("fish"), _INSTALL.format("fish")),
+    "groff": Engine(_programs("groff"), _INSTALL.format("groff-base")),
     "lmod": Engine(Path("/usr/share/lmod").is_dir, _INSTALL.format("lmod")),
     "loop": Engine(
         lambda: Path("/dev/loop-control").exists() and _programs("mkfs.ext4", "losetup")(),
@@ -72,6 +75,7 @@ ENGINES = {
     "ssh": Engine(_programs("ssh", "scp", "sshd", "ssh-keygen"), _INSTALL.format("openssh-server, openssh-client")),
     "ssh-keygen": Engine(_programs("ssh-keygen"), _INSTALL.format("openssh-client")),
     "tcsh": Engine(_programs("tcsh"), _INSTALL.format("tcsh")),
+    "zsh": Engine(_programs("zsh"), _INSTALL.format("zsh")),
     "zstd": Engine(_programs("zstd"), _INSTALL.format("zstd")),
 }
 
@@ -165,15 +169,25 @@ def _start_elsewhere(config: Any) -> None:
     config.args[:] = files[first:] + files[:first]
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from the thousands of tests: it would look at each again and again."""
+    gc.disable()
+    yield
+    if sys.version_info >= (3, 7):
+        gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(config: Any, items: Any) -> None:
     """Mark what uses real engines, by folder or fixture, and give it longer than a unit test."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: str(item.fspath))  # all workers must have the same order
     started = set()
+    real = tuple(str(ROOT / "tests" / folder) + os.sep for folder in ("integration", "lab"))
     for item in items:
-        folder = os.path.relpath(str(item.fspath), str(ROOT)).split(os.sep)[:2]
         shared = FIXTURE_NEEDS.keys() & set(item.fixturenames)
-        if folder not in (["tests", "integration"], ["tests", "lab"]) and not shared:
+        if not str(item.fspath).startswith(real) and not shared:
             continue
         item.add_marker("integration")
         if not list(item.iter_markers("timeout")):

@@ -3,12 +3,9 @@
 import pytest
 
 
-@pytest.fixture(scope="session")
-def _empty_home(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("home"))
-
-
-@pytest.fixture(autouse=True)
-def _no_profile(_empty_home, monkeypatch):
+@pytest.fixture(scope="session", autouse=True)
+def _no_profile(tmp_path_factory):
     """Give login shells an empty home: a developer's own ``.profile`` may be slow, or wait for ever."""
-    monkeypatch.setenv("HOME", _empty_home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield

@@ -148,7 +148,7 @@ def test_only_literals_of_ours_are_code():
     parts = ("contract", "system", "site") if sys.version_info < (3, 10) else (".",)  # what this Python can read
     for path in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if not re.search(r"\b(code|Program|Variable|Code)\b", text):
+        if not re.search(r"\b(code|Program|Variable|Code)\(", text):  # as the formatter writes a call
             continue
         tree = ast.parse(text)
         # A literal with a name, as long as it has no other.

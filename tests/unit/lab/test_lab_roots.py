@@ -34,17 +34,20 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_a_download_that_fails_is_tried_again(stand_in: Path) -> None:
     (stand_in / "wrong").write_text("E: Failed to fetch x\nE: Failed to fetch y\n")
     assert (roots.root("sid", ("x",), "x") / "right").read_text() == "right"
 
 
+@pytest.mark.thorough
 def test_after_three_tries_the_last_words_are_shown(stand_in: Path) -> None:
     (stand_in / "wrong").write_text("E: one\nE: two\nE: three\nE: four\n")
     with pytest.raises(LabError, match="mmdebstrap cannot make sid: E: three"):
         roots.root("sid", ("x",), "x")
 
 
+@pytest.mark.thorough
 def test_a_version_that_the_mirror_lacks_is_an_error_at_once(stand_in: Path) -> None:
     (stand_in / "wrong").write_text("E: Version '1' for 'apptainer' was not found\nE: two\n")
     with pytest.raises(LabError, match=r"cannot get Apptainer 1\.\S+ of Debian's sid: .*was not found") as caught:

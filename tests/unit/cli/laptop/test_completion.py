@@ -1,6 +1,5 @@
 """Completion in real shells, and man pages that a real formatter accepts: both from the parsers."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def test_a_real_bash_completes(found: list[Described], tmp_path: Path) -> None:
     assert list(zip([line for line, _ in _TYPED], done.stdout.splitlines(), strict=True)) == _TYPED
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed: apt-get install fish")
+@pytest.mark.needs("fish")
 def test_a_real_fish_completes(found: list[Described], tmp_path: Path) -> None:
     script = tmp_path / "deployer.fish"
     script.write_text("\n".join(completion.fish(found)))
@@ -55,7 +54,8 @@ def test_a_real_fish_completes(found: list[Described], tmp_path: Path) -> None:
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["build", "squashfs"]
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed: apt-get install zsh")
+@pytest.mark.needs("zsh")
+@pytest.mark.thorough
 def test_a_real_zsh_reads_it(found: list[Described], tmp_path: Path) -> None:
     script = tmp_path / "_deployer"
     script.write_text("\n".join(completion.zsh(found)))
@@ -98,7 +98,7 @@ def test_man_pages_say_what_help_says(man_pages: dict[str, str]) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed: apt-get install groff")
+@pytest.mark.needs("groff")
 def test_groff_has_nothing_to_say_of_them(man_pages: dict[str, str]) -> None:
     argv = ["groff", "-man", "-ww", "-Kutf8", "-Tutf8"]
     text = "".join(text for _, text in sorted(man_pages.items()))

@@ -388,6 +388,7 @@ def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
     assert page.count("\n### ") == len(RULES)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "bundles").glob("*/bundle.yaml")))
 def test_our_own_definitions_are_clean(name: str, no_engine: None) -> None:
     assert linting.lint(load(ROOT / "bundles" / name)).findings == []

@@ -512,6 +512,7 @@ def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_lin
     assert subprocess.run([*words, "--version"], check=True, capture_output=True).stdout.strip()
 
 
+@pytest.mark.thorough
 def test_a_start_of_the_pyz_keeps_its_bytecode_for_the_next_but_an_isolated_one_does_not(tmp_path: Path) -> None:
     tool = tmp_path / "deployer.pyz"
     tool.write_bytes(make_pyz())

@@ -89,6 +89,7 @@ def test_its_serial_number_follows_from_its_content() -> None:
     assert len(serials) == 3
 
 
+@pytest.mark.thorough
 def test_a_changed_package_leaves_most_pieces_as_they_are() -> None:
     many = [Package(DEB, f"lib{number}", "1", "/var/lib/dpkg/status", "amd64") for number in range(300)]
     before = made(tuple(many))

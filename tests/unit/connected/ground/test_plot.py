@@ -23,6 +23,7 @@ def saved(folder: Path, workload: str = "3dgan", unit: str = report.SECONDS) -> 
     return path
 
 
+@pytest.mark.thorough
 def test_a_report_is_drawn_beside_published_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml")):
         assert main(["report", str(saved(tmp_path)), "--beside", "lrz-3dgan", "--plot", str(tmp_path / name)]) == 0

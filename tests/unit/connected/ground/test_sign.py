@@ -171,6 +171,7 @@ def test_what_was_begun_for_another_bundle_is_left_alone(bundle: Path, key: Path
         assert not journal.exists()
 
 
+@pytest.mark.thorough
 def test_killed_while_it_signs(bundle: Path, key: Path, tmp_path: Path) -> None:
     """A real process, killed where it waits for ssh-keygen: the bundle is as it was."""
     before = bundle.read_bytes()

@@ -121,6 +121,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("model", MODELS)
+@pytest.mark.thorough
 def test_no_message_of_the_validators_own_reaches_a_person(
     model: type[Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

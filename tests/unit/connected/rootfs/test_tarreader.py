@@ -37,6 +37,7 @@ def tar_infos(draw: st.DrawFn) -> tuple[tarfile.TarInfo, bytes]:
     return info, content
 
 
+@pytest.mark.thorough
 @given(st.lists(tar_infos(), max_size=6), st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
 @settings(max_examples=150, deadline=None)
 def test_what_tarfile_writes_is_read_as_tarfile_reads_it(infos: list[tuple[tarfile.TarInfo, bytes]], kind: int) -> None:

@@ -206,9 +206,10 @@ time.sleep(60)
             "job hello-1 (77;cluster-2) continues on the site\nhint: to end it: deployer cancel --site lab hello-1\n",
             marks=pytest.mark.thorough,
         ),
-        (
+        pytest.param(
             "",
             "before the site reported a job; it may have been submitted\nhint: see: deployer jobs --site lab\n",
+            marks=pytest.mark.thorough,
         ),
     ],
 )

@@ -197,6 +197,7 @@ def test_the_same_image_gives_the_same_bytes(folder):
 
 @real
 @pytest.mark.parametrize("name", ["python3.11", "libc.so.6", "libc-2.28.so", "libpython3.6m.so.1.0"])
+@pytest.mark.thorough
 def test_what_each_start_reads_is_not_compressed(folder, name):
     (folder / "bin" / "mksquashfs").symlink_to(_REAL)
     image = installed(folder)

@@ -148,6 +148,7 @@ def test_hostile_files_are_one_clear_line(
     assert not target.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "text"),
     [
