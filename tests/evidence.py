@@ -1,5 +1,6 @@
 """The evidence that a good job of many ranks leaves in its folder, for tests and benchmarks of the judge."""
 
+import json
 import os
 from typing import Dict
 
@@ -17,7 +18,7 @@ _LIBRARY = MappedLibrary("/opt/mpi/lib/libmpi.so.12", "build-id:aa", _SAYS)
 def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None:
     """Write the records of all nodes and ranks into a new job folder.
 
-    ``collected``: a file per node, as of a staged image; otherwise each rank has files of its own.
+    ``collected``: as of a staged image; otherwise the ranks wrote into the job's folder themselves.
     """
     for name in ("hosts", "ranks"):
         os.makedirs(os.path.join(folder, name))
@@ -33,22 +34,28 @@ def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None
             texts.update(_rank(node * ranks_per_node + local, local, host, nodes * ranks_per_node))
         if collected:
             _write(folder, f"hosts/{host}.root", CANARY_TEXT)
-            texts = {f"node-{host}.json": json_records.pretty(NodeRecord(host, texts).record())}
-        for name, text in texts.items():
-            _write(folder, "ranks/" + name, text)
+            _write(folder, f"ranks/node-{host}.json", json_records.pretty(NodeRecord(host, texts).record()))
+        else:
+            lines = [rank_record.line(name, text).decode() for name, text in texts.items()]
+            _write(folder, f"ranks/{host}{rank_record.SUFFIX}", "".join(lines))
+
+
+def recorded(folder: object, name: str) -> str:
+    """Return the record ``name`` that a rank wrote into a folder on this machine."""
+    with open(os.path.join(str(folder), os.uname().nodename + rank_record.SUFFIX)) as stream:
+        return rank_record.latest(stream.read())[name]
 
 
 def _rank(task: int, local: int, host: str, size: int) -> Dict[str, str]:
-    """Return the files of a rank, by name."""
+    """Return the records of a rank, by name."""
     provider = None if task else "tcp"
     measures = Measures(None, Allreduce(12000, 8388608, 10**9), None, 10**9)
     cpus = f"{local},{local + 48}"
     probe = ProbeRecord(task, host, evidence.DONE, _LIBRARY, None, task, size, provider, "multiple", 1, cpus, measures)
     payload = dict(rank_record.begun(task, host), exit_code=0, ended=5000, libraries=[dict(_LIBRARY._asdict())])
     return {
-        f"probe-{task}.json": json_records.pretty(probe.record()),
-        f"probe-{task}.log": "MPI startup(): libfabric provider: tcp\n",
-        f"payload-{task}.json": rank_record.pretty(payload) + "\n",
+        rank_record.PROBE % task: json.dumps(probe.record()),
+        rank_record.PAYLOAD % task: rank_record.dumps(payload),
     }
 
 

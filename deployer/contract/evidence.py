@@ -5,9 +5,11 @@
     job.json                what was requested (Launch), written when the job is submitted
     hosts/HOST.network      the network between the nodes, of a job without MPI (NetworkRecord)
     hosts/HOST.json         facts of a node before any container starts (HostRecord)
-    ranks/probe-TASK.json   a rank in the container before the payload (ProbeRecord); its log is beside it
-    ranks/payload-TASK.json what the payload's processes had mapped, and how they ended (payload.PayloadRecord)
-    ranks/node-HOST.json    these records of all ranks of a node that wrote to the node first (NodeRecord)
+    ranks/HOST.records      the records of all ranks of a node, a line each (``rank_record``):
+      probe-TASK.json       a rank in the container before the payload (ProbeRecord)
+      probe-TASK.log        the end of what the probe printed, if it failed
+      payload-TASK.json     what the payload's processes had mapped, and how they ended (payload.PayloadRecord)
+    ranks/node-HOST.json    the same records, if the ranks wrote them to the node first (NodeRecord)
     result.json             all of it, judged (see ``result``)
 
 An *identity* names a file independent of its path: ``build-id:HEX`` from its GNU build-id note, or ``sha256:HEX`` of

@@ -1,16 +1,25 @@
-"""What a rank writes about its payload. ``payload`` reads it; apart, because it imports ``typing`` and ``json``.
+"""What a rank writes about itself. ``payload`` and ``evidence`` read it; apart, because they import ``typing``.
 
-Each rank of a job makes its record anew, and importing those two takes longer than the rest of a rank's start.
+Each rank of a job makes its record anew, and importing ``typing`` and ``json`` takes longer than the rest of its start.
+
+The ranks of a node append their records to one file, whose lines are ``NAME LENGTH JSON``. Each is written together
+with a newline before it and one after it, so that a line of which only a part was written spoils no other one.
 """
 
 MYPY = False
 if MYPY:
     from typing import Any, Dict
 
+#: The suffix of a file with the records of a node's ranks.
+SUFFIX = ".records"
+
 #: The exit code of a payload that was warned of the time limit, saved its state, and wants to be continued.
 SAVED = 85
 #: Seconds before the time limit at which ranks are warned, if the user does not say.
 WARN = 300
+
+#: The names of a rank's records, and of the end of what its probe printed, by its number.
+PROBE, PROBE_LOG, PAYLOAD = "probe-%d.json", "probe-%d.log", "payload-%d.json"
 
 _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
@@ -35,13 +44,24 @@ def begun(task: int, host: str) -> "Dict[str, Any]":
     }
 
 
-def pretty(value: "Any", begin: str = "\n") -> str:
-    """Return the JSON text of a record of texts and whole numbers, indented as ``json_records.pretty`` does.
+def line(name: str, text: str) -> bytes:
+    """Return the bytes that add the record ``name`` to a node's file; ``text`` is one line of ASCII."""
+    return ("\n%s %d %s\n" % (name, len(text), text)).encode("ascii")
 
-    Args:
-        begin: what begins a line on the level of ``value``.
-    """
-    inner = begin + "  "
+
+def latest(text: str) -> "Dict[str, str]":
+    """Return the last whole record of each name in the text of a node's file."""
+    found = {}
+    for each in text.split("\n"):
+        name, _, rest = each.partition(" ")
+        length, _, record = rest.partition(" ")
+        if length == "%d" % len(record):
+            found[name] = record
+    return found
+
+
+def dumps(value: "Any") -> str:
+    """Return the JSON text of a record of texts and whole numbers, in one line, as ``json.dumps`` does."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
@@ -49,10 +69,8 @@ def pretty(value: "Any", begin: str = "\n") -> str:
     if isinstance(value, str):
         return '"%s"' % "".join(map(_escaped, value))
     if isinstance(value, list):
-        items = [pretty(item, inner) for item in value]
-        return "[%s%s]" % (inner + ("," + inner).join(items), begin) if items else "[]"
-    items = ["%s: %s" % (pretty(name), pretty(item, inner)) for name, item in value.items()]
-    return "{%s%s}" % (inner + ("," + inner).join(items), begin) if items else "{}"
+        return "[%s]" % ", ".join(map(dumps, value))
+    return "{%s}" % ", ".join(["%s: %s" % (dumps(name), dumps(item)) for name, item in value.items()])
 
 
 def _escaped(character: str) -> str:

@@ -14,7 +14,7 @@ if MYPY:
 else:
     import _signal as signal
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def start(
@@ -41,12 +41,24 @@ def start(
 
 
 def adopt_orphans() -> None:
-    """Become the parent of each descendant whose own parent ends: podman's conmon leaves podman in this way."""
+    """Become the parent of each descendant whose own parent ends: podman's conmon leaves podman in this way.
+
+    If that is impossible, the payload is seen only below the process that was started.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
     try:
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), *[ctypes.c_ulong(0)] * 3)
-    except (ImportError, AttributeError):  # the payload is then seen only below the process that was started
+        ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), *[ctypes.c_ulong(0)] * 3)
+    except (ImportError, AttributeError):
         return
 
 

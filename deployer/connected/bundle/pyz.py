@@ -28,6 +28,7 @@ _OF_RANKS = (
     "deployer/site/rank/__init__.py",
     "deployer/site/rank/devices.py",
     "deployer/site/rank/mapped_mpi.py",
+    "deployer/site/rank/node_records.py",
     "deployer/site/rank/oom.py",
     "deployer/site/rank/payload_monitor.py",
     "deployer/site/rank/rank.py",

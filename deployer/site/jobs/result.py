@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, json_records
+from deployer.contract import evidence, json_records, rank_record
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
@@ -183,8 +183,9 @@ def read_file(path: str) -> Fields:
 def steps(folder: str) -> List[Tuple[str, float, float]]:
     """Return the steps of a job that has ended: name, start and end, in seconds since the epoch.
 
-    The end of a step is the newest change of its evidence. A step without evidence, or with times that do not fit the
-    job's own, is left out: a copy of the folder may have lost them. Then the rest is called "job" instead of "payload".
+    The end of a step is the newest change of its evidence; of all steps before the payload, the change of the file that
+    ``write_result`` writes. A step without evidence, or with times that do not fit the job's own, is left out: a copy
+    of the folder may have lost them. Then the rest is called "job" instead of "payload".
     """
     record = read(folder)
     try:
@@ -195,15 +196,28 @@ def steps(folder: str) -> List[Tuple[str, float, float]]:
     found = []
     with suppress(UsageError):  # without the file of the job as it was submitted, its wait is not known
         found.append(("waited", float(launch(folder).created), begun))
-    at, rest = begun, "payload"
-    for name, evidence_of in (("nodes looked at", "hosts/*.json"), ("ranks probed", "ranks/probe-*.json")):
-        end = max(map(os.path.getmtime, glob.glob(os.path.join(glob.escape(folder), evidence_of))), default=0.0)
+    at, rest = begun, "job"
+    before = [("nodes looked at", "*.json")]
+    if _has_run(record):
+        before.append(("image and ranks checked", _LOG_FROM))
+        rest = "payload"
+    hosts = glob.escape(os.path.join(folder, HOSTS_FOLDER))
+    for name, evidence_of in before:
+        end = max(map(os.path.getmtime, glob.glob(os.path.join(hosts, evidence_of))), default=0.0)
         if at <= end <= ended:
             found.append((name, at, end))
             at = end
         else:
             rest = "job"
     return [step for step in [*found, (rest, at, ended)] if step[1] <= step[2]]
+
+
+def _has_run(record: Fields) -> bool:
+    """Return whether the payload of a job has ended."""
+    with suppress(UsageError):
+        ranks = [rank.record for rank in record.items("ranks")]
+        return any(rank.get(name) is not None for rank in ranks for name in ("exit_code", "signal"))
+    return False
 
 
 def first_error(folder: str) -> str:
@@ -219,15 +233,27 @@ def read(folder: str) -> Fields:
 
 
 def texts(folder: str) -> Dict[str, str]:
-    """Return the text of each file in a folder of evidence by name; of logs only the end."""
-    found = {}
+    """Return the text of each file and of each rank's record in a folder of evidence by name; of logs only the end."""
+    found: Dict[str, str] = {}
     for name in files.names(folder):
         if not name.startswith("."):
             with files.open_regular(os.path.join(folder, name)) as stream:
                 if name.endswith(".log"):
                     stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
-                found[name] = stream.read().decode("utf-8", "replace")
+                text = stream.read().decode("utf-8", "replace")
+            if name.endswith(rank_record.SUFFIX):
+                found.update((own, _plain(own, record)) for own, record in rank_record.latest(text).items())
+            else:
+                found[name] = text
     return found
+
+
+def _plain(name: str, record: str) -> str:
+    """Return a record of a rank, or the text of a log that is one."""
+    if name.endswith(".log"):
+        with suppress(UsageError):
+            return str(json_records.parse(record.encode(), name))
+    return record
 
 
 def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:

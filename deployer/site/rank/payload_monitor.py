@@ -3,12 +3,13 @@
 It is imported after the payload has started, and imports only what it needs then: see ``rank``.
 """
 
+import errno
 import os
-import sys
 import time
 
 from deployer.contract import rank_record
 from deployer.site.rank import mapped_mpi, oom
+from deployer.site.rank.node_records import NodeRecords
 from deployer.site.rank.rendezvous import NCCL_LOG
 
 MYPY = False
@@ -36,7 +37,8 @@ _MPI_STARTS = 30.0
 _PATIENCE = 10.0
 #: Seconds for payloads to end after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
 GRACE = 20.0
-_LEAVING = ".leaving-"
+_LEAVING = ".leaving"
+_ATTEMPTS = 5
 #: Parts of the names of libraries for communication without MPI: see ``communication``.
 _COMMUNICATING = ("/libnccl", "/librccl", "/libgloo", "/libtorch_c", "/libjax_common", "/xla_extension")
 #: Programs of container runtimes that stay beside a payload; most are in Go, which handles every signal.
@@ -56,7 +58,7 @@ def watch(
     end: bool = False,
 ) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
-    path = os.path.join(out, "payload-%d.json" % task)
+    name, records = rank_record.PAYLOAD % task, NodeRecords(out)
     record = rank_record.begun(task, os.uname().nodename)
     libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]" = {}
     sight = _sight() if itex else None
@@ -65,7 +67,7 @@ def watch(
         watcher = _watcher(outside)
         os.chdir(out)  # a node's folder is removed when no process is in it
     stop = 0.0  # when a payload that was asked to end is killed
-    grace = _GracePeriod(awaited, os.path.join(shared, _LEAVING + str(task)))
+    grace = _GracePeriod(awaited, os.path.join(shared, _LEAVING, str(task)))
     kills = oom.kills()
     pause = _FIRST
     others = _Others(os.path.join(out, NCCL_LOG % task))
@@ -81,7 +83,7 @@ def watch(
         record.update(_seen(libraries, sight, watcher))
         record.update(communication=others.record())
         if record != before:
-            _write(path, record)
+            records.try_to_add(name, rank_record.dumps(record))
         if _is_refused(sight):
             stop = stop or time.time() + _PATIENCE
             _end_all(pid, signal.SIGKILL if time.time() > stop else signal.SIGTERM)
@@ -107,7 +109,7 @@ def watch(
     if code or killer:
         group, node = oom.added(kills, oom.kills())
         record.update(shm=shared_memory(), oom_group=group, oom_node=node)
-    _write(path, record)
+    records.try_to_add(name, rank_record.dumps(record), last=True)
     if grace.asked():
         grace.await_others()
     return _last_words(warning.left(code), killer, abort)
@@ -148,7 +150,8 @@ class _GracePeriod:
     """The time between a request to end this rank, by one of the signals ``awaited``, and its end.
 
     Launchers kill all ranks as soon as one has failed. So a rank that was asked to end makes a file at ``mark``, and a
-    rank whose payload has ended waits until no such file exists.
+    rank whose payload has ended waits until the folder of these files is empty: it tries to remove it. To list it each
+    second, in thousands of ranks, would be too much for a shared file system.
     """
 
     def __init__(self, awaited: "Set[int]", mark: str) -> None:
@@ -161,10 +164,7 @@ class _GracePeriod:
         sent = signal.sigtimedwait(self._awaited, seconds)
         if sent is not None and sent.si_signo != signal.SIGCHLD and self._since is None:
             self._since = time.time()
-            try:
-                os.close(os.open(self._mark, os.O_CREAT, 0o600))
-            except OSError:
-                return sent.si_signo
+            self._leave_mark()
         return sent.si_signo if sent is not None else None
 
     def asked(self) -> bool:
@@ -175,14 +175,33 @@ class _GracePeriod:
     def await_others(self) -> None:
         """Wait until all ranks that were asked to end have ended, also those asked a moment later, up to the limit."""
         _remove(self._mark)
-        folder = os.path.dirname(self._mark)
+        while time.time() < (self._since or 0) + GRACE:
+            time.sleep(_LAST_WORDS)
+            if self._is_last():
+                return
+        self._is_last()
+
+    def _is_last(self) -> bool:
+        """Return whether no file is left; then the folder is removed."""
         try:
-            while time.time() < (self._since or 0) + GRACE:
-                time.sleep(_LAST_WORDS)
-                if not any(name.startswith(_LEAVING) for name in os.listdir(folder)):
+            os.rmdir(os.path.dirname(self._mark))
+        except OSError as error:
+            return error.errno not in (errno.ENOTEMPTY, errno.EEXIST)  # POSIX allows both
+        return True
+
+    def _leave_mark(self) -> None:
+        """Make the file. If that fails, the others do not wait for this rank."""
+        for _ in range(_ATTEMPTS):
+            try:
+                os.close(os.open(self._mark, os.O_CREAT, 0o600))
+                return
+            except OSError as error:
+                if error.errno != errno.ENOENT:
                     return
-        except OSError:
-            return
+            try:
+                os.mkdir(os.path.dirname(self._mark), 0o700)
+            except OSError:  # another rank has made the folder, and may remove it before the next attempt
+                continue
 
 
 def shared_memory() -> "Optional[int]":
@@ -373,13 +392,13 @@ def _last_words(code: "Optional[int]", killer: "Optional[int]", abort: bool) -> 
         # lab all of a traceback except its first line was lost. The payload's last output gets this long to arrive.
         time.sleep(_LAST_WORDS)
     if killer is not None:
-        _end_by(killer)
+        end_by(killer)
     if code and abort:
-        _end_by(signal.SIGABRT)
+        end_by(signal.SIGABRT)
     return code or 0
 
 
-def _end_by(number: int) -> "NoReturn":
+def end_by(number: int) -> "NoReturn":
     """End this process by the signal that ended the payload, so that the launcher sees the cause."""
     import resource
 
@@ -389,20 +408,6 @@ def _end_by(number: int) -> "NoReturn":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     os._exit(128 + number)
-
-
-def _write(path: str, record: "Dict[str, Any]") -> None:
-    """Write the record, completely or not at all. A failure must not end a running training."""
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, ".%s.%d.part" % (name, os.getpid()))
-    try:
-        with open(temporary, "w") as stream:
-            stream.write(rank_record.pretty(record) + "\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        _remove(temporary)
-        sys.stderr.write("deployer: error: cannot write %s: %s\n" % (path, error.strerror))
-        sys.stderr.flush()  # a rank ends without Python's own end, and before 3.9 the text would be lost
 
 
 def _remove(path: str) -> None:

@@ -1,27 +1,33 @@
 """probe: evidence from inside the job, before the payload: per node on the host, per rank in the container."""
 
 import glob
+import json
 import os
 import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import List, Mapping, Optional, Sequence
 
-from deployer.contract import evidence, json_records
+from deployer.contract import evidence, json_records, rank_record
 from deployer.contract.errors import DeployerError
 from deployer.contract.evidence import HostRecord, ProbeRecord
 from deployer.contract.measurements import GPU, Measures
 from deployer.contract.payload import MappedLibrary
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces, mapped_mpi, payload_monitor
+from deployer.site.rank.node_records import NodeRecords
 from deployer.site.rank.outside import SIZE, number
-from deployer.site.rank.rank import task_number
+from deployer.site.rank.rank import SIGNALS, task_number
 from deployer.site.rank.rendezvous import LOCAL_TASK
-from deployer.system import elf, files
+from deployer.system import elf, files, payload
 
 #: Seconds after which a probe that hangs in the MPI library is killed; thousands of ranks start in less time.
 PATIENCE = 120
+
+#: Bytes of a probe's output, and of its end, that are of use.
+_MAX_OUTPUT, _TAIL = 4 * 1024 * 1024, 4096
 
 #: Makes Intel MPI and MPICH print which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
@@ -70,10 +76,10 @@ def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
 
 
 def rank(out: str, soname: Optional[str], expects: Sequence[str] = (), without_mpi: bool = False) -> ProbeRecord:
-    """Start MPI and write this rank's record into the folder ``out``.
+    """Start MPI in a child of this process, and write this rank's record into the folder ``out``.
 
-    The record is written before the library runs, and again at the end. So if the library ends or hangs this process,
-    the first record shows that. All output goes into a log beside the record.
+    The record is written before the library runs, and again at the end. So if the library ends or hangs the child, the
+    first record shows that, and the end of the child's output is written beside it. This process ends as the child did.
 
     Args:
         soname: the library to load; None: any known one.
@@ -81,9 +87,8 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = (), without_m
         without_mpi: do not start MPI: the job's programs do not use it.
     """
     task = task_number(os.environ)
-    path = os.path.join(out, "probe-%d.json" % task)
-    log = os.path.join(out, "probe-%d.log" % task)
-    _redirect(log)
+    records = NodeRecords(out)
+    output = _continue_in_child(records, task)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # no Python code runs while a C library hangs
     signal.alarm(PATIENCE)
     threads = os.environ.get("OMP_NUM_THREADS", "")
@@ -103,7 +108,7 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = (), without_m
     )
     if without_mpi:
         record = record._replace(stage=evidence.DONE, rank=task, size=number(os.environ, SIZE))
-        _write(path, record.record())
+        _add(records, record, last=True)
         return record
     os.environ.update(_TALK)
     try:
@@ -112,27 +117,27 @@ def rank(out: str, soname: Optional[str], expects: Sequence[str] = (), without_m
         library = mpi.load([soname] if soname else mpi.USUAL_SONAMES)
     except (ImportError, DeployerError) as error:
         record = record._replace(stage=evidence.DONE, reason=str(error))
-        _write(path, record.record())
+        _add(records, record, last=True)
         return record
     found = mapped_mpi.mpi_libraries(mapped_mpi.maps(os.getpid()))
     if found:
         seen = MappedLibrary(found[0][0], mapped_mpi.identity(os.getpid(), found[0]), library.version())
         record = record._replace(library=seen)
     record = record._replace(stage=evidence.STARTING)
-    _write(path, record.record())
+    _add(records, record)
     world = library.start()
     library.meet()
     record = record._replace(stage=evidence.SUMMING, rank=world.rank, size=world.size)
-    _write(path, record.record())
+    _add(records, record)
     measures = record.measures and record.measures._replace(allreduce=allreduce.measure(library, world))
     mpi.flush()
     record = record._replace(
         stage=evidence.DONE,
         thread_level=world.thread_level,
-        provider=mpi.provider(files.read_text(log)),
+        provider=mpi.provider(_text(output, 0)),
         measures=measures,
     )
-    _write(path, record.record())
+    _add(records, record, last=True)
     library.end()
     return record
 
@@ -148,15 +153,48 @@ def _measures(expects: Sequence[str]) -> Measures:
     return found
 
 
-def _redirect(log: str) -> None:
-    """Send this process's output, including the C library's, to ``log``."""
+def _continue_in_child(records: NodeRecords, task: int) -> int:
+    """Return in a child of this process, whose output, also the C library's, goes into a file: its descriptor.
+
+    This process waits for the child and ends as it did. If that was not with exit code 0, it first adds the end of the
+    output to ``records``.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
+    output = _unnamed_file(os.path.dirname(records.path), task)
+    pid = os.fork()
+    if pid == 0:
+        payload.end_with_parent()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        return output
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # launchers signal both, and this process ends last
+    _, status = os.waitpid(pid, 0)
+    if status:
+        tail = _text(output, max(0, os.fstat(output).st_size - _TAIL))
+        records.try_to_add(rank_record.PROBE_LOG % task, rank_record.dumps(tail), last=True)
+    if os.WIFSIGNALED(status):
+        payload_monitor.end_by(os.WTERMSIG(status))
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _unnamed_file(out: str, task: int) -> int:
+    """Open a new file of this node that nothing else can open; if there can be none, a log in the folder ``out``."""
+    for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):  # noqa: S108
+        with suppress(OSError):
+            return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    log = os.path.join(out, rank_record.PROBE_LOG % task)
     with files.errors_named("write " + log):
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
+        return os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+
+def _text(output: int, start: int) -> str:
+    return os.pread(output, _MAX_OUTPUT, start).decode("utf-8", "replace")
+
+
+def _add(records: NodeRecords, record: ProbeRecord, last: bool = False) -> None:
+    with files.errors_named("write " + records.path):
+        records.add(rank_record.PROBE % record.task, json.dumps(record.record()), last)
 
 
 def _write(path: str, record: json_records.Record) -> None:

@@ -31,7 +31,7 @@ else:
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--gpus")
 #: Signals that ask this process to end; the payload received them too and decides.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(words: "List[str]") -> int:
@@ -88,7 +88,7 @@ def run(
         end: SIGUSR2 asks for the end of the payload, which gets SIGTERM.
     """
     environment = inherited_environment()
-    awaited: "Set[int]" = {signal.SIGCHLD, *_SIGNALS}
+    awaited: "Set[int]" = {signal.SIGCHLD, *SIGNALS}
     if outside is not None:
         payload.adopt_orphans()
     if warn is not None:  # a launcher may have been started with it ignored, and then no shell could handle it

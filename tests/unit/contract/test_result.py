@@ -273,7 +273,7 @@ def written(item):
     seen = {name: value for name, value in item._asdict().items() if name != "outside" or value}
     seen["libraries"] = [dict(library._asdict()) for library in item.libraries]
     seen.update((name, dict(seen[name]._asdict())) for name in ("itex", "outside") if seen.get(name))
-    return rank_record.pretty({**rank_record.begun(item.task, item.host), **seen}).encode()
+    return rank_record.dumps({**rank_record.begun(item.task, item.host), **seen}).encode()
 
 
 def test_the_records_survive_writing_and_reading():

@@ -36,6 +36,7 @@ from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from deployer.system import files, tool_bytecode
 from tests import elves, tars, wheels
+from tests.evidence import recorded
 
 
 def rootfs() -> bytes:
@@ -508,7 +509,7 @@ def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_lin
         capture_output=True,
     )
     assert (done.returncode, done.stdout) == (5, b"here\n")
-    assert json.loads((tmp_path / "payload-0.json").read_text())["exit_code"] == 5
+    assert json.loads(recorded(tmp_path, "payload-0.json"))["exit_code"] == 5
     assert subprocess.run([*words, "--version"], check=True, capture_output=True).stdout.strip()
 
 

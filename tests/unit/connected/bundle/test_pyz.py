@@ -14,6 +14,7 @@ from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError
 from deployer.contract.payload import read_payload
 from deployer.system import tool_sources
+from tests.evidence import recorded
 
 #: What takes longer to import than the modules of a rank.
 SLOW = {"contextlib", "enum", "importlib.util", "json", "re", "runpy", "signal", "typing", "warnings"}
@@ -37,7 +38,7 @@ def start(tool: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 def test_a_rank_reads_nothing_else_and_imports_nothing_slow(head: Path) -> None:
     done = start(head, "sh", "-c", "echo here; exit 5")
     assert (done.returncode, done.stdout) == (5, "here\n")
-    assert read_payload((head.parent / "payload-0.json").read_bytes(), "it").exit_code == 5
+    assert read_payload(recorded(head.parent, "payload-0.json").encode(), "it").exit_code == 5
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
     assert "deployer.site.rank.payload_monitor" in imported
     assert not imported & SLOW
@@ -70,7 +71,7 @@ def test_the_probe_of_a_rank_does_not_open_the_tool_for_each_module(tmp_path: Pa
     tool.write_bytes(pyz.make_pyz())
     words = [str(tool), "probe", "--rank", "--without-mpi", "--out", str(tmp_path)]
     subprocess.run([sys.executable, "-I", "-S", "-c", COUNTING, *words], check=True, timeout=30)
-    assert (tmp_path / "probe-0.json").is_file()
+    assert recorded(tmp_path, "probe-0.json")
     assert 1 <= int((tmp_path / "deployer.pyz.count").read_text()) <= 15  # 100 modules are imported
 
 

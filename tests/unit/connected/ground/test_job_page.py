@@ -95,9 +95,12 @@ def test_findings_and_points_are_bounded() -> None:
     assert "in 50000 values" in text
 
 
-def timed(folder: Path, *evidence: tuple[str, int], started: str = "1970-01-01T00:01:00Z") -> list[tuple[str, float]]:
+def timed(
+    folder: Path, *evidence: tuple[str, int], started: str = "1970-01-01T00:01:00Z", code: int | None = 0
+) -> list[tuple[str, float]]:
     """Return the names and lengths of the steps of a job with these files of evidence, changed at these times."""
-    record = {"schema": "deployer.result", "format": 1, "min_reader": 1, "started": started, "seconds": 30}
+    record: dict[str, Any] = {"schema": "deployer.result", "format": 1, "min_reader": 1}
+    record.update(started=started, seconds=30, ranks=[{"exit_code": code}])
     (folder / "result.json").write_bytes(json_records.dumps(record))
     for name, changed in evidence:
         path = folder / name
@@ -111,9 +114,10 @@ def test_the_rest_is_the_payload_only_if_the_other_steps_are_known(tmp_path: Pat
     assert timed(tmp_path, started="x") == []
     assert timed(tmp_path) == [("job", 30)]
     assert timed(tmp_path, ("hosts/a.json", 65)) == [("nodes looked at", 5), ("job", 25)]
-    known = timed(tmp_path, ("ranks/probe-0.json", 70))
-    assert known == [("nodes looked at", 5), ("ranks probed", 5), ("payload", 20)]
-    late = timed(tmp_path, ("hosts/a.json", 1000), ("ranks/probe-0.json", 1000))  # a copy without times
+    known = timed(tmp_path, ("hosts/log-from", 70))
+    assert known == [("nodes looked at", 5), ("image and ranks checked", 5), ("payload", 20)]
+    assert timed(tmp_path, code=None) == [("nodes looked at", 5), ("job", 25)]
+    late = timed(tmp_path, ("hosts/a.json", 1000), ("hosts/log-from", 1000))  # a copy without times
     assert late == [("job", 30)]
 
 

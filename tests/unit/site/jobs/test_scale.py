@@ -1,4 +1,4 @@
-"""What the judge asks of the shared file system: files per node, none per rank, if the image is staged."""
+"""What the judge asks of the shared file system: files per node, none per rank."""
 
 import pytest
 
@@ -32,7 +32,9 @@ def test_a_staged_job_of_any_ranks_has_three_files_per_node(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("nodes", [2, 16])
-def test_ranks_from_the_installed_folder_have_three_files_each(tmp_path, monkeypatch, nodes):
-    evidence.leave(str(tmp_path / "job"), nodes, 4, collected=False)
-    count, _ = opened(tmp_path / "job", monkeypatch)
-    assert count == CONSTANT + nodes + 3 * 4 * nodes
+@pytest.mark.parametrize("ranks_per_node", [1, 4])
+def test_ranks_from_the_installed_folder_share_a_file_per_node(tmp_path, monkeypatch, nodes, ranks_per_node):
+    evidence.leave(str(tmp_path / "job"), nodes, ranks_per_node, collected=False)
+    count, record = opened(tmp_path / "job", monkeypatch)
+    assert count == CONSTANT + 2 * nodes
+    assert len(record["ranks"]) == nodes * ranks_per_node

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from deployer.site.rank import itex
+from tests.evidence import recorded
 
 #: With less time for last words than in a job.
 RANK = """
@@ -45,7 +46,7 @@ def run(folder, seconds, *names, **options):
     done = subprocess.run(
         [sys.executable, "-c", RANK, *words], env=env, stdout=subprocess.PIPE, timeout=50, check=False
     )
-    return done.returncode, done.stdout.decode(), json.loads((folder / "payload-5.json").read_text())
+    return done.returncode, done.stdout.decode(), json.loads(recorded(folder, "payload-5.json"))
 
 
 @pytest.mark.thorough

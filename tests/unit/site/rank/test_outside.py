@@ -12,6 +12,7 @@ from deployer.contract import evidence
 from deployer.contract.payload import read_payload
 from deployer.site.rank import outside, payload_monitor, rank
 from deployer.system import elf
+from tests.evidence import recorded
 
 CODE = "import ctypes, sys, time; ctypes.CDLL(sys.argv[1]); time.sleep(0.6)"
 
@@ -23,8 +24,7 @@ def watched(folder, command, library="", **environment):
     code += "watch._LAST_WORDS = 0; sys.exit(rank.main(sys.argv[1:]))"
     env = dict(PATH=os.environ["PATH"], PYTHONPATH=os.getcwd(), **environment)
     subprocess.run([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE, timeout=30, check=False)
-    path = folder / ("payload-%d.json" % rank.task_number(environment))
-    return read_payload(path.read_bytes(), "it")
+    return read_payload(recorded(folder, "payload-%d.json" % rank.task_number(environment)).encode(), "it")
 
 
 @pytest.mark.thorough
@@ -121,4 +121,4 @@ def test_a_record_without_it_is_as_before(tmp_path):
     code = "import sys; from deployer.site.rank import rank; sys.exit(rank.main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, "--out", str(tmp_path), "--", "true"]
     subprocess.run(words, env=dict(os.environ, PYTHONPATH=os.getcwd(), SLURM_PROCID="0"), check=True, timeout=30)
-    assert "outside" not in json.loads((tmp_path / "payload-0.json").read_text())
+    assert "outside" not in json.loads(recorded(tmp_path, "payload-0.json"))

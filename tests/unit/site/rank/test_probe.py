@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from deployer.contract.errors import DeployerError
 from deployer.site.rank import mapped_mpi, mpi, probe
 from deployer.system import elf
 from tests import running
+from tests.evidence import recorded
 from tests.unit.contract.test_result import LAUNCH
 
 MAPS = """\
@@ -165,8 +167,7 @@ def run_rank(out, soname, code="", more="", **environment):
 
 
 def read(out):
-    path = out / "probe-1.json"
-    return evidence.read_probe(path.read_bytes(), str(path))
+    return evidence.read_probe(recorded(out, "probe-1.json").encode(), "it")
 
 
 def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):
@@ -207,7 +208,16 @@ def test_a_library_that_ends_the_process_leaves_a_record_of_where(tmp_path, stan
     record = read(tmp_path)
     assert record.stage == evidence.STARTING
     assert record.library.identity == elf.identity(stand_in)
-    assert "no provider" in (tmp_path / "probe-1.log").read_text()
+    assert "no provider" in json.loads(recorded(tmp_path, "probe-1.log"))
+
+
+def test_a_probe_that_is_asked_to_end_leaves_its_output(tmp_path, stand_in):
+    """As at a time limit: the launcher signals the rank and its child."""
+    code = "import os, signal; os.setsid(); from deployer.site.rank import mpi; "
+    code += "mpi.Library.meet = lambda self: (os.write(1, b'hangs\\n'), os.killpg(0, signal.SIGTERM)); "
+    assert run_rank(tmp_path, stand_in, code=code) == -signal.SIGTERM
+    assert read(tmp_path).stage == evidence.STARTING
+    assert json.loads(recorded(tmp_path, "probe-1.log")).endswith("hangs\n")
 
 
 def test_a_job_without_mpi_starts_none(tmp_path, stand_in):

@@ -11,6 +11,7 @@ import pytest
 
 from deployer.contract.rank_record import SAVED
 from deployer.site.rank import payload_monitor
+from tests.evidence import recorded
 
 HANDLES = """
 import signal, sys, time
@@ -30,8 +31,7 @@ def run(tmp_path, program, ahead, *words):
     argv = [sys.executable, "-c", "import sys; from deployer.site.rank import rank; sys.exit(rank.main(sys.argv[1:]))"]
     argv += ["--out", str(tmp_path), "--warn", warn, *words, "--", sys.executable, "-c", program]
     done = subprocess.run(argv, cwd=os.getcwd(), stdout=subprocess.DEVNULL, check=False)
-    with open(str(tmp_path / "payload-0.json")) as stream:
-        return done.returncode, json.load(stream)["exit_code"]
+    return done.returncode, json.loads(recorded(tmp_path, "payload-0.json"))["exit_code"]
 
 
 @pytest.mark.parametrize("words", [(), ("--abort",)])

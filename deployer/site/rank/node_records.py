@@ -1,0 +1,46 @@
+"""The records of all ranks of a node, in one file of a folder of the job. It imports as little as ``rank``.
+
+A rank opens the file once and appends each update of a record by one call; ``contract.rank_record`` describes the
+lines. All processes that append are on one node, so each file system keeps their lines apart. The file stays open until
+the last update: a file system that writes when a file is closed (NFS) writes earlier updates within its usual delay,
+and at once if the process is killed.
+"""
+
+import os
+import sys
+
+from deployer.contract import rank_record
+
+MYPY = False
+if MYPY:
+    from typing import Optional
+
+
+class NodeRecords:
+    """This node's file in the folder ``out``; it is opened with the first record."""
+
+    def __init__(self, out: str) -> None:
+        self.path = os.path.join(out, os.uname().nodename + rank_record.SUFFIX)
+        self._descriptor: "Optional[int]" = None
+
+    def add(self, name: str, text: str, last: bool = False) -> None:
+        """Append a record, which replaces an earlier one of this name; ``last``: none follows. Raises OSError."""
+        line = rank_record.line(name, text)
+        if self._descriptor is None:
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            written = os.write(self._descriptor, line)
+            if written < len(line):  # the next attempt has the reason
+                os.write(self._descriptor, line[written:])
+        finally:
+            if last:
+                descriptor, self._descriptor = self._descriptor, None
+                os.close(descriptor)  # some file systems refuse only now what does not fit
+
+    def try_to_add(self, name: str, text: str, last: bool = False) -> None:
+        """Append a record as ``add`` does; a failure, which must not end a running training, is printed."""
+        try:
+            self.add(name, text, last)
+        except OSError as error:
+            sys.stderr.write("deployer: error: cannot write %s: %s\n" % (self.path, error.strerror))
+            sys.stderr.flush()  # a rank ends without Python's own end, and before 3.9 the text would be lost
