@@ -203,6 +203,7 @@ def main() -> None:
     command.set_defaults(run=bench_staging.measure)
     _add_image(command)
     command.add_argument("--lab", default="bench-staging", help="the lab to make, and to remove at the end")
+    command.add_argument("--runtime", choices=bench_staging.RUNTIMES, help="(default: all of them)")
     command.add_argument("--command", default="python3 -c 'import json'", help="the payload, one line of shell words")
     command.add_argument("--paths", type=int, default=20, help="how many of the paths to list")
     command = verbs.add_parser("ping")

@@ -51,7 +51,7 @@ def measure(args: argparse.Namespace) -> None:
                 step: [_judge(interpreter, job, step) for _ in range(args.rounds)] for step in ("probe", "payload")
             }
             probe, payload = (min(each[0] for each in times) for times in found.values())
-            kind = "per node" if collected else "per rank"
+            kind = "collected" if collected else "appended"
             memory = max(each[1] for each in found["payload"])
             ranks = nodes * args.ranks_per_node
             print(f"{nodes:>6} {ranks:>7} {kind:<10} {count:>7} {probe:9.2f} {payload:11.2f} {memory:6.0f}", flush=True)

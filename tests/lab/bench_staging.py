@@ -30,6 +30,8 @@ from tests.lab.engine import take_engine
 ROOT = Path(__file__).resolve().parents[2]
 SHARED, SOFTWARE = "/home", "/opt"
 _NAME = "bench"
+#: A path in the job's folder, or the folder itself.
+_JOB = re.compile(r"/home/alice/deployer/jobs/[^/]+")
 #: What is measured: runtime and staging, which name a start option of the plan.
 _START_OPTIONS = (
     ("charliecloud", ("folder", "memory", "squashfs")),
@@ -37,6 +39,7 @@ _START_OPTIONS = (
     ("apptainer", ("folder", "memory", "squashfs")),
     ("podman", ("folder", "memory")),
 )
+RUNTIMES = tuple(name for name, _ in _START_OPTIONS)
 #: On real sites Apptainer is on the nodes' own disks; in the lab it is below /home.
 _ABOVE = (apptainer.PREFIX, os.path.dirname(apptainer.PREFIX))
 
@@ -56,7 +59,8 @@ def measure(args: argparse.Namespace) -> None:
         try:
             apptainer.install(lab)
             _prepare(lab, Path(folder), args)
-            for runtime, stagings in _START_OPTIONS:
+            chosen = [each for each in _START_OPTIONS if args.runtime in (None, each[0])]
+            for runtime, stagings in chosen:
                 for staging in stagings:
                     ranks = _ranks(lab, runtime, staging, shlex.split(args.command))
                     _show(f"{runtime}, {staging}", ranks, args.paths)
@@ -161,11 +165,15 @@ def _is_below(path: str, base: str) -> bool:
 
 def _show(staging: str, ranks: dict[int, list[Operation]], most: int) -> None:
     first, *others = sorted(ranks)
-    print(f"\n{staging}: operations of a rank on {SHARED} (shared), on {SOFTWARE} (the site's software), in all")
+    print(f"\n{staging}: operations of a rank on {SHARED} (shared), on {SOFTWARE} (the site's software), in all;")
+    print("  in brackets: in the job's folder")
     for rank in (first, *others):
         found = ranks[rank]
         shared, software = ([each for each in found if _is_below(each.path, base)] for base in (SHARED, SOFTWARE))
-        print(f"  rank {rank}: {len(shared)}, {len(software)}, {len(found)}")
+        records = [each for each in shared if _JOB.match(each.path)]
+        print(f"  rank {rank}: {len(shared)}, {len(software)}, {len(found)} [{len(records)}]")
+        for (call, path), count in collections.Counter(records).most_common():
+            print(f"    {count:5} {call:12} {path}  [job]")
     shared = [each for each in ranks[others[-1]] if _is_below(each.path, SHARED)]
     for (call, path), count in collections.Counter(shared).most_common(most):
         print(f"    {count:5} {call:12} {path}")
