@@ -29,6 +29,7 @@ UNITS = {SECONDS: "seconds per epoch", IMAGES: "images per second, all ranks tog
 _MAX_VALUES = 10000
 #: The smallest and the largest figure.
 _LEAST, _MOST = 1e-9, 1e15
+_MOST_PROCESSES = 10**7
 _HINT = "a program reports them in $DEPLOYER_RESULT: docs/deployer.md, report"
 
 
@@ -111,7 +112,8 @@ def of_result(result: Fields) -> Run:
     ranks = result.items("ranks")
     if not ranks:
         raise UsageError("%s has no evidence of any rank" % result.what, "run it again")
-    count = (result.maybe_number("world_size") or len(ranks)) * (result.maybe_number("workers") or 1)
+    started = (result.maybe_number("world_size") or len(ranks)) * (result.maybe_number("workers") or 1)
+    count = _own_count(result) or started
     workload, settings, unit, values = _figures(result, count)
     threads = {rank.maybe_number("threads") for rank in ranks}
     return Run(
@@ -126,6 +128,16 @@ def of_result(result: Fields) -> Run:
         threads=threads.pop() if len(threads) == 1 else None,
         values=values,
     )
+
+
+def _own_count(result: Fields) -> Optional[int]:
+    """Return how many processes trained, according to the payload's own result: it may start some itself."""
+    payload = result.child("payload") if isinstance(result.record.get("payload"), dict) else None
+    measured = payload.maybe_child("measured") if payload else None
+    count = measured.maybe_number("processes") if measured else None
+    if measured and count is not None and not 1 <= count <= _MOST_PROCESSES:
+        raise UsageError("%s: field 'processes': not a number of processes: %d" % (measured.what, count), _HINT)
+    return count
 
 
 def _figures(result: Fields, ranks: int) -> Tuple[str, str, str, List[float]]:

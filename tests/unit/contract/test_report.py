@@ -158,6 +158,13 @@ def test_processes_that_torchrun_started_are_counted():
     assert report.of_result(result({"iterations": [1.5, 2]}, workers=4)).values == [12.0, 16.0]
 
 
+def test_processes_that_the_program_started_itself_are_counted_if_it_tells():
+    assert report.of_result(result(measured(processes=16), workers=4)).ranks == 16
+    for wrong in (0, 10**9):
+        with pytest.raises(UsageError, match="field 'processes': not a number of processes: %d" % wrong):
+            report.of_result(result(measured(processes=wrong)))
+
+
 def test_a_record_is_read_again():
     rows = report.rows([run(), *published_runs.published(["lrz-3dgan"])])
     text = json.dumps(report.record(rows, [("x-1", "it failed")]))
