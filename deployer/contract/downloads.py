@@ -130,14 +130,14 @@ def _torch_hub(wanted: Wanted) -> Offline:
     repository = wanted.about.get("repo_or_dir") or wanted.about.get("github", "")
     name = _file_of(wanted.about.get("cached_file", "")) or _file_of(url)
     if repository and not wanted.about.get("cached_file"):
-        remedy = "load the repository once on the laptop with TORCH_HOME=data/torch, and link that folder"
-        prepare = (
-            "TORCH_HOME=data/torch python3 -c %s" % quoted(['import torch; torch.hub.load("%s", ...)' % repository]),
+        remedy = (
+            "fetch the repository and link its folder; torch.hub.load runs its code in the job, so read it first. "
+            "Older torch asks for the branch all the same, unless the call names it (OWNER/NAME:BRANCH)"
         )
         return Offline(
             "torch.hub: the repository %s" % repository,
             remedy,
-            prepare if _is_repository(repository) else (),
+            _clone(repository),
             _links(wanted.job, "torch", "~/.cache/torch", "data/torch"),
         )
     place = _place(wanted) or "~/.cache/torch/hub/checkpoints/" + name
@@ -146,6 +146,19 @@ def _torch_hub(wanted: Wanted) -> Offline:
     if not name:
         return Offline("torch.hub", remedy)
     return Offline("torch.hub: %s" % name, remedy, _fetch(url, source), _links(wanted.job, "torch", place, source))
+
+
+def _clone(repository: str) -> Tuple[str, ...]:
+    """Return the commands that fetch a repository to where torch.hub keeps it, without running its code."""
+    name, _, branch = repository.partition(":")
+    if not _is_repository(repository) or "/" not in name:
+        return ()
+    folder = "data/torch/hub/%s_%s" % (name.replace("/", "_"), (branch or "main").replace("/", "_"))
+    only = ["--branch", branch] if branch else []
+    return (
+        quoted(["git", "clone", "--depth", "1", *only, "https://github.com/" + name, folder]),
+        quoted(["rm", "-rf", folder + "/.git"]),
+    )
 
 
 def _torchvision(wanted: Wanted) -> Offline:

@@ -103,6 +103,8 @@ _OWN_HOSTS = re.compile(r"^(localhost|ip6-localhost|localhost\.localdomain|127\.
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@]*)")
 #: Findings of one code that are reported; a program may look for thousands of files.
 _MOST = 20
+#: Host names and addresses that a record has.
+_MAX_REQUESTED = 1000
 _FRAMES_SHOWN = 6
 
 
@@ -124,7 +126,7 @@ class JobEnding(NamedTuple):
     @property
     def failed(self) -> bool:
         """Return whether the job itself failed, in the time that the rehearsal gave it."""
-        return self.how in (FAILED, MEMORY)
+        return self.how in (FAILED, MEMORY, STOPPED)
 
 
 class Used(NamedTuple):
@@ -258,6 +260,8 @@ class Rehearsal(NamedTuple):
         findings: what stopped it first, then by severity.
         accepted: the codes that the user accepted.
         command: the words of the job's command.
+        requested: the host names and addresses that the kernel saw programs ask for; without NETWORK in ``watched``,
+            those that Python's audit hook saw.
     """
 
     bundle: str
@@ -274,6 +278,7 @@ class Rehearsal(NamedTuple):
     findings: Tuple[Reached, ...] = ()
     accepted: Tuple[str, ...] = ()
     command: Tuple[str, ...] = ()
+    requested: Tuple[str, ...] = ()
 
     @property
     def checked(self) -> verdict.Checked:
@@ -290,15 +295,10 @@ class Rehearsal(NamedTuple):
         """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one."""
         return self.ending.how in (DONE, LIMIT) and all(item.finding.severity != ERROR for item in self.findings)
 
-    @property
-    def requested(self) -> List[str]:
-        """Return the hosts that the job asked for."""
-        return sorted({item.finding.subject for item in self.findings if item.finding.code == NETWORK_CODE})
-
     def record(self) -> Record:
         fields = dict(self._asdict())
         fields["watched"], fields["accepted"] = list(self.watched), list(self.accepted)
-        fields["command"] = list(self.command)
+        fields["command"], fields["requested"] = list(self.command), list(self.requested)
         fields["ending"], fields["used"] = dict(self.ending._asdict()), dict(self.used._asdict())
         fields["findings"] = [item.record() for item in self.findings]
         fields["verdict"] = self.checked.verdict
@@ -306,9 +306,13 @@ class Rehearsal(NamedTuple):
 
     def summary(self) -> str:
         """Return the line for a security officer: what ``inspect`` shows of a bundle."""
-        asked = "requested " + ", ".join(self.requested) if self.requested else "requested nothing"
+        names = ", ".join(self.requested[:_MOST])
+        if self.requested[_MOST:]:
+            names += " and %d more" % len(self.requested[_MOST:])
+        asked = "requested " + (names or "nothing")
         if NETWORK not in self.watched:
-            asked += " (by Python; other programs were not observed)"
+            asked = "what it requested is not known, because the kernel's account of it is missing or not complete"
+            asked += "; it requested at least " + names if names else ""
         judged = "verdict %s" % self.checked.verdict
         if self.accepted:
             judged += ", accepted " + ", ".join(self.accepted)
@@ -357,7 +361,14 @@ def read(data: bytes, what: str) -> Rehearsal:
         tuple(Reached.read(item) for item in fields.items("findings")),
         tuple(fields.texts("accepted")),
         tuple(fields.words("command")),
+        tuple(fields.texts("requested")) if "requested" in fields.record else _subjects(fields),
     )
+
+
+def _subjects(fields: Fields) -> Tuple[str, ...]:
+    """Return what the findings of an older deployer's record say that the job asked for."""
+    found = [Finding.read(item) for item in fields.items("findings")]
+    return tuple(sorted({item.subject for item in found if item.code == NETWORK_CODE}))
 
 
 def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:
@@ -422,6 +433,15 @@ def judge(
     return tuple(_limited(found))
 
 
+def requested(observations: Iterable[Observation], own: Collection[str]) -> Tuple[str, ...]:
+    """Return the host names and addresses that programs asked for, without those of the job's own nodes."""
+    mine = {name.lower() for name in own}
+    asked = (item for item in observations if item.kind in _NETWORK_KINDS and not _is_own(item, mine))
+    found = sorted({_escaped(_host(item)) for item in asked})
+    left = len(found) - _MAX_REQUESTED
+    return tuple(found if left <= 0 else [*found[:_MAX_REQUESTED], "and %d more" % left])
+
+
 def unseen(text: str) -> Reached:
     """Return the note about something that this rehearsal could not see."""
     return Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
@@ -442,9 +462,9 @@ class _Judgement(object):
     def __init__(self, observed: Observed, ending: JobEnding, own: Collection[str], job: str) -> None:
         self.ending = ending
         self.job = job
-        self.own = {name.lower() for name in own}
         self.observed = observed
-        self.observations = [item for item in observed.observations if not self._is_own(item)]
+        mine = {name.lower() for name in own}
+        self.observations = [item for item in observed.observations if not _is_own(item, mine)]
         self.processes = {
             item.process: _Process(item.about.get("home", ""), item.about.get("folder", ""))
             for item in observed.observations
@@ -452,13 +472,6 @@ class _Judgement(object):
         }
         self.uncaught = self._first_uncaught() if ending.failed else None
         self.cause = self._cause()
-
-    def _is_own(self, item: Observation) -> bool:
-        """Return whether an observation is of the job's own nodes, or of nothing outside this machine."""
-        if item.kind not in _NETWORK_KINDS:
-            return False
-        name = _host(item).lower()
-        return name in self.own or _OWN_HOSTS.match(name) is not None
 
     def _first_uncaught(self) -> Optional[Observation]:
         """Return the exception that ended the job: the first one that ended a process, and not only a thread."""
@@ -704,7 +717,8 @@ class _Judgement(object):
             how = "it was stopped: %s" % (self.ending.last or "no reason is known")
             return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
         code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
-        how = "it failed%s%s" % (code, "; last line: " + self.ending.last if self.ending.last else "")
+        did = "was stopped" if self.ending.how == STOPPED else "failed"
+        how = "it %s%s%s" % (did, code, "; last line: " + self.ending.last if self.ending.last else "")
         return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
 
 
@@ -755,6 +769,14 @@ def _merged(
     """Return the groups without those of native programs for hosts that Python asked for as well."""
     with_place: Set[str] = {name for name, place, _ in groups if place is not None}
     return [(key, group) for key, group in groups.items() if key[1] is not None or key[0] not in with_place]
+
+
+def _is_own(item: Observation, own: Collection[str]) -> bool:
+    """Return whether an observation is of the job's own nodes, or of nothing outside this machine."""
+    if item.kind not in _NETWORK_KINDS:
+        return False
+    name = _host(item).lower()
+    return name in own or _OWN_HOSTS.match(name) is not None
 
 
 def _host(item: Observation) -> str:

@@ -13,8 +13,10 @@ from deployer.system import audit_hook, files
 
 #: Folders below the job's: observations, and the hook.
 SEEN, HOOK = "rehearsal", "rehearsal-hook"
-#: The variable for the folder of observations, in the job's environment.
+#: The variable for the folder of observations, in the job's environment; and the one with which a plan names the folder
+#: of the hook, which the container's environment has first in PYTHONPATH in place of this variable.
 VARIABLE = audit_hook.FOLDER
+HOOK_VARIABLE = VARIABLE + "_HOOK"
 #: In place of a file that cannot be read: a line that the report counts as unreadable.
 _UNREADABLE = b"unreadable"
 
@@ -29,6 +31,11 @@ def prepare(folder: str) -> None:
         os.mkdir(os.path.join(folder, HOOK), 0o700)
         with open(os.path.join(folder, HOOK, "sitecustomize.py"), "wb") as stream:
             stream.write(code)
+
+
+def before(hook: str, path: str) -> str:
+    """Return a PYTHONPATH that begins with the hook's folder: Python imports the first sitecustomize that it finds."""
+    return "%s:%s" % (hook, path) if path else hook
 
 
 def written(folder: str) -> Iterator[Tuple[str, bytes]]:

@@ -62,6 +62,9 @@ _SHELLS = ("sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "rbash"
 #: What shells print. They look for a program in PATH before they start it; one with a path they start at once.
 _NOT_FOUND = re.compile(rb"(?:^|[ '`])([^\s:'`/]{1,200}): (?:command )?not found\s*$", re.MULTILINE)
 _PT_INTERP = 3
+#: A file that each Python reads at its start, after which it imports its sitecustomize; and the one of our audit hook.
+_OF_PYTHON = re.compile(rb"/python[0-9.]+/encodings/(__pycache__/)?__init__[.][^/]*$")
+_OF_THE_HOOK = re.compile(rb"-[0-9]+[.]jsonl$")
 _LISTENING = "0A"
 
 #: Seconds between a search for a program that failed and the report: another folder of PATH may have it.
@@ -70,7 +73,9 @@ _SEARCH = 1.0
 _KNOWN_FOR = 30.0
 _MAX_KNOWN = 400  # each has a descriptor
 #: Files that are listed, and missing files that are kept: per process, and processes with any.
-_MAX_OPENED, _MAX_MISSES, _MAX_PROCESSES = 500000, 200, 2000
+_MAX_OPENED, _MAX_MISSES, _MAX_PROCESSES = 500000, 50, 500
+#: Characters of the paths that are listed, or known to be there; things that wait for their end at once.
+_MAX_LISTED, _MAX_WAITING = 32 * 1024 * 1024, 2000
 #: Missing files that are reported of a program that failed. Python's own exception tells more.
 _MOST_MISSED, _MOST_MISSED_BY_PYTHON = 10, 3
 
@@ -118,6 +123,8 @@ class Reach(object):
         self._searches: Dict[Tuple[int, str], _Search] = {}
         self._misses: Dict[int, Dict[str, Tuple[Tracee, str, str]]] = {}
         self._waiting: Dict[Tuple[str, int], Tracee] = {}
+        self._pythons: Dict[int, Tracee] = {}
+        self._listed = 0
         self._read: Set[Tuple[Tuple[int, ...], bytes]] = set()
         self.opened: Set[str] = set()
         self.begun: Optional[float] = None
@@ -149,6 +156,9 @@ class Reach(object):
         """Read a call's arguments; return what is left to do after it has gone on."""
         name, args = call.name, call.args
         who = self._who(call.task, name in ("execve", "execveat"))
+        if name in ("connect", "sendto") and who.apart:  # whoever does it: a program could be called as our tool is
+            at, size = (1, 2) if name == "connect" else (4, 5)
+            return self._connecting(who, read_memory(who.task, args[at], min(args[size], 128)))
         if not who.inside or (who.own and not name.startswith("execve")):
             return None
         if self.begun is None and not who.own:
@@ -165,9 +175,6 @@ class Reach(object):
         if name == "truncate":
             identity, path = who.identity(), who.path(AT_FDCWD, read_text(who.task, args[0]))
             return lambda: self._opened(who, path, os.O_WRONLY, identity)
-        if name in ("connect", "sendto"):
-            at, size = (1, 2) if name == "connect" else (4, 5)
-            return self._connecting(who, read_memory(who.task, args[at], min(args[size], 128)))
         if name.startswith("execve"):
             folder, place = (AT_FDCWD, 0) if name == "execve" else (_signed(args[0]), 1)
             text = read_text(who.task, args[place])
@@ -210,6 +217,12 @@ class Reach(object):
             flags = struct.unpack("=Q", read_memory(who.task, args[2], 8))[0]
         else:
             flags = os.O_CREAT | os.O_WRONLY if name == "creat" else args[place + 1] & 0xFFFFFFFF
+        if _OF_PYTHON.search(text):
+            if len(self._pythons) >= _MAX_WAITING:
+                self._unhooked(next(iter(self._pythons)))
+            self._pythons.setdefault(who.process, who)
+        elif flags & os.O_APPEND and _OF_THE_HOOK.search(text):
+            self._pythons.pop(who.process, None)
         if not flags & _WRITES and (who.place, text) in self._read:
             self._not_missed(who, text)
             return None
@@ -237,12 +250,19 @@ class Reach(object):
             return
         self._add(found.path)
         self._not_missed(who, text)
-        if text.startswith(b"/") and len(self._read) < _MAX_OPENED:
+        if text.startswith(b"/") and self._has_room(len(self._read), len(text)):
             self._read.add((who.place, text))
 
     def _add(self, path: str) -> None:
-        if len(self.opened) < _MAX_OPENED:
+        if path not in self.opened and self._has_room(len(self.opened), len(path)):
             self.opened.add(path)
+
+    def _has_room(self, count: int, size: int) -> bool:
+        """Return whether one more path can be kept."""
+        if count >= _MAX_OPENED or self._listed + size > _MAX_LISTED:
+            return False
+        self._listed += size
+        return True
 
     def _not_missed(self, who: Tracee, name: bytes) -> None:
         if who.process in self._misses:
@@ -314,10 +334,13 @@ class Reach(object):
             before = self._searches.get(key)
             why = "does not exist" if found is None else "not executable"
             folders = before.folders + 1 if before else 1
+            if len(self._searches) >= _MAX_WAITING:
+                self._searched()
             self._searches[key] = _Search(who, path, time.monotonic(), why, folders)
             return
         self._searches.pop(key, None)
         self._misses.pop(who.process, None)  # what the program before it missed did not stop it
+        self._unhooked(who.process)
         self._add(found.path)
         loader = _loader(root.head(found.path))
         if loader:
@@ -340,12 +363,19 @@ class Reach(object):
     def _ended(self, who: Tracee, code: int) -> None:
         self._forget(who.process)
         self._searched(who.process)
+        self._unhooked(who.process)
         missed = self._misses.pop(who.process, None)
         if code == 0 or not missed:
             return
         most = _MOST_MISSED_BY_PYTHON if who.python else _MOST_MISSED
         for _, path, why in list(missed.values())[-most:]:
             self._tell("missing", path, who, why=why, exit_code=str(code))
+
+    def _unhooked(self, process: int) -> None:
+        """Report a Python that ends, or becomes another program, and did not start the audit hook."""
+        who = self._pythons.pop(process, None)
+        if who is not None:
+            self._tell("blind", "a Python ran without the audit hook: " + who.command, who)
 
     def _searched(self, process: Optional[int] = None, now: float = float("inf")) -> None:
         """Report the programs that were not found, of a process that has ended or by this time."""
@@ -379,7 +409,7 @@ class Reach(object):
         own = ip.startswith("127.") or ip in ("::1", "0.0.0.0", "::")  # noqa: S104
         if ip in self._local or (own and port == _DNS):
             return
-        if not own:
+        if not own or len(self._waiting) >= _MAX_WAITING:
             self._tell("address", "%s port %d" % (ip, port), who)
         elif (ip, port) not in self._waiting and port not in self._ports():
             self._waiting[(ip, port)] = who
@@ -415,6 +445,8 @@ class Reach(object):
             for who, path, why in list(missed.values())[-_MOST_MISSED_BY_PYTHON:]:
                 if not _USUAL_FILES.search(path):
                     self._tell("missing", path, who, why=why)
+        for process in list(self._pythons):
+            self._unhooked(process)
         self._waiting.clear()
         self._misses.clear()
         self._forget()

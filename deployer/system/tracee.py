@@ -10,7 +10,10 @@ import errno
 import os
 import stat
 import struct
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract.first_bytes import PROGRAM
+from deployer.contract.plan import TOOL
 
 AT_FDCWD = -100
 _PAGE = 4096
@@ -22,8 +25,8 @@ _CAP_DAC_OVERRIDE = 1
 _ST_RDONLY = 1
 _MAX_COMMAND = 200
 _HEAD = 4096
-#: Words of a command among which the tool is: the interpreter, its options, a first line of code, the tool.
-_FIRST_WORDS = 8
+#: What follows the interpreter in the commands by which the tool starts in a container.
+_TOOL = (("-I", "-S", TOOL), ("-I", "-S", "-c", PROGRAM, TOOL))
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
@@ -174,8 +177,10 @@ class Tracee(object):
         name: the name of its program, as it was started.
         command: its command line, short.
         inside: it has another root folder than the observer: it is in a container.
+        apart: it has other mounts than the observer, and perhaps the same root folder.
         python: it is a Python program.
-        own: it is deployer's own tool.
+        own: its command is that of deployer's own tool. A program chooses its command: what must not be hidden does
+            not depend on it.
         place: names its root folder and mounts.
     """
 
@@ -187,10 +192,12 @@ class Tracee(object):
         self.command = " ".join(words)[:_MAX_COMMAND]
         self.name = os.path.basename(words[0]).lstrip("-") if words else ""
         self.python = self.name.startswith("python")
-        self.own = any(word.endswith("/deployer.pyz") for word in words[:_FIRST_WORDS])
+        self.own = _is_tool(words)
         state, mine = os.stat("/proc/%d/root" % task), os.stat("/")
         self.inside = not os.path.samestat(state, mine)
-        self.place = (os.stat("/proc/%d/ns/mnt" % task).st_ino, state.st_dev, state.st_ino)
+        mounts = os.stat("/proc/%d/ns/mnt" % task).st_ino
+        self.apart = self.inside or mounts != os.stat("/proc/self/ns/mnt").st_ino
+        self.place = (mounts, state.st_dev, state.st_ino)
         self._root: Optional[ProcessRoot] = None
         self._identity: Optional[FileIdentity] = None
 
@@ -236,6 +243,10 @@ class Tracee(object):
         groups = tuple(int(each) for each in fields.get("Groups", "").split())
         effective = int(fields.get("CapEff", "0"), 16)
         return FileIdentity(uids[3], (gids[3], *groups), bool(effective >> _CAP_DAC_OVERRIDE & 1))
+
+
+def _is_tool(words: Sequence[str]) -> bool:
+    return any(tuple(words[1 : 1 + len(known)]) == known for known in _TOOL)
 
 
 def _checked(result: int) -> int:

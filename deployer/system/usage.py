@@ -6,6 +6,7 @@ A process belongs to the rank whose number is in its environment; without a numb
 that has one. Only processes in a container count, and not deployer's own.
 """
 
+import itertools
 import os
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -140,7 +141,7 @@ class RankUsage(object):
         while pending and left < _MAX_FILES:
             try:
                 with os.scandir(pending.pop()) as entries:
-                    for entry in entries:
+                    for entry in itertools.islice(entries, _MAX_FILES - left):
                         left += 1
                         state = entry.stat(follow_symlinks=False)
                         if entry.is_dir(follow_symlinks=False):

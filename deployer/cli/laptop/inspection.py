@@ -21,6 +21,7 @@ from deployer.contract.plan import NO_MPI
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import read_manifest
 from deployer.contract.shell import quoted
+from deployer.contract.text import printable
 from deployer.site.storage.space import human
 from deployer.system import terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
@@ -72,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     _show(manifest)
     for outcome in rehearsals:
         day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
-        where = f" for {outcome.site}" if outcome.site else ""
-        print(common.wrapped(f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
+        where = printable(f" for {outcome.site}" if outcome.site else "")
+        print(common.wrapped(f"job {printable(outcome.job)} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
     found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
     print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:

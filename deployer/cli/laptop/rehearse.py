@@ -98,6 +98,8 @@ def show(outcome: Rehearsal) -> None:
     """Print the report of a rehearsal."""
     for line in outcome.lines():
         terminal.show(line)
+    if outcome.findings:
+        terminal.show(common.more(list(dict.fromkeys(item.finding.code for item in outcome.findings))))
 
 
 def recorded(bundle: str, site: Plan | None, tell: Callable[[str], None]) -> Rehearsal:

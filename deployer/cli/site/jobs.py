@@ -369,7 +369,7 @@ def _rehearse(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(done.record())
     else:
-        _print_lines(done.lines())
+        _print_lines([*done.lines(), common.more(list(dict.fromkeys(item.finding.code for item in done.findings)))])
     return done.exit_code
 
 

@@ -102,10 +102,12 @@ class NameServer:
             self._note(question.name, port, True)
             with contextlib.suppress(OSError):
                 connection.send(len(question.answer).to_bytes(2, "big") + question.answer)
-        poll.unregister(descriptor)
-        connection.close()
-        del self._open[descriptor]
+        self._end(descriptor, poll)
         return True
+
+    def _end(self, descriptor: int, poll: "select.poll") -> None:
+        poll.unregister(descriptor)
+        self._open.pop(descriptor)[0].close()
 
     def _datagram(self) -> None:
         with contextlib.suppress(OSError):
@@ -118,9 +120,8 @@ class NameServer:
     def _accept(self, poll: "select.poll") -> None:
         with contextlib.suppress(OSError):
             connection, sender = self._listener.accept()
-            if len(self._open) >= _MAX_CONNECTIONS:
-                connection.close()
-                return
+            if len(self._open) >= _MAX_CONNECTIONS:  # the first one waits longest, perhaps for ever
+                self._end(next(iter(self._open)), poll)
             connection.setblocking(False)
             self._open[connection.fileno()] = (connection, sender[1], bytearray())
             poll.register(connection, select.POLLIN)

@@ -14,9 +14,11 @@ import select
 import signal
 import socket
 import stat
+import struct
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from deployer.connected.rehearse import name_server
 from deployer.connected.rehearse.name_server import NameServer
@@ -31,31 +33,69 @@ from deployer.system.usage import RankUsage
 
 #: Seconds between two ticks; seconds at the end for observed processes to end.
 _TICK, _END = 0.5, 2.0
-#: Observations that are kept; a program that reaches for new things without end does not fill the disk.
-_MOST = 5_000
+#: Observations and bytes that are kept: of the network, and of everything else. A program that reaches for new things
+#: without end does not fill the disk, and does not hide what it asks the network for.
+_MOST, _MOST_BYTES = 5_000, observation.MAX_FILE // 2 - observation.MAX_LINE
+_NETWORK = (observation.HOST, observation.ADDRESS, observation.DAEMON)
+#: Characters of one text.
+_MAX_TEXT = 500
+#: Programs that are about to be observed at once, and seconds for each.
+_MAX_WAITS, _PATIENCE = 64, 10.0
 #: Bytes of output that are read at once; of more, the last.
 _MAX_OUTPUT = 1024 * 1024
 _SECCOMP_LINK = "anon_inode:seccomp notify"
 
 
 class ObservationFile:
-    """The file of observations; each thing once."""
+    """The file of observations; each thing once.
+
+    Attributes:
+        whole: everything was written.
+    """
 
     def __init__(self, path: str, node: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._node = node
-        self._seen: set[tuple[str, str]] = set()
+        self._parts = {True: _Part(), False: _Part()}
+        self.whole = True
 
     def add(self, kind: str, what: str, about: dict[str, str]) -> None:
         """Write an observation, unless the same was written already."""
-        if (kind, what) in self._seen or len(self._seen) > _MOST:
+        what = what[:_MAX_TEXT]
+        part = self._parts[kind in _NETWORK]
+        if part.full or (kind, what) in part.seen:
             return
-        self._seen.add((kind, what))
-        if len(self._seen) > _MOST:
-            kind, what, about = observation.MORE, f"more than {_MOST} observations", {}
-        made = Observation(kind, what, round(time.time(), 3), (), {**about, "node": self._node})
-        with contextlib.suppress(OSError):  # the disk is full: the job must go on
-            os.write(self._file, json.dumps(made.record()).encode("ascii") + b"\n")
+        known = {name: text[:_MAX_TEXT] for name, text in about.items()}
+        line = _line(kind, what, {**known, "node": self._node})
+        if len(part.seen) == _MOST or part.size + len(line) > _MOST_BYTES:
+            part.full = True
+            self.whole = False
+            line = _line(observation.MORE, "more than an observer keeps", {"node": self._node})
+        part.seen.add((kind, what))
+        part.size += len(line)
+        try:
+            done = os.write(self._file, line)
+        except OSError:  # the disk is full: the job must go on
+            done = 0
+        self.whole &= done == len(line)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def _line(kind: str, what: str, about: dict[str, str]) -> bytes:
+    made = Observation(kind, what, round(time.time(), 3), (), about)
+    return json.dumps(made.record()).encode("ascii") + b"\n"
+
+
+class _Part:
+    """The observations of the network, or the others: what is written, and how many bytes."""
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[str, str]] = set()
+        self.size = 0
+        self.full = False
 
 
 class NodeObserver:
@@ -92,7 +132,7 @@ class NodeObserver:
         self._log = _GrowingLog(log)
         self._steps = StepTimes()
         self._ends = False
-        self._waits: dict[int, socket.socket] = {}
+        self._waits: dict[int, tuple[socket.socket, float]] = {}
 
     def _register(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._poll.register(descriptor, select.POLLIN)
@@ -114,26 +154,29 @@ class NodeObserver:
             if self._ends and until == float("inf"):
                 until = time.monotonic() + _END
             for descriptor, events in self._poll.poll(_TICK * 1000):
-                self._serve(descriptor, events)
+                self._do(partial(self._serve, descriptor, events))
             if time.monotonic() - ticked > _TICK:
                 ticked = time.monotonic()
-                with contextlib.suppress(OSError):
-                    self.reach.tick()
-                self.usage.look()
-                self._progress()
-        self.reach.end()
+                for each in (self.reach.tick, self.usage.look, self._progress, self._drop_silent):
+                    self._do(each)
+        self._do(self.reach.end)
         self._write()
 
-    def _serve(self, descriptor: int, events: int) -> None:
+    def _do(self, work: Callable[[], None]) -> None:
+        """Do something, and go on if it fails: observed programs wait for this process."""
         try:
-            if descriptor in self._handlers:
-                self._handlers[descriptor]()
-            elif descriptor in self._listeners:
-                self._listen(descriptor, events)
-            elif self._names is not None:
-                self._names.ready(descriptor, self._poll)
-        except Exception as error:  # noqa: BLE001  the observed programs wait for this process: it must go on
-            self._notes.add(observation.BLIND, f"the observer failed: {error!r}", {})
+            work()
+        except Exception as error:  # noqa: BLE001  what it did not see is reported
+            self._notes.whole = False
+            self._notes.add(observation.BLIND, f"the observer failed: {type(error).__name__}", {})
+
+    def _serve(self, descriptor: int, events: int) -> None:
+        if descriptor in self._handlers:
+            self._handlers[descriptor]()
+        elif descriptor in self._listeners:
+            self._listen(descriptor, events)
+        elif self._names is not None:
+            self._names.ready(descriptor, self._poll)
 
     def _listen(self, descriptor: int, events: int) -> None:
         listener = self._listeners[descriptor]
@@ -146,9 +189,21 @@ class NodeObserver:
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
+        # Programs of a container can connect, too, and say what they like.
+        if len(self._waits) >= _MAX_WAITS or not _is_ours(connection):
+            connection.close()
+            return
         connection.setblocking(False)
-        self._waits[connection.fileno()] = connection
+        self._waits[connection.fileno()] = (connection, time.monotonic() + _PATIENCE)
         self._register(connection.fileno(), lambda: self._greet(connection))
+
+    def _drop_silent(self) -> None:
+        """Forget who connected and does not go on."""
+        for descriptor, (connection, until) in list(self._waits.items()):
+            if time.monotonic() > until:
+                self._unregister(descriptor)
+                del self._waits[descriptor]
+                connection.close()
 
     def _greet(self, connection: socket.socket) -> None:
         """Receive the listener of a process that is about to become an observed program."""
@@ -178,7 +233,7 @@ class NodeObserver:
             process = name_server.owner(port, stream)
             if process is not None:
                 who = Tracee(process)
-                if who.own or not who.inside:
+                if not who.apart:
                     return
                 about = who.about()
         self._notes.add(observation.HOST, name, about)
@@ -190,19 +245,43 @@ class NodeObserver:
             self._steps.feed(text, time.monotonic() - self.reach.begun)
 
     def _write(self) -> None:
-        self.usage.look(last=True)
-        self._progress()
-        used = self.usage.record()
-        if self.reach.begun is not None:
-            self._steps.end(time.monotonic() - self.reach.begun)
-        used.update(seconds_to_first_step=self._steps.first, seconds_per_step=self._steps.each)
-        used.update(files_opened=len(self.reach.opened) or None)
+        used: dict[str, object] = {}
+        for each in (lambda: self.usage.look(last=True), self._progress, lambda: used.update(self._used())):
+            self._do(each)
         used.update(calls=self.reach.calls, seconds_waited=round(self.reach.seconds, 3))
+        used.update(whole=self._notes.whole)
         path = os.path.join(self._out, self._node)
         with files.published(path + ".files", flushed=False) as stream:
             stream.writelines(os.fsencode(name) + b"\n" for name in sorted(self.reach.opened) if "\n" not in name)
         with files.published(path + ".used.json", flushed=False) as stream:
             stream.write(json.dumps(used, sort_keys=True).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close its sockets and its file."""
+        for each in (self._socket, *(connection for connection, _ in self._waits.values())):
+            each.close()
+        if self._names is not None:
+            self._names.close()
+        self._notes.close()
+
+    def _used(self) -> dict[str, object]:
+        if self.reach.begun is not None:
+            self._steps.end(time.monotonic() - self.reach.begun)
+        return {
+            **self.usage.record(),
+            "seconds_to_first_step": self._steps.first,
+            "seconds_per_step": self._steps.each,
+            "files_opened": len(self.reach.opened) or None,
+        }
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Return whether the process at the other end is not in a container."""
+    process, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    try:
+        return not Tracee(process).apart
+    except OSError:  # it has ended, or is of another process namespace
+        return False
 
 
 class _GrowingLog:
@@ -245,6 +324,7 @@ def main() -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     observer.serve()
+    observer.close()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from deployer import __version__
 from deployer.connected.rehearse import machine
@@ -24,6 +25,7 @@ _TIME_OVER, _KILLED = 124, 137
 _LOG_TAIL = 16 * 1024
 #: Codes that only say that the payload failed.
 _OF_PAYLOAD = "payload."
+_NOT_WHOLE = "the kernel's account of %s is missing or not complete"
 #: Lines of our own in the log.
 _OWN_LINES = ("deployer: ", "hint: ")
 #: Bytes of a file that an observer of a node writes.
@@ -34,16 +36,18 @@ _MAX_FILES = 64 * 1024 * 1024
 def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
     """Return the outcome of a rehearsal."""
     ending = _ending(found)
-    seen = (found.kernel, found.folder / SEEN)  # a flood of the job's own lines does not displace the observers'
-    observed = observation.read(itertools.chain.from_iterable(observations.written(str(folder)) for folder in seen))
+    kernel = list(observations.written(str(found.kernel)))
+    used_of = _records(found)
+    # The hooks' files are the job's own word, and last: a flood of them does not displace the observers'.
+    observed = observation.read(itertools.chain(kernel, observations.written(str(found.folder / SEEN))))
     addresses = machine.addresses(found.layout.nodes)
     bounds = Bounds(found.memory_mb, found.layout.threads)
-    used = _used(found)
+    used = _used(found, used_of)
     own = {*addresses, *addresses.values()}
     reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
     watched = [PYTHON] if observed.has_python else []
-    nodes = found.report.nodes.values()
-    if len(nodes) == found.layout.nodes and all(node.get("observed") for node in nodes):
+    blind = [name for name, record in used_of.items() if record.get("whole") is not True]
+    if not blind:
         watched += [NETWORK, FILES]
     return Rehearsal(
         bundle=f"{found.manifest.name}:{found.manifest.version}",
@@ -57,7 +61,8 @@ def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
         watched=tuple(watched),
         ending=ending,
         used=used,
-        findings=_with_proof(reached, found, ending),
+        findings=(*_with_proof(reached, found, ending), *(rehearsal.unseen(_NOT_WHOLE % name) for name in blind)),
+        requested=rehearsal.requested(observation.read(kernel).observations, own),
         accepted=accepted,
         command=(*found.job.command, *found.extra),
     )
@@ -92,17 +97,23 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
             yield Finding(*(str(item[name]) for name in Finding._fields))
 
 
-def _used(found: Rehearsed) -> Used:
-    """Return what the job used: the largest of what the nodes measured."""
-    records = []
+def _records(found: Rehearsed) -> dict[str, dict[str, Any]]:
+    """Return what each node's observer wrote at its end; nothing for one that was stopped before."""
+    records = {}
     for name in machine.names(found.layout.nodes):
         data = observations.first_bytes(str(found.kernel / f"{name}.used.json"), _MAX_USED)
+        record = None
         with contextlib.suppress(DeployerError):
             record = json_records.parse(data or b"", name)
-            if isinstance(record, dict):
-                records.append(record)
+        observed = found.report.nodes.get(name, {}).get("observed")
+        records[name] = record if isinstance(record, dict) and observed else {}
+    return records
+
+
+def _used(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
+    """Return what the job used: the largest of what the nodes measured."""
     known = {
-        name: max((record[name] for record in records if _is_number(record.get(name))), default=None)
+        name: max((record[name] for record in records.values() if _is_number(record.get(name))), default=None)
         for name in Used._fields
     }
     return Used(**known)._replace(gpus=found.job.gpus)
@@ -119,7 +130,7 @@ def opened_files(found: Rehearsed) -> list[str]:
         data = observations.first_bytes(str(found.kernel / f"{name}.files"), _MAX_FILES)
         if data is None:
             raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
-        listed.update(data.decode("utf-8", "surrogateescape").splitlines())
+        listed.update(data.decode("utf-8", "surrogateescape").split("\n")[:-1])
     return sorted(listed)
 
 

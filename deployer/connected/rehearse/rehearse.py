@@ -129,7 +129,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearse
             site.install(each, tell)
         installed = site.install(request.bundle, tell)
         with _alone(root.parent / "lock"):
-            site.take(manifest, job, wanted, request, installed, memory_mb)
+            site.take(manifest, wanted, request, installed, memory_mb)
             folder = site.prepare(request, wanted, manifest, job, installed["digest"])
         tell(f"running {job.name} on {wanted.nodes} simulated nodes, {request.seconds} s at most")
         report = _run(request, wanted, folder, world, root, memory_mb, tools)
@@ -216,7 +216,6 @@ class _Site:
     def take(
         self,
         manifest: Manifest,
-        job: Job,
         wanted: RehearsedLayout,
         request: RehearsalRequest,
         installed: Mapping[str, Any],
@@ -224,7 +223,7 @@ class _Site:
     ) -> None:
         """Give the installed image the plan of this rehearsal."""
         node_mb = memory_mb * wanted.ranks_per_node if memory_mb else _memory_of_this_machine()
-        plan = simulated_plan.make(manifest, job, wanted, request.site, sys.executable, node_mb, self._empty)
+        plan = simulated_plan.make(manifest, wanted, request.site, sys.executable, node_mb, self._empty)
         rootfs = Path(installed["folder"], "rootfs")
         there = [bind for bind in plan.binds if Path(f"{rootfs}{bind.target}").is_dir()]
         update = PlanUpdate(installed["digest"], plan.bundle, int(time.time()), [plan._replace(binds=there)])

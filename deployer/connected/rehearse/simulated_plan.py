@@ -1,7 +1,7 @@
 """The plan of a rehearsal: the site's, with what only the site has replaced by what the simulated site has. Pure."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 from deployer.connected.rehearse import machine
@@ -21,7 +21,7 @@ from deployer.contract.plan import (
     Plan,
     StartOption,
 )
-from deployer.system.observations import HOOK, SEEN, VARIABLE
+from deployer.system.observations import HOOK, HOOK_VARIABLE, SEEN, VARIABLE
 
 #: The site's name in the private root folder.
 SITE = "rehearsal"
@@ -32,6 +32,8 @@ _OF_A_FABRIC = re.compile(
 _CONTAINER = "charliecloud"
 #: The variables by which the launcher of the simulated site, and the image's, give ranks their numbers.
 _PASSED = ("PMI_*", "PMIX_*", "OMPI_*", "MPI_LOCAL*")
+#: The variables by which the audit hook starts in each Python of the job.
+OBSERVED = {VARIABLE: f"{JOB}/{SEEN}", HOOK_VARIABLE: f"{JOB}/{HOOK}"}
 
 
 class RehearsedLayout(NamedTuple):
@@ -81,7 +83,6 @@ def layout(job: Job, ranks: int | None, cores: int) -> RehearsedLayout:
 
 def make(
     manifest: Manifest,
-    job: Job,
     wanted: RehearsedLayout,
     site: Plan | None,
     python: str,
@@ -113,7 +114,7 @@ def make(
         modules=[],
         mpi=None,
         binds=[Bind(empty(bind.target), bind.target, "a folder of the site, empty") for bind in folders(way)],
-        environment={**environment(way), **observed(manifest, job), "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1"},
+        environment={**environment(way), **OBSERVED, "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1"},
         pass_environment=[] if inside else list(_PASSED),
         start_options=[StartOption(f"{_CONTAINER}-{NOT_STAGED}", _CONTAINER, NOT_STAGED, launcher, "", None)],
         abi=own,
@@ -131,11 +132,3 @@ def folders(site: Plan | None) -> list[Bind]:
 def environment(site: Plan | None) -> dict[str, str]:
     """Return the site's variables, without those for its networks, MPI and drivers."""
     return {name: value for name, value in (site.environment if site else {}).items() if not _OF_A_FABRIC.match(name)}
-
-
-def observed(manifest: Manifest, job: Job) -> Mapping[str, str]:
-    """Return the variables by which the audit hook starts in each Python of the job."""
-    image = dict(entry.partition("=")[::2] for entry in manifest.image.env if "=" in entry)
-    own = job.environment.get("PYTHONPATH", image.get("PYTHONPATH", ""))
-    hook = f"{JOB}/{HOOK}"
-    return {VARIABLE: f"{JOB}/{SEEN}", "PYTHONPATH": f"{hook}:{own}" if own else hook}

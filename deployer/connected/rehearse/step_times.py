@@ -7,25 +7,29 @@ shows that a step was made, but not how many.
 
 import re
 import statistics
+from collections import deque
 from typing import NamedTuple
 
 #: Characters of one line.
 _MAX_LINE = 2_000
+#: Steps that are kept, the latest.
+_MOST = 10_000
 #: Seconds between the first and the last counted step, at least: the time of a line is known to half a second.
 _ENOUGH = 5.0
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 #: How a line of progress looks; the first group is a count of steps, if there is one.
-_KERAS = re.compile(r"(?:^| )(\d+)/\d+ (?:\[[=>.]+\]|━)")
-_TQDM = re.compile(r"\d+%\|[^|]*\| *(\d+)/\d+ \[[0-9:]+<")
+# Numbers are short, so that a line of digits takes no longer than another one.
+_KERAS = re.compile(r"(?:^| )(\d{1,9})/\d{1,9} (?:\[[=>.]+\]|━)")
+_TQDM = re.compile(r"\d%\|[^|]{0,300}\| {0,20}(\d{1,9})/\d{1,9} \[[0-9:]{1,20}<")
 _COUNTED = re.compile(r"\b(?:global[_ ]?step|step|iter(?:ation)?|batch)\b[ \t:=\[(]{1,4}(\d{1,9})\b", re.IGNORECASE)
 #: Samples in place of steps; Horovod's examples, whose "Iter #1" has several batches.
-_SAMPLES = re.compile(r"\bepoch\b.{0,20}\[\s*\d+/\d+|^iter #\d", re.IGNORECASE)
+_SAMPLES = re.compile(r"\bepoch\b.{0,20}\[\s{0,20}\d{1,9}/\d|^iter #\d", re.IGNORECASE)
 #: The time of a step, as a program tells it.
-_PER_STEP = re.compile(r"\b(\d+(?:\.\d+)?) ?(us|ms|s)/(?:step|it|iter|batch)\b")
-_RATE = re.compile(r"\b(\d+(?:\.\d+)?) ?(?:it|steps?|batch(?:es)?)/s(?:ec)?\b")
+_PER_STEP = re.compile(r"\b(\d{1,9}(?:\.\d{1,9})?) ?(us|ms|s)/(?:step|it|iter|batch)\b")
+_RATE = re.compile(r"\b(\d{1,9}(?:\.\d{1,9})?) ?(?:it|steps?|batch(?:es)?)/s(?:ec)?\b")
 #: PyTorch's examples: the mean of all batches is in brackets.
-_METER = re.compile(r"\bTime +\d+\.\d+ \( *(\d+\.\d+)\)")
+_METER = re.compile(r"\bTime {1,20}\d{1,9}\.\d{1,9} \( {0,20}(\d{1,9}\.\d{1,9})\)")
 
 
 class _Step(NamedTuple):
@@ -39,8 +43,8 @@ class StepTimes:
     def __init__(self) -> None:
         self._rest = ""
         self._first: float | None = None
-        self._told: list[float] = []
-        self._counted: list[_Step] = []
+        self._told: deque[float] = deque(maxlen=_MOST)
+        self._counted: deque[_Step] = deque(maxlen=_MOST)
 
     def feed(self, text: str, seconds: float) -> None:
         """Read the next part of the output, which appeared ``seconds`` after the payload's start."""

@@ -18,7 +18,7 @@ from deployer.site.container import targets
 from deployer.site.container.runtimes import native
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.storage.store import InstalledImage
-from deployer.system import files
+from deployer.system import files, observations
 
 #: The private folder of the job or process on each node (see ``home``), known when the job or process starts.
 OWN = Variable("home")
@@ -81,6 +81,10 @@ def make(
     if files.is_folder(installed.app):
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
+    hook = plan.environment.get(observations.HOOK_VARIABLE) if plan else None
+    if hook:  # a rehearsal: a sitecustomize of the bundle's packages would hide its own
+        del whole[observations.HOOK_VARIABLE]
+        whole["PYTHONPATH"] = observations.before(hook, whole.get("PYTHONPATH", ""))
     if own.chosen is not None:
         bound.append(_chosen_home(own.chosen, installed.rootfs if contained else None))
         whole["HOME"] = plans.HOME

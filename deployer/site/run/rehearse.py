@@ -130,7 +130,7 @@ def _observed(made: Container, folder: str) -> Container:
     before = made.environment.get("PYTHONPATH")
     environment = {
         **made.environment,
-        "PYTHONPATH": "%s:%s" % (hook, before) if isinstance(before, str) and before else hook,
+        "PYTHONPATH": observations.before(hook, before if isinstance(before, str) else ""),
         observations.VARIABLE: "%s/%s" % (plans.JOB, observations.SEEN),
     }
     bound = Bind(folder, plans.JOB, "the folders of the rehearsal")

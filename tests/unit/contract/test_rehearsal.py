@@ -340,6 +340,20 @@ def test_a_library_is_recognised_with_its_remedy(stack, host, about, what, lines
     assert set(lines) <= {*found[0].prepare, *found[0].definition}
 
 
+def test_a_repository_of_torch_hub_is_fetched_without_running_its_code():
+    for repository, words in (
+        (
+            "pytorch/vision:v0.10.0",
+            "--branch v0.10.0 https://github.com/pytorch/vision data/torch/hub/pytorch_vision_v0.10.0",
+        ),
+        ("a/b", "https://github.com/a/b data/torch/hub/a_b_main"),
+        ("a/b;x", None),
+    ):
+        (found,) = judge(seen("host", "github.com", 1.0, TORCH_HUB, repo_or_dir=repository), ending=DONE)
+        assert [line for line in found.prepare if "hub.load" in line or "python" in line] == []
+        assert (found.prepare[0] if found.prepare else None) == (words and "git clone --depth 1 " + words)
+
+
 def test_mirrors_are_one_finding():
     found = judge(
         seen("host", "yann.example", 1.0, TORCHVISION, root="data"),
@@ -446,11 +460,14 @@ RECORD = Rehearsal(
     used=Used(1.5, None, 3),
     findings=judge(seen("host", "a.example"), seen("uncaught", "gaierror: x", 2.0, (LOAD, MAIN))),
     command=("python3", "train.py"),
+    requested=("a.example",),
 )
 
 
 def test_a_record_is_read_as_it_was_written():
     assert rehearsal.read(json_records.dumps(RECORD.record()), "it") == RECORD
+    older = {name: value for name, value in RECORD.record().items() if name != "requested"}
+    assert rehearsal.read(json_records.dumps(older), "it") == RECORD
     assert (RECORD.checked.verdict, RECORD.exit_code) == ("REFUSE", 3)
     assert RECORD._replace(accepted=("rehearse.network",)).exit_code == 0
 
@@ -505,10 +522,13 @@ def test_the_report_has_first_what_stopped_the_job():
     assert "    /usr/lib/python3.11/urllib/request.py:216 in urlopen" in shown
     assert "used: first step after 1.5 s, peak memory per rank 3 MiB" in shown
     assert shown[-1] == "verdict: REFUSE"
-    clean = RECORD._replace(findings=(), ending=DONE)
+    clean = RECORD._replace(findings=(), ending=DONE, requested=())
     assert "It reached for nothing that the site lacks." in clean.lines()
     begin = "without network, 4 ranks on 2 nodes: requested "
     assert clean.summary() == begin + "nothing; it ended well after 3.0 s; verdict RUN"
+    unknown = clean._replace(watched=(rehearsal.PYTHON,)).summary()
+    assert "nothing" not in unknown
+    assert "what it requested is not known" in unknown
     assert RECORD.summary() == begin + "a.example; it failed after 3.0 s; verdict REFUSE"
     accepted = RECORD._replace(accepted=("rehearse.network",))
     assert accepted.summary().endswith("it failed after 3.0 s; verdict WARN, accepted rehearse.network")

@@ -21,7 +21,7 @@ class Inside(reach.Tracee):
 
     def __init__(self, task):
         super(Inside, self).__init__(task)
-        self.inside = True
+        self.inside = self.apart = True
 
 
 class Seen(object):
@@ -126,7 +126,11 @@ def test_files_that_a_program_missed_before_it_failed(observe, tmp_path):
 
 def test_files_that_a_program_can_do_without_are_not_reported(observe):
     script = "import os\ntry: open('gone')\nexcept OSError: pass\n"
-    assert observe([sys.executable, "-I", "-c", script]).notes == []
+    seen = observe([sys.executable, "-I", "-c", script])
+    assert [kind for kind, _, _ in seen.notes] == ["blind"]  # this Python has no audit hook
+    assert seen.of("blind")[0].startswith("a Python ran without the audit hook: ")
+    hooked = observe([sys.executable, "-I", "-c", "open('node-1.jsonl', 'a')"])
+    assert hooked.of("blind") == []
 
 
 def test_writes_that_are_refused(observe, tmp_path):

@@ -91,7 +91,7 @@ def test_a_site_can_require_one_without_errors_of_the_jobs_own_command(bundle: P
 def test_no_words_of_a_job_make_the_bundle_unreadable(bundle: Path) -> None:
     """A note about an observation has the job's text as its subject; what could not be read again is not written."""
     made = outcome(bundle)._replace(findings=judge(Observed((HOST,)), JobEnding(DONE, 0)))
-    assert made.requested == ["a\\x1b[2J.example"]
+    assert [item.finding.subject for item in made.findings] == ["a\\x1b[2J.example"]
     rehearsals.record(bundle, made)
     assert carried(bundle) == [made]
     before = bundle.read_bytes()

@@ -77,6 +77,18 @@ def test_names_are_noted_with_the_port_that_asked(server):
     assert asked == [("example.org", mine, False), ("tcp.example.org", connected, True)]
 
 
+def test_connections_that_ask_nothing_do_not_keep_others_out(server, monkeypatch):
+    monkeypatch.setattr(name_server, "_MAX_CONNECTIONS", 1)
+    port, asked = server
+    silent = socket.create_connection(("127.0.0.1", port), 5)
+    with silent, socket.create_connection(("127.0.0.1", port), 5) as stream:
+        message = question("tcp.example.org")
+        stream.sendall(struct.pack("!H", len(message)) + message)
+        assert stream.recv(512)[5] == 0x83
+        assert silent.recv(1) == b""
+    assert [name for name, _, _ in asked] == ["tcp.example.org"]
+
+
 def test_the_owner_of_a_socket_is_found_by_its_port(monkeypatch):
     monkeypatch.setattr(name_server.os, "getpid", lambda: 0)  # this process is the one to find
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:

@@ -20,6 +20,7 @@ from tests.unit.connected.rehearse.test_simulated_plan import JOB, MANIFEST
 def folder(tmp_path: Path) -> Path:
     (tmp_path / SEEN).mkdir()
     (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / "node1.used.json").write_text(json.dumps({"whole": True}))
     (tmp_path / "output.log").write_text(
         "begin\nTraceback\nValueError: no\ndeployer: error payload.failed: job: it failed\nhint: see\n"
     )
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **node: Any) -> Rehearsed:
-    report = WorldReport(code, seconds, "", {"node1": {"observed": False, "memory": 0, **node}})
+    report = WorldReport(code, seconds, "", {"node1": {"observed": True, "memory": 0, **node}})
     layout = RehearsedLayout(1, 1, 1, 1)
     return Rehearsed(
         folder, folder / "kernel", layout, JOB, MANIFEST, "sha256:0", report, result, 1000, "there", 60, ("--short",)
@@ -74,8 +75,11 @@ def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) ->
     (folder / SEEN / "node1-2.jsonl").symlink_to(secret)
     os.mkfifo(folder / SEEN / "node1-3.jsonl")
     (folder / SEEN / "node1-4.jsonl").mkdir()
+    (folder / "kernel" / "node1.used.json").unlink()
     (folder / "kernel" / "node1.used.json").mkdir()
-    assert outcome.judge(found(folder, 0)).requested == ["example.org"]
+    made = outcome.judge(found(folder, 0))
+    assert [item.finding.subject for item in made.findings] == ["example.org", "the job", "the job"]
+    assert made.watched == ()
 
 
 def test_a_log_that_the_job_made_a_link_is_not_read(folder: Path, tmp_path: Path) -> None:
@@ -92,7 +96,7 @@ def test_the_last_line_has_no_effect_where_it_is_printed(folder: Path) -> None:
 
 
 def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
-    used = {"peak_memory": 100, "threads": True, "files_opened": "many", "temporary": -1}
+    used = {"peak_memory": 100, "threads": True, "files_opened": "many", "temporary": -1, "whole": True}
     (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
     seen = outcome.judge(found(folder, 0))
     assert (seen.used.peak_memory, seen.used.threads, seen.used.files_opened) == (100, None, None)
@@ -101,11 +105,36 @@ def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
 
 def test_watched_is_what_was_observed(folder: Path) -> None:
     assert MANIFEST.image.python
-    assert outcome.judge(found(folder, 0)).watched == ()
-    observed = found(folder, 0, observed=True)
+    assert outcome.judge(found(folder, 0, observed=False)).watched == ()
+    observed = found(folder, 0)
     assert outcome.judge(observed).watched == ("network", "files")
     missing = observed._replace(layout=RehearsedLayout(2, 1, 1, 1))
     assert outcome.judge(missing).watched == ()
     line = {"kind": "process", "what": "1 python3", "time": 1.0, "stack": [], "about": {}}
     (folder / SEEN / "node1-1.jsonl").write_text(json.dumps(line) + "\n")
     assert outcome.judge(observed).watched == ("python", "network", "files")
+
+
+@pytest.mark.parametrize("used", ["{}", '{"whole": false}', '{"whole": 1}', "", None])
+def test_an_observer_that_did_not_see_everything_is_no_account(folder: Path, used: str | None) -> None:
+    path = folder / "kernel" / "node1.used.json"
+    path.unlink() if used is None else path.write_text(used)
+    made = outcome.judge(found(folder, 0))
+    assert (made.watched, [item.finding.code for item in made.findings]) == ((), ["rehearse.blind"])
+    assert "requested nothing" not in made.summary()
+
+
+def test_what_was_requested_is_the_kernels_word(folder: Path) -> None:
+    """Lines of the audit hook can name one host for another; what the observer of the node saw is in the record."""
+    about = {"origin": "https://good.example/x"}
+    frame = ["/usr/lib/python3/dist-packages/keras/utils/data_utils.py", 1, "get_file"]
+    for name, stack, hosts in (
+        (f"{SEEN}/node1-7", [frame], ("good.example",)),
+        (f"{SEEN}/node1.network", [frame], ("other.example",)),
+        ("kernel/node1.network", [], ("evil.example",)),
+    ):
+        lines = [{"kind": "host", "what": host, "time": 1.0, "stack": stack, "about": about} for host in hosts]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = outcome.judge(found(folder, 0))
+    assert made.requested == ("evil.example",)
+    assert "requested evil.example;" in made.summary()

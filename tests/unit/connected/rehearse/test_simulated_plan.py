@@ -29,7 +29,7 @@ SITE = Plan(
 
 def made(manifest: Manifest = MANIFEST, site: Plan | None = SITE, wanted: RehearsedLayout | None = None) -> Plan:
     wanted = wanted or simulated_plan.layout(JOB, None, 4)
-    return simulated_plan.make(manifest, JOB, wanted, site, "/usr/bin/python3", 1000, lambda path: "/empty" + path)
+    return simulated_plan.make(manifest, wanted, site, "/usr/bin/python3", 1000, lambda path: "/empty" + path)
 
 
 def test_the_layout_is_the_jobs_as_far_as_this_machine_goes() -> None:
@@ -79,13 +79,11 @@ def test_variables_of_the_sites_network_and_mpi_are_left_out() -> None:
     assert not {"FI_PROVIDER", "I_MPI_FABRICS", "NCCL_IB_HCA"} & set(found)
 
 
-def test_the_audit_hook_is_before_the_jobs_own_python_path_or_the_images() -> None:
-    hook = "/deployer/job/rehearsal-hook"
-    assert made().environment["PYTHONPATH"] == f"{hook}:/mine"
-    bare = JOB._replace(environment={})
-    assert simulated_plan.observed(MANIFEST, bare)["PYTHONPATH"] == f"{hook}:/image"
-    assert simulated_plan.observed(MANIFEST._replace(image=IMAGE._replace(env=[])), bare)["PYTHONPATH"] == hook
-    assert made().environment["DEPLOYER_REHEARSAL"] == "/deployer/job/rehearsal"
+def test_the_plan_names_the_audit_hook_and_leaves_the_python_path_alone() -> None:
+    found = made().environment
+    assert "PYTHONPATH" not in found
+    assert found["DEPLOYER_REHEARSAL"] == "/deployer/job/rehearsal"
+    assert found["DEPLOYER_REHEARSAL_HOOK"] == "/deployer/job/rehearsal-hook"
 
 
 def test_machines_have_addresses_of_one_network_and_a_bridge_joins_them() -> None:

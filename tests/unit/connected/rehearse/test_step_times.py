@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from deployer.connected.rehearse.step_times import StepTimes
@@ -49,3 +51,10 @@ def test_a_bar_that_goes_back_counts_before_its_line_ends():
 def test_a_line_may_come_in_parts():
     assert read((1.0, "468/468 [====] - 4s 7m"), (1.5, "s/step - loss: 0.2\n")) == (1.5, 0.007)
     assert read((1.0, "x" * 100_000), (2.0, "\n")) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["9" * 2000, "step " + "9" * 400 + "\n" + "step 1" + "0" * 400, "1e9% " * 400])
+def test_a_line_of_digits_is_no_progress_and_takes_no_time(text):
+    begun = time.monotonic()
+    assert read(*[(float(number), text + "\n") for number in range(100)]) == (None, None)
+    assert time.monotonic() - begun < 1

@@ -11,6 +11,7 @@ from deployer.site.container import container
 from deployer.site.install import install as installing
 from deployer.site.install import wheels
 from deployer.site.storage.store import Store
+from deployer.system import observations
 from tests import bundles, running
 from tests.wheels import file_name, wheel
 
@@ -166,9 +167,9 @@ def test_room_counts_files_and_bytes_as_they_will_be(tmp_path, store, monkeypatc
 # ------------------------------------------------------------------------------------------------ in the container
 
 
-def made(store, **options):
+def made(store, plan=running.PLAN, **options):
     image = store.find("hello")
-    return container.make(image, image.manifest().image, running.PLAN, [], {}, **options)
+    return container.make(image, image.manifest().image, plan, [], {}, **options)
 
 
 def test_overlays_come_before_the_images_own_packages(tmp_path):
@@ -186,6 +187,18 @@ def test_overlays_come_before_the_images_own_packages(tmp_path):
     assert both.environment["PYTHONPATH"] == "/deployer/variant/lib:/deployer/wheels/lib"
     assert both.environment["PATH"] == "/deployer/variant/bin:/deployer/wheels/bin:/usr/bin:/bin"
     assert [bind.target for bind in both.binds][-2:] == ["/deployer/variant", "/deployer/wheels"]
+
+
+def test_the_hook_of_a_rehearsal_comes_before_everything(tmp_path):
+    """A sitecustomize of the bundle's packages would hide it; the rest is as without it."""
+    plan = running.PLAN._replace(environment={observations.HOOK_VARIABLE: "/deployer/hook"})
+    store = running.store(
+        tmp_path, image=running.IMAGE._replace(env=["PYTHONPATH=/opt/own", observations.HOOK_VARIABLE + "=/evil"])
+    )
+    os.makedirs(os.path.join(store.find("hello").wheels, "lib"))
+    found = made(store, plan).environment
+    assert found["PYTHONPATH"] == "/deployer/hook:" + made(store).environment["PYTHONPATH"]
+    assert observations.HOOK_VARIABLE not in found
 
 
 def test_tensorflow_is_told_of_plugins_among_the_overlays(tmp_path):

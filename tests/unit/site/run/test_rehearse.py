@@ -68,6 +68,15 @@ def test_without_user_namespaces_the_report_says_that_the_network_was_there(stor
     ]
 
 
+@pytest.mark.parametrize("status", [129, 130, 143])
+def test_a_command_that_was_stopped_did_not_pass(store, monkeypatch, status):
+    monkeypatch.setattr(rehearse, "_refusal", lambda _: None)
+    monkeypatch.setattr(rehearse.process, "attach", lambda *_: status)
+    done = rehearse.rehearse(store, ExecRequest("hello"), ["true"])
+    assert (done.ending.how, done.exit_code) == ("stopped", 3)
+    assert done.findings[0].finding.message == "it was stopped with exit code %d" % status
+
+
 def test_a_rehearsal_needs_a_container_and_a_command(tmp_path, store):
     with pytest.raises(UsageError, match="no command to rehearse"):
         rehearse.rehearse(store, ExecRequest("hello"), [])
