@@ -34,6 +34,7 @@ class Wanted(NamedTuple):
         home: the process's HOME, or empty.
         folder: the folder in which the process started, or empty.
         job: the name of the job, for the lines of its definition.
+        port: the port of the host, or 0.
     """
 
     host: str
@@ -43,6 +44,7 @@ class Wanted(NamedTuple):
     home: str = ""
     folder: str = ""
     job: str = "train"
+    port: int = 0
 
 
 class Offline(NamedTuple):
@@ -82,7 +84,7 @@ def recognise(wanted: Wanted) -> Optional[Offline]:
         for source in SOURCES:
             if matches(source, wanted):
                 return source.offline(wanted)
-    return None
+    return _licence(wanted)
 
 
 def general(wanted: Wanted) -> Offline:
@@ -269,16 +271,35 @@ def _wandb(wanted: Wanted) -> Offline:
         "Weights & Biases",
         "set WANDB_MODE=offline; copy the job's wandb folder back and upload it with `wandb sync`",
         (),
-        _environment(wanted.job, "WANDB_MODE", "offline"),
+        _environment(wanted.job, WANDB_MODE="offline"),
     )
 
 
 def _mlflow(wanted: Wanted) -> Offline:
+    if wanted.host.endswith("mlflow-telemetry.io"):
+        lines = _environment(wanted.job, MLFLOW_DISABLE_TELEMETRY="true")
+        return Offline("MLflow's statistics of use", "switch them off", (), lines)
     return Offline(
         "MLflow's tracking server",
-        "let it write to the job's folder, and copy the records back after the job",
+        "let it write to the job's folder (MLflow 3 must be allowed to), and copy the records back after the job",
         (),
-        _environment(wanted.job, "MLFLOW_TRACKING_URI", "file:%s/mlruns" % JOB),
+        _environment(wanted.job, MLFLOW_TRACKING_URI="file:%s/mlruns" % JOB, MLFLOW_ALLOW_FILE_STORE="true"),
+    )
+
+
+#: The ports that licence servers usually have, and the variables that name them.
+_LICENCE_PORTS = {**dict.fromkeys(range(27000, 27010), "LM_LICENSE_FILE"), 5053: "RLM_LICENSE"}
+
+
+def _licence(wanted: Wanted) -> Optional[Offline]:
+    """Return what to do about a licence server; None if nothing shows that it is one."""
+    variable = wanted.about.get("licence", "") or _LICENCE_PORTS.get(wanted.port, "")
+    if not _PLAIN.fullmatch(variable):
+        return None
+    return Offline(
+        "a licence server (%s)" % variable,
+        "a licence cannot be put in a bundle: name the server that the compute nodes reach in the environment of the "
+        "site's profile, or with `run --env %s=PORT@HOST`" % variable,
     )
 
 
@@ -294,8 +315,8 @@ SOURCES: Sequence[Source] = (
     ),
     Source(("sklearn/datasets/",), ("openml.org", ".openml.org", "ndownloader.figshare.com"), _scikit),
     Source(("nltk/",), (), _nltk),
-    Source(("wandb/",), ("api.wandb.ai", ".wandb.ai"), _wandb),
-    Source(("mlflow/",), (), _mlflow),
+    Source(("wandb/",), ("api.wandb.ai", ".wandb.ai", "api.forge.coreweave.com"), _wandb),
+    Source(("mlflow/",), (".mlflow-telemetry.io",), _mlflow),
     Source(("keras/", "keras_applications/"), (), _keras),
 )
 
@@ -374,5 +395,6 @@ def _links(job: str, data: str, place: str, source: str) -> Tuple[str, ...]:
     return (*lines, "    links: {%s: %s}" % (json.dumps(place), source))
 
 
-def _environment(job: str, name: str, value: str) -> Tuple[str, ...]:
-    return ("jobs:", "  %s:" % job, "    environment: {%s: %s}" % (name, json.dumps(value)))
+def _environment(job: str, **values: str) -> Tuple[str, ...]:
+    shown = ", ".join("%s: %s" % (name, json.dumps(value)) for name, value in values.items())
+    return ("jobs:", "  %s:" % job, "    environment: {%s}" % shown)

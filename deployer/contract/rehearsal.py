@@ -405,7 +405,9 @@ def _maybe_seconds(fields: Fields, name: str) -> Optional[float]:
 def user_frame(stack: Sequence[CodeFrame]) -> Optional[CodeFrame]:
     """Return the innermost frame of the program itself, or the outermost one of all; None without a stack."""
     own = [frame for frame in stack if not _LIBRARIES.search(frame.file)]
-    return own[0] if own else (stack[-1] if stack else None)
+    # A thread of a library begins in Python's own modules.
+    others = [frame for frame in stack if not _STANDARD.search(frame.file)] or stack
+    return own[0] if own else (others[-1] if others else None)
 
 
 def judge(
@@ -544,9 +546,10 @@ class _Judgement(object):
 
     def _stack(self, group: Sequence[Observation], stopped: bool) -> Tuple[CodeFrame, ...]:
         chosen = self.cause if stopped and self.cause is not None else group[0]
-        if chosen.stack:
-            return chosen.stack
-        return next((item.stack for item in group if item.stack), ())
+        found = chosen.stack or next((item.stack for item in group if item.stack), ())
+        end = self.uncaught.stack if stopped and self.uncaught is not None else ()
+        # Libraries download in threads of their own: the exception shows the program's line.
+        return end if _is_of_libraries(found) and not _is_of_libraries(end) else found
 
     def _asked(self) -> Dict[_Asked, List[Observation]]:
         """Return the observations of the network by what was asked for, and where."""
@@ -614,6 +617,7 @@ class _Judgement(object):
             process.home,
             process.folder,
             self.job,
+            _port(group),
         )
 
     def _of_write(self, what: str, group: Sequence[Observation], stopped: bool) -> Reached:
@@ -789,6 +793,15 @@ def _host(item: Observation) -> str:
     return found.group(1).lower() if found else ""
 
 
+def _port(group: Sequence[Observation]) -> int:
+    """Return the port that was asked for, or 0."""
+    for item in group:
+        port = item.what.rpartition(" ")[2] if item.kind == seen.ADDRESS else item.about.get("port", "")
+        if len(port) < 6 and re.match("[0-9]+$", port):
+            return int(port)
+    return 0
+
+
 def _is_named(item: Observation, text: str) -> bool:
     """Return whether a text has what was reached for as a word of its own; of the network, the host."""
     what = _host(item) if item.kind in _NETWORK_KINDS else item.what
@@ -799,6 +812,10 @@ def _ends_with(whole: str, path: str) -> bool:
     """Return whether a path is ``path`` as a program wrote it, which may be relative."""
     plain = posixpath.normpath(path)
     return whole in (path, plain) or whole.endswith("/" + plain.lstrip("./"))
+
+
+def _is_of_libraries(stack: Sequence[CodeFrame]) -> bool:
+    return all(_LIBRARIES.search(frame.file) for frame in stack)
 
 
 def _same(one: CodeFrame, other: CodeFrame) -> bool:

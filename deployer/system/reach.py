@@ -410,7 +410,7 @@ class Reach(object):
         if ip in self._local or (own and port == _DNS):
             return
         if not own or len(self._waiting) >= _MAX_WAITING:
-            self._tell("address", "%s port %d" % (ip, port), who)
+            self._tell("address", "%s port %d" % (ip, port), who, licence=who.licence(ip))
         elif (ip, port) not in self._waiting and port not in self._ports():
             self._waiting[(ip, port)] = who
 

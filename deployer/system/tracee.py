@@ -8,6 +8,7 @@ device, a pipe or a driver.
 import ctypes
 import errno
 import os
+import re
 import stat
 import struct
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -25,6 +26,9 @@ _CAP_DAC_OVERRIDE = 1
 _ST_RDONLY = 1
 _MAX_COMMAND = 200
 _HEAD = 4096
+_MAX_ENVIRONMENT = 1024 * 1024
+#: Variables that name licence servers: LM_LICENSE_FILE, MLM_LICENSE_FILE, RLM_LICENSE, and those of vendors.
+_LICENCE = re.compile(r"^[A-Z0-9_]{1,60}_LICEN[SC]E(_FILE|_SERVER|_PATH)?$|_LICENSE_FILE$", re.IGNORECASE)
 #: What follows the interpreter in the commands by which the tool starts in a container.
 _TOOL = (("-I", "-S", TOOL), ("-I", "-S", "-c", PROGRAM, TOOL))
 
@@ -230,6 +234,16 @@ class Tracee(object):
     def about(self) -> Dict[str, str]:
         """Return what an observation tells about the process."""
         return {"program": self.name, "command": self.command, "pid": str(self.process)}
+
+    def licence(self, host: str) -> str:
+        """Return the variable by which the process finds a licence server on this host; empty if it has none."""
+        with open("/proc/%d/environ" % self.task, "rb") as stream:
+            words = stream.read(_MAX_ENVIRONMENT).decode("utf-8", "replace").split("\0")
+        for name, _, value in (word.partition("=") for word in words):
+            # PORT@HOST, several of them with colons, semicolons or commas in between
+            if _LICENCE.search(name) and host.lower() in re.split("[@:;,]", value.lower()):
+                return name
+        return ""
 
     def identity(self) -> FileIdentity:
         """Return its rights, as they were when it was first asked for them."""

@@ -235,7 +235,7 @@ class NodeObserver:
                 who = Tracee(process)
                 if not who.apart:
                     return
-                about = who.about()
+                about = {**who.about(), "licence": who.licence(name)}
         self._notes.add(observation.HOST, name, about)
 
     def _progress(self) -> None:

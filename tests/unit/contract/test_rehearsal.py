@@ -330,7 +330,11 @@ def library(path, function="load"):
         (library("wandb/sdk/wandb_init.py"), "api.wandb.ai", {}, "Weights & Biases",
          ['    environment: {WANDB_MODE: "offline"}']),
         (library("mlflow/utils/rest_utils.py"), "mlflow.example", {}, "MLflow's tracking server",
-         ['    environment: {MLFLOW_TRACKING_URI: "file:/deployer/job/mlruns"}']),
+         ['    environment: {MLFLOW_TRACKING_URI: "file:/deployer/job/mlruns", MLFLOW_ALLOW_FILE_STORE: "true"}']),
+        (library("mlflow/telemetry/client.py"), "config.mlflow-telemetry.io", {}, "MLflow's statistics of use",
+         ['    environment: {MLFLOW_DISABLE_TELEMETRY: "true"}']),
+        ((), "flex.example", {"licence": "MLM_LICENSE_FILE"}, "a licence server (MLM_LICENSE_FILE)", []),
+        ((), "flex.example", {"port": "27000"}, "a licence server (LM_LICENSE_FILE)", []),
     ],
 )  # fmt: skip
 def test_a_library_is_recognised_with_its_remedy(stack, host, about, what, lines):
@@ -352,6 +356,14 @@ def test_a_repository_of_torch_hub_is_fetched_without_running_its_code():
         (found,) = judge(seen("host", "github.com", 1.0, TORCH_HUB, repo_or_dir=repository), ending=DONE)
         assert [line for line in found.prepare if "hub.load" in line or "python" in line] == []
         assert (found.prepare[0] if found.prepare else None) == (words and "git clone --depth 1 " + words)
+
+
+def test_a_library_that_downloads_in_a_thread_is_shown_at_the_users_line():
+    thread = (OPEN, LOAD, CodeFrame("/usr/lib/python3.11/threading.py", 1002, "_bootstrap"))
+    (found,) = judge(seen("host", "a.example", 1.0, thread), seen("uncaught", "gaierror: x", 2.0, (LOAD, MAIN)))
+    assert rehearsal.user_frame(found.stack) == MAIN
+    (found,) = judge(seen("host", "a.example", 1.0, thread), ending=DONE)
+    assert rehearsal.user_frame(found.stack) == LOAD
 
 
 def test_mirrors_are_one_finding():
