@@ -14,3 +14,5 @@ PROGRESS_LINE = "deployer-progress:"
 COLOUR = "DEPLOYER_COLOUR"
 #: The options with which commands of the laptop's `deployer` name this site, as shell text: hints print them.
 CALLER = "DEPLOYER_CALLER"
+#: The beginning of a warning after an install, which `deploy` prints only the first time.
+REPLACES = "another bundle is installed as "

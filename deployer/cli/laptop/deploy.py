@@ -21,8 +21,8 @@ from deployer.contract.errors import EXIT_DONE, EXIT_INTERRUPTED, DeployerError,
 from deployer.contract.text import printable
 from deployer.system import terminal
 
-#: What a build says that a person waits for; its log has all else.
-_SAID_BY_BUILD = ("base: ", "wheels: ", "horovod: ", "Step ")
+#: What a build or a rehearsal says that a person waits for; the log has all else.
+_SAID = ("base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ")
 #: Seconds for which a job is followed with --json, in the queue and running.
 _LONGEST = 14 * 24 * 3600
 #: How `status --wait` ends when it has seen the job's end.
@@ -165,14 +165,21 @@ def _job_words(args: argparse.Namespace) -> list[str]:
 
 def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> int:
     """Print what the job prints until it ends, then how it ended."""
-    quiet = ["--quiet"] if terminal.is_quiet() else []
-    status = deploy.remote.attach(["logs", "--follow", done.job, *quiet], site_options(args)).status
+    quiet, site = ["--quiet"] if terminal.is_quiet() else [], site_options(args)
+    job, number = done.job, done.job_id
+    while True:
+        status = deploy.remote.attach(["logs", "--follow", job, *quiet], site).status
+        after = deploy.continuation(job) if args.again and status != EXIT_INTERRUPTED else None
+        if after is None:
+            break
+        job, number = str(after["job"]), str(after["job_id"])
+        terminal.tell(printable(f"deployer: job {job} continues it"))
     if status != EXIT_INTERRUPTED:  # also without a log: only `status` knows how the job ended
-        status = deploy.remote.attach(["status", done.job, "--wait", *quiet], site_options(args)).status
+        status = deploy.remote.attach(["status", job, "--wait", *quiet], site).status
     if status in _ENDED:
         deploy.followed(done.job)
     elif status == EXIT_INTERRUPTED:
-        tell_of_job(args, done.job, done.job_id, "the same command follows it again; ")
+        tell_of_job(args, job, number, "the same command follows it again; ")
     return status
 
 
@@ -203,5 +210,5 @@ def _silent(stage: DeployStage) -> None:
 
 def _say(line: str) -> None:
     warns = line.startswith("warning: ")
-    if warns or (line.startswith(_SAID_BY_BUILD) and not terminal.is_quiet()):
+    if warns or (line.startswith(_SAID) and not terminal.is_quiet()):
         tqdm.write(terminal.marked(printable(f"  {line}"), sys.stderr), file=sys.stderr)

@@ -118,11 +118,12 @@ def _suggest(args: argparse.Namespace, packed: packing.Packed) -> None:
 
 def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
     """Rehearse the first job of a bundle, and store the outcome in it."""
-    from deployer.cli.laptop import rehearse
-    from deployer.connected.rehearse.site_plan import plan_of
+    from deployer.connected.bundle import rehearsals
+    from deployer.connected.rehearse import usual
 
-    plan = plan_of(bundle, sites[0], next(iter(sites[0].partitions), None)) if sites else None
-    return rehearse.recorded(bundle, plan, terminal.tell)
+    outcome = usual.rehearsal(bundle, None, sites[0] if sites else None, terminal.tell)
+    rehearsals.record(Path(bundle), outcome)  # it has no signatures yet
+    return outcome
 
 
 def _checking(args: argparse.Namespace) -> packing.Checking:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from deployer.connected.rehearse.own_tools import own_tools
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time, seconds
-from deployer.contract.plan import Plan
 from deployer.contract.rehearsal import CODES, Rehearsal
 from deployer.system import files, terminal
 
@@ -100,14 +98,6 @@ def show(outcome: Rehearsal) -> None:
         terminal.show(line)
     if outcome.findings:
         terminal.show(common.more(list(dict.fromkeys(item.finding.code for item in outcome.findings))))
-
-
-def recorded(bundle: str, site: Plan | None, tell: Callable[[str], None]) -> Rehearsal:
-    """Rehearse the first job of a bundle with the usual settings, store the outcome in it, and return it."""
-    found = rehearsing.rehearse(RehearsalRequest(bundle, None, site, None, duration(_TIME)), own_tools(), tell)
-    outcome = judge(found)
-    record(bundle, outcome)
-    return outcome
 
 
 def record(bundle: str, outcome: Rehearsal) -> None:

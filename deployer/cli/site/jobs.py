@@ -427,7 +427,8 @@ def _status(args: argparse.Namespace) -> int:
         return _wait(args, store, folder, tail=False)
     status = jobs.status(folder)
     if args.json:
-        _print_json(status.record())
+        following = None if status.active else jobs.following(folder)
+        _print_json(dict(status.record(), continued_by=os.path.basename(following) if following else None))
     else:
         sys.stdout.write(status.line() + "\n")
     if status.active:

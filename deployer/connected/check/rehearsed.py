@@ -10,6 +10,8 @@ from deployer.contract.manifest import REHEARSALS_PREFIX, Manifest, Segment
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import member_segments
 
+#: The code of the finding about a missing outcome.
+CODE = "rehearse.none"
 _HINT = "rehearse it again: deployer rehearse --record"
 
 
@@ -54,7 +56,7 @@ def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
     known = {outcome.job for outcome in outcomes}
     return [
         Finding(
-            "rehearse.none",
+            CODE,
             ERROR,
             job.name,
             f"{profile.name} requires a rehearsal, and that of job {job.name} found errors, or was of another command"

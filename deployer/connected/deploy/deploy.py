@@ -1,5 +1,7 @@
 """deploy: build, pack, check, push and submit, each stage only if something changed; then follow the job.
 
+A site whose policy requires rehearsals has one more stage, before the check.
+
 A stage that fails ends the deploy with its own error and exit code. The next deploy goes on where this one ended: a
 build and a pack from their caches, a push with the parts that have arrived, and a job that nobody followed to its end
 is followed.
@@ -16,8 +18,9 @@ from deployer.connected.build.bases import alone
 from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import Definition, load
 from deployer.connected.build.lint import lint
-from deployer.connected.bundle import caches, framecache, pack, sources
+from deployer.connected.bundle import caches, framecache, pack, rehearsals, sources
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.check import rehearsed
 from deployer.connected.check.check import CODES, Verdict
 from deployer.connected.deploy import last_deploy
 from deployer.connected.ground import xdg
@@ -28,12 +31,14 @@ from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push import PushOptions
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import json_records
+from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.system.verify import begin, opened
+from deployer.contract.findings import ERROR
+from deployer.contract.rehearsal import Rehearsal
+from deployer.system.verify import begin, opened, read_seal
 
 #: The stages in order.
-BUILD, PACK, CHECK, PUSH, RUN = STAGES = ("build", "pack", "check", "push", "run")
+BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = STAGES = ("build", "pack", "rehearse", "check", "push", "run")
 #: What a stage did.
 DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 
@@ -83,7 +88,7 @@ class DeployStage(NamedTuple):
     """A stage that has ended.
 
     Attributes:
-        name: build, pack, check, push or run.
+        name: build, pack, rehearse, check, push or run.
         state: done, unchanged, or (of a dry run) would.
         seconds: how long it took.
         text: what came of it.
@@ -209,8 +214,11 @@ class Deploy:
         """Do the stages after the build."""
         packed = self._pack(contents) if contents else None
         if packed is None:
-            self._not_yet(CHECK, PUSH, *([] if self.definition.is_data else [RUN]))
+            rehearses = [REHEARSE] if self._needs_rehearsal() else []
+            self._not_yet(*rehearses, CHECK, PUSH, *([] if self.definition.is_data else [RUN]))
             return Deployed(None)
+        if self._needs_rehearsal():
+            packed = self._rehearse(packed)
         verdict = None if self.definition.is_data else self._check(packed)
         folder = self._push(packed)
         done = Deployed(packed.path, packed.digest, verdict, folder)
@@ -305,6 +313,36 @@ class Deploy:
             said += [DONE, f"{_megabytes(packed.size)}: {path}"]
             return _Bundle(path, packed.digest)
 
+    def _needs_rehearsal(self) -> bool:
+        policy = self._profile.policy
+        required = policy is not None and bool(policy.rehearsal) and not self.definition.is_data
+        return required and rehearsed.CODE not in self._request.accept
+
+    def _rehearse(self, packed: _Bundle) -> _Bundle:
+        """Rehearse the jobs of which the bundle has no clean outcome, and store it. Return the bundle as it is then."""
+        from deployer.connected.rehearse import usual  # only here: its imports are slow, and few sites require it
+
+        request, path = self._request, packed.path
+        with self._stage(REHEARSE) as said:
+            with opened(str(path)) as stream:
+                names = [each.subject for each in rehearsed.required(begin(stream, str(path)), self._profile)]
+            if not names or request.dry_run:
+                said += [WOULD, f"rehearse {', '.join(names)}"] if names else [UNCHANGED, "each job was rehearsed"]
+                return packed
+            last = last_deploy.read(path)
+            for name in names:
+                outcome = usual.rehearsal(str(path), name, self._profile, self._say)
+                if not outcome.is_clean:
+                    raise _not_clean(outcome)
+                rehearsals.record(path, outcome)
+            if request.key:
+                sign(path, request.key)  # the outcomes are a part of the bundle
+            with opened(str(path)) as stream:
+                digest = read_seal(stream, str(path)).digest
+            last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=digest))
+            said += [DONE, f"{', '.join(names)}: nothing that {self._profile.name} lacks"]
+            return _Bundle(path, digest)
+
     def _check(self, packed: _Bundle) -> Verdict:
         with self._stage(CHECK) as said:
             with opened(str(packed.path)) as stream:
@@ -335,8 +373,12 @@ class Deploy:
                 said += [WOULD, f"send {_megabytes(pushed.sent)} to {remote.host}"]
             else:
                 said += [DONE, f"{_megabytes(pushed.sent)} sent, installed at {remote.host}: {pushed.folder}"]
+            last = last_deploy.read(packed.path)
             for warning in pushed.warnings:
-                self._say(f"warning: {warning}")
+                if not (last.pushed and warning.startswith(dialogue.REPLACES)):  # it replaces what this command pushed
+                    self._say(f"warning: {warning}")
+            if pushed.folder and last.pushed != packed.digest:
+                last_deploy.write(packed.path, last._replace(pushed=packed.digest))
             return pushed.folder
 
     def _run(self, packed: _Bundle, done: Deployed) -> Deployed:
@@ -356,7 +398,8 @@ class Deploy:
             if last.job and list(last.words) == signature:
                 status = self._active(last.job)
                 if status:
-                    said += [UNCHANGED, f"{last.job} is {status['state']} as {status['job_id']}"]
+                    said += [UNCHANGED, f"{status['job']} is {status['state']} as {status['job_id']}"]
+                    last_deploy.write(packed.path, last._replace(job=str(status["job"])))
                     return self._with_job(done, status)
             self.submitting = True
             status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
@@ -370,14 +413,38 @@ class Deploy:
         return done._replace(job=str(status["job"]), job_id=str(status["job_id"]), seconds=seconds)
 
     def _active(self, job: str) -> json_records.Record | None:
-        """Return the status of a job that nobody followed to its end; None if it has ended, or was removed."""
-        try:
-            status = self.remote.site(["status", job])
-        except DeployerError as error:  # an error of the site's program has only the exit code of its class
-            if error.exit_code != UsageError.exit_code:
-                raise
-            return None
-        return status if status["active"] else None
+        """Return the status of a job that nobody followed to its end, or of the job that continues it.
+
+        None: it has ended, or was removed.
+        """
+        seen: set[str] = set()
+        while job and job not in seen:
+            seen.add(job)
+            try:
+                status = self.remote.site(["status", job])
+            except DeployerError as error:  # an error of the site's program has only the exit code of its class
+                if error.exit_code != UsageError.exit_code:
+                    raise
+                return None
+            if status["active"]:
+                return status
+            job = str(status.get("continued_by") or "")
+        return None
+
+    def continuation(self, job: str) -> json_records.Record | None:
+        """Return the status of the job that continues one that has ended; None: no job does."""
+        name = self.remote.site(["status", job]).get("continued_by")
+        return self.remote.site(["status", str(name)]) if name else None
+
+
+def _not_clean(outcome: Rehearsal) -> Refused:
+    """Return the error for a rehearsal that the site would not accept."""
+    found = next((item.finding for item in outcome.findings if item.finding.severity == ERROR), None)
+    if found is None:
+        return Refused(
+            f"the rehearsal of {outcome.job} did not end well", f"see: deployer rehearse B.tar {outcome.job}"
+        )
+    return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
 
 
 def _megabytes(size: int) -> str:

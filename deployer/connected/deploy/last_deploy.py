@@ -37,6 +37,7 @@ class LastDeploy(NamedTuple):
         digest: the bundle's digest.
         job: the name of a job whose end was not seen; empty: there is none.
         words: the words with which that job was submitted.
+        pushed: the digest of the bundle that was installed at the site; empty: none was.
     """
 
     inputs: str = ""
@@ -44,6 +45,7 @@ class LastDeploy(NamedTuple):
     digest: str = ""
     job: str = ""
     words: Sequence[str] = ()
+    pushed: str = ""
 
 
 def record_of(bundle: Path) -> Path:
@@ -61,7 +63,8 @@ def read(bundle: Path) -> LastDeploy:
         if fields.maybe_number("version") != _VERSION:
             return LastDeploy()
         words, file = fields.words("words"), [int(number) for number in found["file"]]
-        return LastDeploy(fields.text("inputs"), file, fields.text("digest"), fields.text("job"), words)
+        texts = [fields.text(name) for name in ("inputs", "digest", "job")]
+        return LastDeploy(texts[0], file, texts[1], texts[2], words, fields.maybe_text("pushed") or "")
     except (OSError, ValueError, KeyError, TypeError, DeployerError):
         return LastDeploy()
 

@@ -2,6 +2,7 @@
 
 from typing import Iterable, List, Sequence
 
+from deployer.contract import dialogue
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.site.storage.store import Store
 from deployer.system import files, policy
@@ -23,7 +24,7 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
     warnings = origin(trust, digest)
     warnings += policy.check_rollback(policies, name, version, [receipt.version for receipt in receipts])
     if any(receipt.version == version and receipt.digest != digest for receipt in receipts):
-        warnings.append("another bundle is installed as %s:%s; from now on the name means this one" % (name, version))
+        warnings.append("%s%s:%s; from now on the name means this one" % (dialogue.REPLACES, name, version))
     return warnings + _plans_lost(manifest, store)
 
 

@@ -17,8 +17,12 @@ from deployer.connected.bundle import pack
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage, _Bundle
 from deployer.connected.deploy.last_deploy import LastDeploy
+from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, TransferError, UsageError
+from deployer.contract.rehearsal import FAILED, Rehearsal
+from tests import bundles
+from tests.unit.connected.bundle.test_rehearsals import JOB, REQUIRES, outcome
 from tests.unit.connected.transfer.test_remote import far
 
 __all__ = ["far"]
@@ -132,18 +136,22 @@ class _FakeRemote:
 
     host = "login1"
 
-    def __init__(self, answer: Any = None, statuses: Sequence[int] = ()) -> None:
-        self._answer, self._statuses = answer, list(statuses)
+    def __init__(
+        self, answer: Any = None, statuses: Sequence[int] = (), jobs: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        self._answer, self._statuses, self._jobs = answer, list(statuses), jobs or {}
         self.asked: list[str] = []
 
     def site(self, words: Sequence[str], *_: object, **__: object) -> Any:
-        self.asked.append(words[0])
+        self.asked.append(" ".join(words) if self._jobs else words[0])
+        if self._jobs:
+            return self._jobs[words[1]]
         if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer
 
     def attach(self, words: Sequence[str], caller: Sequence[str]) -> Any:
-        self.asked.append(words[0])
+        self.asked.append(" ".join(words) if self._jobs else words[0])
         return SimpleNamespace(status=self._statuses.pop(0))
 
 
@@ -181,10 +189,41 @@ def test_a_job_is_done_with_only_if_its_end_was_seen(
     last_deploy.write(bundle, LastDeploy("i", [1], "d", "x-1", ["w"]))
     remote = _FakeRemote(statuses=statuses)
     connected(deploy, remote)
-    args = SimpleNamespace(site="lab", ssh_config=None)
+    args = SimpleNamespace(site="lab", ssh_config=None, again=None)
     assert command._follow(args, deploy, DONE) == statuses[1]  # type: ignore[arg-type]
     assert remote.asked == ["logs", "status"]
     assert last_deploy.read(bundle).job == ("" if ended else "x-1")
+
+
+CHAIN = {
+    "x-1": {"job": "x-1", "job_id": "7", "active": False, "state": "COMPLETED", "continued_by": "x-2"},
+    "x-2": {"job": "x-2", "job_id": "8", "active": True, "state": "RUNNING", "continued_by": None},
+}
+
+
+def test_an_interrupted_follow_goes_on_with_the_job_that_continues_it(
+    deploy: Deploy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "b.tar"
+    last_deploy.write(bundle, LastDeploy("i", [1], "sha256:11", "x-1", ["sha256:11", "--"]))
+    remote = _FakeRemote(statuses=[0, 130], jobs=CHAIN)
+    connected(deploy, remote)
+    args = SimpleNamespace(site="lab", ssh_config=None, again=3)
+    assert command._follow(args, deploy, DONE) == 130  # type: ignore[arg-type]
+    assert remote.asked == ["logs --follow x-1", "status x-1", "status x-2", "logs --follow x-2"]
+    assert "interrupted: job x-2 (8) continues on the site" in capsys.readouterr().err
+    # The same command: the job that continues it is active, so none is submitted.
+    found = deploy._run(_Bundle(bundle, "sha256:11"), Deployed(bundle))
+    assert (found.job, found.job_id, deploy.stages[-1].state) == ("x-2", "8", "unchanged")
+    assert last_deploy.read(bundle).job == "x-2"
+
+
+def test_a_chain_of_jobs_that_ends_or_goes_round_is_not_active(deploy: Deploy) -> None:
+    ended = {**CHAIN["x-2"], "active": False}
+    connected(deploy, _FakeRemote(jobs={**CHAIN, "x-2": ended}))
+    assert deploy._active("x-1") is None
+    connected(deploy, _FakeRemote(jobs={**CHAIN, "x-2": {**ended, "continued_by": "x-1"}}))
+    assert deploy._active("x-1") is None
 
 
 @pytest.mark.parametrize(
@@ -300,3 +339,62 @@ def test_texts_of_the_site_have_no_effect_on_the_terminal(capsys: pytest.Capture
     assert "\x1b" not in said.out + said.err
     assert "installed at \\x1b[2Jx" in said.out
     assert "warning: \\x1b[2Jx" in said.err
+
+
+def _pushed(warning: str) -> Any:
+    done = SimpleNamespace(digest="sha256:11", sent=9, folder="/r/images/x", warnings=(warning, "not signed"))
+    return lambda *_: done
+
+
+def test_the_warning_about_the_bundle_before_is_printed_once(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(push, "push", _pushed("another bundle is installed as x:1; from now on ..."))
+    with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
+        connected(made, _FakeRemote())
+        for _ in range(2):
+            made._push(_Bundle(tmp_path / "b.tar", "sha256:11"))
+    assert [text.split(" ")[1] for text in said] == ["another", "not", "not"]
+
+
+@pytest.fixture
+def strict(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Bundle:
+    """A bundle with one job, for a site whose policy requires rehearsals."""
+    path = tmp_path / "b.tar"
+    path.write_bytes(bundles.build(jobs=[JOB]))
+    monkeypatch.setattr(deploy, "_profile", REQUIRES)
+    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False))
+    last_deploy.write(path, LastDeploy("inputs", last_deploy.state_of(path), "sha256:11"))
+    return _Bundle(path, "sha256:11")
+
+
+def test_a_site_that_requires_a_rehearsal_gets_one(
+    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def rehearsal(bundle: str, job: object, *_: object) -> Rehearsal:
+        asked.append(job)
+        return outcome(Path(bundle))
+
+    monkeypatch.setattr(usual, "rehearsal", rehearsal)
+    assert deploy._needs_rehearsal()
+    new = deploy._rehearse(strict)
+    assert new.digest != strict.digest
+    assert deploy._rehearse(new) == new
+    assert asked == ["train"]
+    assert [stage.state for stage in deploy.stages] == ["done", "unchanged"]
+    last = last_deploy.read(strict.path)  # so that the next deploy does not pack again
+    assert (last.inputs, last.digest, list(last.file)) == ("inputs", new.digest, last_deploy.state_of(strict.path))
+
+
+def test_a_rehearsal_with_an_error_ends_the_deploy_with_its_remedy(
+    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usual, "rehearsal", lambda bundle, *_: outcome(Path(bundle), FAILED))
+    before = strict.path.read_bytes()
+    with pytest.raises(Refused, match=r"the rehearsal of train: rehearse\.") as caught:
+        deploy._rehearse(strict)
+    assert caught.value.hint
+    assert strict.path.read_bytes() == before

@@ -1,0 +1,25 @@
+"""A rehearsal with the usual settings, as `pack --rehearse` and `deploy` make it."""
+
+from collections.abc import Callable
+
+from deployer.connected.rehearse import rehearse
+from deployer.connected.rehearse.outcome import judge
+from deployer.connected.rehearse.own_tools import own_tools
+from deployer.connected.rehearse.request import RehearsalRequest
+from deployer.connected.rehearse.site_plan import plan_of
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract.rehearsal import Rehearsal
+
+#: The time limit in seconds.
+SECONDS = 120
+
+
+def rehearsal(bundle: str, job: str | None, site: Profile | None, tell: Callable[[str], None]) -> Rehearsal:
+    """Rehearse a job of a bundle (None: the first), and return the outcome.
+
+    Args:
+        site: whose first partition is simulated; None: no site in particular.
+        tell: receives a line about what is done now.
+    """
+    plan = plan_of(bundle, site, next(iter(site.partitions), None)) if site else None
+    return judge(rehearse.rehearse(RehearsalRequest(bundle, job, plan, None, SECONDS), own_tools(), tell))
