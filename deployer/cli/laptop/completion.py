@@ -65,9 +65,10 @@ def zsh(found: Sequence[Described]) -> Iterator[str]:
         for each in [each for each in found if len(each.words) == depth]:
             yield f"        {quoted([' '.join(each.words)])})"
             yield f"            shift {depth} words; (( CURRENT -= {depth} ))"
-            arguments = [word for argument in each.arguments for word in _zsh_argument(argument)]
+            arguments = [word for argument in each.arguments if argument.names for word in _zsh_option(argument)]
             if each.subcommands:
                 arguments.append(f"1:command:({' '.join(each.subcommands)})")
+            arguments += _zsh_positionals([argument for argument in each.arguments if not argument.names])
             yield "            _arguments " + " ".join(quoted([word]) for word in arguments)
             yield "            return ;;"
         yield "    esac"
@@ -113,14 +114,21 @@ def _colons(text: str) -> str:
     return text.replace("\\", "\\\\").replace(":", "\\:")
 
 
-def _zsh_argument(argument: Argument) -> list[str]:
-    """Return an argument as the specifications of zsh's _arguments: one per name."""
-    values = f"({' '.join(argument.words)})" if argument.words else "_files"
-    if not argument.names:
-        return [f"*:{_colons(argument.value)}:{values}"]
+def _zsh_option(argument: Argument) -> list[str]:
+    """Return an option as the specifications of zsh's _arguments: one per name."""
     text = _colons(argument.text).replace("[", "\\[").replace("]", "\\]")
-    value = f":{_colons(argument.value)}:{values}" if argument.value else ""
+    value = f":{_zsh_value(argument)}" if argument.value else ""
     return [f"*{name}[{text}]{value}" for name in argument.names]
+
+
+def _zsh_positionals(arguments: Sequence[Argument]) -> Iterator[str]:
+    """Yield positional arguments as such specifications; only the last may stand for several words."""
+    for number, argument in enumerate(arguments, 1):
+        yield f"{'*' if argument is arguments[-1] else number}:{_zsh_value(argument)}"
+
+
+def _zsh_value(argument: Argument) -> str:
+    return f"{_colons(argument.value)}:" + (f"({' '.join(argument.words)})" if argument.words else "_files")
 
 
 def _fish(text: str) -> str:

@@ -1,5 +1,6 @@
 """Completion in real shells, and man pages that a real formatter accepts: both from the parsers."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -54,15 +55,35 @@ def test_a_real_fish_completes(found: list[Described], tmp_path: Path) -> None:
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["build", "squashfs"]
 
 
-@pytest.mark.needs("zsh")
+#: zsh completes only in a terminal: one is made, lines are typed, and Ctrl-G writes down what each has become.
+_ZSH = """zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z 'autoload -Uz compinit; compinit -u -d "$DUMP"; source "$SCRIPT"; bindkey "^I" complete-word
+    seen() { print -r -- "$BUFFER" >>"$SEEN"; zle kill-whole-line; }; zle -N seen; bindkey "^G" seen; print REA''DY'
+zpty -r -m z said '*READY*'
+while read -r line; do zpty -n -w z "$line"$'\\t\\a'; done
+zpty -w z exit
+while zpty -r z said; do :; done"""
+#: What is typed before the tabulator, and what the line is after it.
+_COMPLETED = [
+    ("deployer bu", "deployer build "),
+    ("deployer build --off", "deployer build --offline "),
+    ("deployer run --site lab --staging sq", "deployer run --site lab --staging squashfs "),
+    ("deployer profile va", "deployer profile validate "),
+    ("deployer explain mpi.fam", "deployer explain mpi.family "),
+    ("deployer nonsense x", "deployer nonsense x"),
+]
+
+
 @pytest.mark.thorough
-def test_a_real_zsh_reads_it(found: list[Described], tmp_path: Path) -> None:
-    script = tmp_path / "_deployer"
+@pytest.mark.needs("zsh")
+def test_a_real_zsh_completes(found: list[Described], tmp_path: Path) -> None:
+    script, dump, seen = (tmp_path / name for name in ("_deployer", "dump", "seen"))
     script.write_text("\n".join(completion.zsh(found)))
-    asked = 'autoload -Uz compinit; compinit -u -d "$2"; source "$1"; print $_comps[deployer]'
-    argv = ["zsh", "-f", "-c", asked, "zsh", str(script), str(tmp_path / "dump")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("_deployer\n", "")
+    environment = {"PATH": os.environ["PATH"], "TERM": "dumb", "SCRIPT": script, "DUMP": dump, "SEEN": seen}
+    typed = "".join(line + "\n" for line, _ in _COMPLETED)
+    subprocess.run(["zsh", "-f", "-c", _ZSH], input=typed, env=environment, text=True, check=True, cwd=tmp_path)
+    assert seen.read_text().splitlines() == [line for _, line in _COMPLETED]
 
 
 def test_every_command_has_an_example_that_its_parser_accepts() -> None:
