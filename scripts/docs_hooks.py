@@ -1,5 +1,6 @@
-"""What MkDocs does for scripts/docs besides: gather the pages, list the decisions, look for remote content."""
+"""What MkDocs does for scripts/docs besides: gather pages, list decisions, make the index of the search a script."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -31,7 +32,8 @@ def on_config(config: Any) -> Any:
             target = (page.parent / link).resolve()  # pictures, and files of the repository that a page shows
             if target.is_file() and target.suffix != ".md" and ROOT in target.parents:
                 _copy(target, source)
-    _copy(ROOT / "docs" / "site.css", source)
+    for name in ("site.css", "search.js"):
+        _copy(ROOT / "docs" / name, source)
     reference = source / "docs" / "reference"
     reference.mkdir()
     for name, text in handbook().items():
@@ -42,7 +44,11 @@ def on_config(config: Any) -> Any:
 
 
 def on_post_build(config: Any) -> None:
-    """Refuse a page that loads something from elsewhere: the folder is read without a network."""
+    """Make the index a script, and refuse a page that loads something from elsewhere: a folder has no network."""
+    index = Path(config.site_dir) / "search" / "search_index.json"
+    sections = json.dumps(json.loads(index.read_text())["docs"])
+    index.with_suffix(".js").write_text(f"window.searchIndex = {sections};\n")
+    index.unlink()
     found = []
     for path in sorted(Path(config.site_dir).rglob("*")):
         if path.suffix in (".html", ".css", ".svg"):

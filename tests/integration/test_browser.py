@@ -8,6 +8,7 @@ import pytest
 
 from deployer.connected.ground.html_page import element, page, section, table
 from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
+from tests.integration.conftest import ROOT
 from tests.pages import HOSTILE, Page
 
 BROWSER = shutil.which("chromium")
@@ -21,6 +22,11 @@ pytestmark = [
 def seen(tmp_path: Path, text: str, *words: str) -> str:
     """Return what a browser without a network prints about a page."""
     (tmp_path / "page.html").write_text(text)
+    return browse(tmp_path, f"file://{tmp_path}/page.html", *words)
+
+
+def browse(tmp_path: Path, address: str, *words: str) -> str:
+    """Return what a browser without a network prints about an address."""
     argv = [
         "unshare",
         "-rn",
@@ -30,8 +36,7 @@ def seen(tmp_path: Path, text: str, *words: str) -> str:
         "--disable-gpu",
         f"--user-data-dir={tmp_path}/c",
     ]
-    argv += [*words, f"file://{tmp_path}/page.html"]
-    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run([*argv, *words, address], capture_output=True, text=True, check=True, timeout=120).stdout
 
 
 @pytest.mark.parametrize("name", ["job", "hostile"])
@@ -51,3 +56,14 @@ def test_it_can_be_printed(tmp_path: Path) -> None:
     made = make([PicturedJob({"job": "x", "ranks": [{"rank": 0, "host": "cn1", "cpus": "0"}]}, [])])
     seen(tmp_path, made, f"--print-to-pdf={tmp_path}/page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF-")
+
+
+def test_the_documents_are_searched_in_a_folder(tmp_path: Path) -> None:
+    built = subprocess.run([ROOT / "scripts" / "docs"], capture_output=True, text=True, check=True, timeout=120).stdout
+    site = Path(built.splitlines()[-1]).parent
+    words = ["--dump-dom", "--virtual-time-budget=3000"]
+    found = browse(tmp_path, f"file://{site}/search.html?q=saved+continued", *words)
+    assert 'href="docs/exit-codes.html' in found
+    nothing = browse(tmp_path, f"file://{site}/search.html?q=<img+src=x+onerror=alert(1)>", *words)
+    assert "No results found" in nothing
+    assert "<img src=" not in nothing
