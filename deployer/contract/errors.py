@@ -86,3 +86,10 @@ class Unknown(DeployerError):
     """Not enough facts to decide."""
 
     exit_code = 8
+
+
+#: The class of an error by the exit code of the process that raised it.
+BY_EXIT_CODE = {
+    each.exit_code: each
+    for each in (JobFailed, UsageError, Refused, IntegrityError, TransferError, SpaceError, MissingTool, Unknown)
+}

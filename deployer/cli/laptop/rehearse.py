@@ -8,10 +8,8 @@ from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
-from deployer.connected.rehearse import rehearse as rehearsing
-from deployer.connected.rehearse.outcome import judge, opened_files
-from deployer.connected.rehearse.own_tools import own_tools
 from deployer.connected.rehearse.request import RehearsalRequest
+from deployer.connected.rehearse.ways import WAYS, rehearsed
 from deployer.contract.errors import UsageError
 from deployer.contract.job import check_time, seconds
 from deployer.contract.rehearsal import CODES, Rehearsal
@@ -40,6 +38,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--data", action="append", default=[], metavar="BUNDLE.tar", help=text)
     text = "treat this rule as a warning; the record names it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    text = "where the simulated site is made (default: namespaces if this machine can make them, else docker)"
+    command.add_argument("--engine", choices=WAYS, help=text)
     text = "store the outcome in the bundle: inspect shows it, and policies can require it; void its signatures"
     command.add_argument("--record", action="store_true", help=text)
     text = "write the files of the image that the job opened to this file, one path per line"
@@ -75,16 +75,17 @@ def run(args: argparse.Namespace) -> int:
         args.rest,
         args.data,
     )
-    found = rehearsing.rehearse(request, own_tools(), _silent if args.json else terminal.tell)
-    outcome = judge(found, tuple(args.accept))
+    found = rehearsed(request, args.accept, args.engine, _silent if args.json else terminal.tell)
+    outcome = found.outcome
     if args.used:
-        files.write_text(args.used, "".join(f"{path}\n" for path in opened_files(found)))
+        files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
     if args.record:
         record(args.bundle, outcome)
     if args.json:
-        print(json.dumps({**outcome.record(), "folder": str(found.folder)}))
+        print(json.dumps({**outcome.record(), "folder": str(found.folder), "engine": found.way}))
     else:
         show(outcome)
+        print(f"simulated by: {found.way}")
         print(f"log: {found.folder}/output.log")
     if not outcome.exit_code:
         site = settings.site_for_hint(args.site)

@@ -20,15 +20,7 @@ from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
 from deployer.contract import json_records, plan_update
-from deployer.contract.errors import (
-    DeployerError,
-    IntegrityError,
-    JobFailed,
-    MissingTool,
-    Refused,
-    SpaceError,
-    UsageError,
-)
+from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Plan
@@ -50,7 +42,6 @@ _JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "
 #: The folder, beside the private root folder, of what observers saw.
 _OBSERVED = "observed"
 _MAX_RESULT = 64 * 1024 * 1024
-_ERRORS: tuple[type[DeployerError], ...] = (JobFailed, UsageError, Refused, IntegrityError, SpaceError, MissingTool)
 
 
 class SiteTools(NamedTuple):
@@ -277,7 +268,7 @@ def _as_said(done: process.Completed) -> DeployerError:
     lines = done.stderr.splitlines()
     said = next((line.partition("deployer: error: ")[2] for line in lines if "deployer: error: " in line), "")
     hint = next((line.partition("hint: ")[2] for line in lines if line.startswith("hint: ")), "")
-    kind = next((each for each in _ERRORS if each.exit_code == done.returncode), Refused)
+    kind = BY_EXIT_CODE.get(done.returncode, Refused)
     return kind(said or done.last_words(), hint)
 
 

@@ -1,8 +1,10 @@
 """What the user asks a rehearsal for."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from deployer.contract import json_records, plan
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
@@ -31,6 +33,16 @@ class RehearsalRequest(NamedTuple):
     binds: Sequence[str] = ()
     extra: Sequence[str] = ()
     others: Sequence[str] = ()
+
+    def record(self) -> json_records.Record:
+        """Return it as a JSON object, which ``read`` reads."""
+        return {**self._asdict(), "site": json.dumps(self.site.record()) if self.site else None}
+
+
+def read(record: Mapping[str, Any]) -> RehearsalRequest:
+    """Return the request of a record that this deployer made."""
+    site = record["site"]
+    return RehearsalRequest(**{**record, "site": plan.read(site.encode(), "the site's plan") if site else None})
 
 
 def job_of(manifest: Manifest, request: RehearsalRequest) -> Job:

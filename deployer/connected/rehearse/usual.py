@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-from deployer.connected.rehearse import rehearse
-from deployer.connected.rehearse.outcome import judge
-from deployer.connected.rehearse.own_tools import own_tools
+from deployer.connected.rehearse import ways
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.connected.rehearse.site_plan import plan_of
 from deployer.connected.site_profile.profile import Profile
@@ -22,4 +20,4 @@ def rehearsal(bundle: str, job: str | None, site: Profile | None, tell: Callable
         tell: receives a line about what is done now.
     """
     plan = plan_of(bundle, site, next(iter(site.partitions), None)) if site else None
-    return judge(rehearse.rehearse(RehearsalRequest(bundle, job, plan, None, SECONDS), own_tools(), tell))
+    return ways.rehearsed(RehearsalRequest(bundle, job, plan, None, SECONDS), (), None, tell).outcome

@@ -9,7 +9,6 @@ On standard output it prints one JSON object: how job.sh ended, or why there is 
 """
 
 import contextlib
-import errno
 import json
 import os
 import selectors
@@ -23,6 +22,7 @@ from deployer.connected.rehearse import kernel, machine, node
 from deployer.connected.rehearse.file_system import MachineFiles
 from deployer.connected.rehearse.limits import MOST_TASKS, LaptopLimit
 from deployer.connected.rehearse.machine import LOGIN, SimulatedMachine
+from deployer.connected.rehearse.namespaces import explained
 from deployer.connected.rehearse.node import NodeOrder
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, JobFailed
@@ -105,7 +105,7 @@ def main() -> int:
         kernel.unshare(kernel.CLONE_NEWUSER | kernel.MACHINE)
         kernel.map_own_user(user, group)
     except OSError as error:
-        _report(WorldReport(None, error=_explained(error)))
+        _report(WorldReport(None, error=explained(error)))
         return 0
     first = os.fork()
     if first == 0:
@@ -121,7 +121,7 @@ def _be_first(order: WorldOrder) -> NoReturn:
     try:
         _report(_live(order))
     except (OSError, DeployerError) as error:
-        said = _explained(error) if isinstance(error, OSError) else error.message
+        said = explained(error) if isinstance(error, OSError) else error.message
         _report(WorldReport(None, error=said))
     finally:
         os._exit(0)
@@ -264,33 +264,6 @@ def _end(begun: Sequence[_Begun]) -> dict[str, Mapping[str, Any]]:
         with contextlib.suppress(DeployerError):
             found[each.order.machine.name] = json_records.parse(each.report(until), "the report of a node")
     return found
-
-
-def _explained(error: OSError) -> str:
-    """Return why namespaces cannot be made here, with what forbids them."""
-    said = f"{error.filename or 'user namespaces'}: {error.strerror}"
-    forbids = [name for name, value in _FORBIDS.items() if _read(name) == value]
-    if forbids:
-        return f"{said} ({forbids[0].removeprefix('/proc/sys/')} is {_FORBIDS[forbids[0]]})"
-    if error.errno == errno.EPERM:
-        return f"{said} (a container's security profile or the system's settings forbid it)"
-    return said
-
-
-#: Settings that forbid user namespaces: Ubuntu 24.04's, Debian's older one, and the kernel's limit.
-_FORBIDS = {
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
-    "/proc/sys/kernel/unprivileged_userns_clone": "0",
-    "/proc/sys/user/max_user_namespaces": "0",
-}
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as stream:
-            return stream.read(64).strip()
-    except OSError:
-        return ""
 
 
 def _report(report: WorldReport) -> None:

@@ -1,0 +1,374 @@
+"""A rehearsal in a container of Docker, for machines that cannot make the namespaces of a simulated site themselves.
+
+One container hosts the whole simulated site: the same modules run in it as on Linux, as the user, without a network and
+without capabilities. The engine may be on another machine: bundles are copied into a volume, which keeps the installed
+images for the next rehearsal, and only the outcome, the log and result.json come back.
+"""
+
+import contextlib
+import getpass
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import docker
+from docker.errors import APIError, DockerException, NotFound
+from docker.types import LogConfig, Mount
+from docker.utils.socket import STDOUT, frames_iter
+
+import deployer
+from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.ground import engine, progress, xdg
+from deployer.connected.rehearse import container_image
+from deployer.connected.rehearse.crossing import (
+    BINDS,
+    BUNDLES,
+    ERROR,
+    LIMITS,
+    LOG,
+    OPENED,
+    ORDER,
+    OUTCOME,
+    PROGRAMS,
+    PYZ,
+    RESULT,
+    STATE,
+    WHOLE,
+)
+from deployer.connected.rehearse.request import RehearsalRequest
+from deployer.contract import json_records, rehearsal
+from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused, UsageError
+from deployer.contract.rehearsal import Rehearsal
+from deployer.contract.tarformat import padding
+from deployer.contract.text import printable
+from deployer.system import files
+from deployer.system.verify import begin, opened
+
+#: The modules that a simulated site needs.
+_PARTS = ("__init__.py", "contract", "system", "connected/__init__.py", "connected/ground", "connected/rehearse")
+#: Labels of our containers: the rehearsals of a cache, and the process that started one.
+_OWNER, _PROCESS = "deployer.rehearsal", "deployer.process"
+#: The user in the container if root rehearses: jobs of a site never run as root, and without user namespaces of its own
+#: root would be the root of the engine's machine.
+_ORDINARY = 1000
+_MOST_PROCESSES = 16384
+#: The part of the memory of the engine's machine that a rehearsal may use.
+_SHARE_OF_MEMORY = 0.9
+#: AppArmor: no profile; where Ubuntu lets only named programs use namespaces, its profile for ch-run.
+_UNCONFINED, _CH_RUN = "unconfined", "ch-run"
+_KEPT = 5
+_HOME = f"{STATE}/home"
+_PROGRAM = ["python3", "-S", "-m", "deployer.connected.rehearse.in_container"]
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ALLOW = (
+    "allow user namespaces on the engine's machine (Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
+
+
+class Hosted(NamedTuple):
+    """What a rehearsal in a container left behind.
+
+    Attributes:
+        outcome: the outcome.
+        folder: a folder of this machine with the log and result.json.
+        opened: the files that the job opened; None: not observed.
+    """
+
+    outcome: Rehearsal
+    folder: Path
+    opened: list[str] | None
+
+
+def rehearse(request: RehearsalRequest, accepted: Sequence[str], tell: Callable[[str], None]) -> Hosted:
+    """Run a job on a simulated site in a container to its end or its time limit.
+
+    Args:
+        tell: receives a line about what is done now.
+
+    Raises:
+        MissingTool: no engine answers.
+        Refused: the engine's machine cannot simulate a site.
+        DeployerError: as the rehearsal itself raises.
+    """
+    with contextlib.closing(engine.connect()) as client:
+        return _Host(client, request, accepted, tell).rehearse()
+
+
+class _Bundle(NamedTuple):
+    path: str
+    place: str
+    size: int
+
+
+class _Host:
+    def __init__(
+        self,
+        client: docker.DockerClient,
+        request: RehearsalRequest,
+        accepted: Sequence[str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._tell = tell
+        self._folder = xdg.cache_folder("rehearse") / "docker"
+        self._uid, self._gid = (os.getuid(), os.getgid()) if os.getuid() else (_ORDINARY, _ORDINARY)
+        self._owner = volume_name()
+        self._bundles = [_bundle(path) for path in (request.bundle, *request.others)]
+        self._mounts, binds = _binds(request.binds)
+        first, *others = (item.place for item in self._bundles)
+        inside = request._replace(bundle=first, others=others, binds=binds)
+        self._order = json.dumps({"request": inside.record(), "accepted": list(accepted)}).encode()
+        self._sources = _sources()
+        self._programs = f"{PROGRAMS}/{_digest(self._sources)}"
+
+    def rehearse(self) -> Hosted:
+        image = container_image.ensure(self._client, self._tell)
+        with engine.errors_named(self._client, "prepare a rehearsal"):
+            self._reap()
+            known: dict[str, Any] = self._client.api.info()
+        if known.get("Architecture") not in ("x86_64", "amd64"):
+            self._tell(f"the engine's machine is {known.get('Architecture')}: all programs are emulated, and slow")
+        apparmor = any("name=apparmor" in option for option in known.get("SecurityOptions") or [])
+        forbidden = ""
+        for profile in (_UNCONFINED, _CH_RUN) if apparmor else (_UNCONFINED,):
+            answer = self._answer(image, profile, int(known["MemTotal"] * _SHARE_OF_MEMORY))
+            if answer is None:  # the engine's machine has no such profile
+                break
+            if ERROR not in answer:
+                return self._kept(answer)
+            error = json_records.parse(answer[ERROR], "the error of a rehearsal")
+            if "forbidden" not in error:
+                raise _raised(error)
+            forbidden = str(error["forbidden"])
+        raise Refused(f"the engine's machine cannot simulate a site: {forbidden}", _ALLOW)
+
+    def _answer(self, image: str, profile: str, memory: int) -> dict[str, bytes] | None:
+        """Run the rehearsal in a container and return its answer; None: the engine's machine has no such profile."""
+        api = self._client.api
+        with engine.errors_named(self._client, "rehearse in a container"), contextlib.ExitStack() as cleanup:
+            settings = api.create_host_config(
+                network_mode="none", cap_drop=["ALL"], auto_remove=True, pids_limit=_MOST_PROCESSES, mem_limit=memory,
+                memswap_limit=memory, log_config=LogConfig(type="none"),
+                security_opt=["no-new-privileges", "seccomp=unconfined", f"apparmor={profile}"],
+                mounts=[Mount(STATE, self._owner, "volume"), *self._mounts],
+            )  # fmt: skip
+            settings["MaskedPaths"] = settings["ReadonlyPaths"] = []  # else the kernel mounts no /proc for the nodes
+            container = api.create_container(
+                image, _PROGRAM[1:], entrypoint=_PROGRAM[:1], user=f"{self._uid}:{self._gid}", hostname="laptop",
+                stdin_open=True, working_dir="/", host_config=settings, platform=container_image.PLATFORM,
+                labels={_OWNER: self._owner, _PROCESS: str(os.getpid())},
+                environment={
+                    "PATH": _PATH, "HOME": _HOME, "USER": _user(), "LANG": "C.UTF-8", "XDG_CACHE_HOME": STATE,
+                    "PYTHONPATH": f"{self._programs}:{self._programs}/{PYZ}",
+                },
+            )["Id"]  # fmt: skip
+            cleanup.callback(self._remove, container)
+            self._copy_in(container)
+            params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+            connection = api.attach_socket(container, params=params)
+            try:
+                api.start(container)
+            except APIError as error:
+                if profile != _UNCONFINED and "apparmor" in str(error.explanation).lower():
+                    return None
+                raise
+            return self._read(connection)
+
+    def _read(self, connection: Any) -> dict[str, bytes]:
+        """Return the files of the answer. Lines of progress are told."""
+        last, partial = "", b""
+        with tempfile.TemporaryFile() as spool:
+            for kind, data in frames_iter(connection, tty=False):  # type: ignore[no-untyped-call]
+                if kind == STDOUT:
+                    if spool.tell() + len(data) > 2 * sum(LIMITS.values()):
+                        raise DeployerError("the answer of the rehearsal is too large")
+                    spool.write(data)
+                    continue
+                *lines, partial = (partial + data).split(b"\n")
+                for line in lines:
+                    last = self._outside(line.decode("utf-8", "replace"))
+                    self._tell(last)
+            spool.seek(0)
+            answer = _files(spool)
+        if OUTCOME not in answer and ERROR not in answer:
+            said = printable(last or partial.decode("utf-8", "replace")) or "it printed nothing"
+            raise DeployerError(f"the container of the rehearsal ended without an answer: {said}")
+        return answer
+
+    def _outside(self, text: str) -> str:
+        """Return a text with the paths of this machine."""
+        for item in self._bundles:
+            text = text.replace(item.place, item.path)
+        return printable(text)
+
+    def _copy_in(self, container: str) -> None:
+        """Copy what the rehearsal needs into a container that was not started yet."""
+        api, user = self._client.api, _user()
+        own = {
+            ORDER: self._order,
+            "/etc/passwd": f"root:x:0:0::/root:/bin/sh\n{user}:x:{self._uid}:{self._gid}::{_HOME}:/bin/bash\n".encode(),
+            "/etc/group": f"root:x:0:\n{user}:x:{self._gid}:\n".encode(),
+        }
+        api.put_archive(container, "/", self._tar(own, (STATE, BUNDLES, PROGRAMS, _HOME)))
+        if not self._is_there(container, self._programs):
+            found = {f"{self._programs}/{name}": data for name, data in self._sources.items()}
+            folders = {str(parent) for name in found for parent in Path(name).parents if str(parent) > PROGRAMS}
+            api.put_archive(container, "/", self._tar({**found, self._programs + WHOLE: b"whole"}, sorted(folders)))
+        for item in self._bundles:
+            if self._is_there(container, item.place):
+                continue
+            self._tell(f"copying {item.path} to the engine")
+            with open(item.path, "rb") as stream, progress.bar("copy", item.size) as advance:
+                api.put_archive(container, "/", self._stream(stream, item, advance))
+
+    def _is_there(self, container: str, path: str) -> bool:
+        """Return whether the volume has a file or folder: the file after it is there only if all of it arrived."""
+        with contextlib.suppress(NotFound):
+            chunks, _ = self._client.api.get_archive(container, path + WHOLE)
+            return bool(b"".join(chunks))
+        return False
+
+    def _stream(self, stream: IO[bytes], item: _Bundle, advance: Callable[[int], None]) -> Iterator[bytes]:
+        """Yield a tar with a bundle, and after it the empty file that tells that all of it arrived."""
+        yield self._entry(item.place, item.size).tobuf(tarfile.PAX_FORMAT)
+        for chunk in iter(lambda: stream.read(files.CHUNK), b""):
+            yield chunk
+            advance(len(chunk))
+        yield b"\0" * padding(item.size)
+        yield self._entry(item.place + WHOLE, 0).tobuf(tarfile.PAX_FORMAT) + b"\0" * 1024
+
+    def _tar(self, contents: Mapping[str, bytes], folders: Iterable[str]) -> bytes:
+        """Return a tar with files and folders of the user."""
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for folder in folders:
+                entry = self._entry(folder, 0)
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o700
+                archive.addfile(entry)
+            for name, data in contents.items():
+                archive.addfile(self._entry(name, len(data)), io.BytesIO(data))
+        return buffer.getvalue()
+
+    def _entry(self, name: str, size: int) -> tarfile.TarInfo:
+        """Return the head of a file of the user."""
+        entry = tarfile.TarInfo(name.lstrip("/"))
+        entry.size, entry.uid, entry.gid, entry.mode, entry.mtime = size, self._uid, self._gid, 0o600, int(time.time())
+        return entry
+
+    def _kept(self, answer: dict[str, bytes]) -> Hosted:
+        """Keep the files of an answer in the cache, beside those of the last rehearsals."""
+        outcome = rehearsal.read(answer[OUTCOME], "the outcome of the rehearsal")
+        with files.errors_named(f"write {self._folder}"):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder = Path(tempfile.mkdtemp(prefix=f"{outcome.job}-", dir=self._folder))
+            for name in (LOG, RESULT):
+                if name in answer:
+                    (folder / name).write_bytes(answer[name])
+            older = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
+            for path in older[:-_KEPT]:
+                shutil.rmtree(path, ignore_errors=True)
+        listed = answer.get(OPENED)
+        return Hosted(
+            outcome, folder, listed.decode("utf-8", "surrogateescape").splitlines() if listed is not None else None
+        )
+
+    def _reap(self) -> None:
+        """Remove the containers of commands that were killed before they could start them."""
+        found = self._client.api.containers(all=True, filters={"label": f"{_OWNER}={self._owner}"})
+        for item in found:
+            if not _lives(str(item["Labels"].get(_PROCESS))):
+                self._remove(str(item["Id"]))
+
+    def _remove(self, container: str) -> None:
+        with contextlib.suppress(DockerException, OSError):
+            self._client.api.remove_container(container, force=True)
+
+
+def volume_name() -> str:
+    """Return the name of the volume with the installed images. It belongs to this user's cache on this machine."""
+    words = [socket.gethostname(), os.getuid(), str(xdg.cache_folder("rehearse"))]
+    return "deployer-rehearsal-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
+
+
+def _sources() -> dict[str, bytes]:
+    """Return the programs of a simulated site: the modules of this package, and the site's program."""
+    package = Path(deployer.__file__).parent
+    found = {PYZ: make_pyz()}
+    for part in _PARTS:
+        root = package / part
+        for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
+            found[f"deployer/{path.relative_to(package).as_posix()}"] = path.read_bytes()
+    return found
+
+
+def _digest(sources: Mapping[str, bytes]) -> str:
+    words = [[name, hashlib.sha256(data).hexdigest()] for name, data in sorted(sources.items())]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+
+def _bundle(path: str) -> _Bundle:
+    with opened(path) as stream:
+        found = begin(stream, path).digest.rpartition(":")[2]
+        return _Bundle(path, f"{BUNDLES}/{found}.tar", os.fstat(stream.fileno()).st_size)
+
+
+def _binds(binds: Sequence[str]) -> tuple[list[Mount], list[str]]:
+    """Return the mounts of the container for ``--bind``, and the binds inside. Raises UsageError."""
+    if binds and not engine.address().startswith("unix://"):
+        hint = "leave out --bind: a job must also run without it, or put the files into the bundle's data"
+        raise UsageError(f"--bind {binds[0]}: the Docker engine at {engine.address()} does not see this folder", hint)
+    mounts, inside = [], []
+    for number, bind in enumerate(binds):
+        source, _, target = bind.partition(":")
+        path = os.path.abspath(os.path.expanduser(source))
+        if not files.exists(path):
+            raise UsageError(f"--bind {bind}: {path} does not exist", "--bind requires SRC or SRC:DST")
+        mounts.append(Mount(f"{BINDS}/{number}", path, "bind"))
+        inside.append(f"{BINDS}/{number}:{target or path}")
+    return mounts, inside
+
+
+def _files(stream: IO[bytes]) -> dict[str, bytes]:
+    """Return the known files of an answer, within their limits."""
+    found: dict[str, bytes] = {}
+    with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=stream) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.name in LIMITS and member.isreg() else None
+            if content is not None and member.size <= LIMITS[member.name]:
+                found[member.name] = content.read()
+    return found
+
+
+def _raised(error: dict[str, Any]) -> DeployerError:
+    """Return the error that a rehearsal ended with."""
+    kind = BY_EXIT_CODE.get(error["code"], DeployerError)
+    return kind(str(error["message"]), str(error["hint"]), error["details"])
+
+
+def _user() -> str:
+    """Return the user's name, for programs that ask for it."""
+    name = getpass.getuser() if os.getuid() else "user"
+    return name if _NAME.match(name) else "user"
+
+
+def _lives(pid: str) -> bool:
+    if not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,73 @@
+"""The image of the container that hosts a simulated site: Debian with Python, iproute2 and ch-run.
+
+mmdebstrap makes it where it exists. Elsewhere, for instance on macOS, Docker builds it from Debian's own image. It is
+always for x86-64, as the images of bundles are: an engine on another machine emulates it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import docker
+
+from deployer.connected.build import settings
+from deployer.connected.build.bases import base
+from deployer.connected.build.build import Transcript
+from deployer.connected.build.definition import Base
+from deployer.connected.build.settings import FOLDER, BuildSettings
+from deployer.connected.ground import engine
+
+PLATFORM, ARCHITECTURE = "linux/amd64", "amd64"
+#: Debian 12's own image, of 2026-03, for all machines.
+DEBIAN = "debian@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
+_PACKAGES = ("charliecloud-runtime", "iproute2", "libzstd1", "python3")
+_INSTALL = "RUN apt-get update && apt-get install -y --no-install-recommends {} && rm -rf /var/lib/apt/lists/*"
+
+
+def ensure(client: docker.DockerClient, tell: Callable[[str], None]) -> str:
+    """Return the image's name in the engine. It is made if the engine lacks it.
+
+    Raises:
+        JobFailed: it cannot be made, for instance because Debian's packages cannot be downloaded.
+        SpaceError: there is no space for it.
+    """
+    host = settings.from_host(None, None, os.environ)
+    if shutil.which("mmdebstrap") and sys.platform == "linux" and os.uname().machine == "x86_64":
+        return base.debian(client, Base(debian="bookworm", include=list(_PACKAGES)), host, tell)
+    return built(client, host, tell)
+
+
+def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str], None], debian: str = DEBIAN) -> str:
+    """Return the image's name in the engine, which builds it from Debian's image. Raises as ``ensure`` does."""
+    contents = host.contents()
+    lines = [f"FROM {debian}"]
+    if contents:
+        lines.append(f"COPY settings {FOLDER}")
+    lines += [f"ENV {name}={value}" for name, value in sorted(host.environment().items())]
+    dockerfile = ("\n".join([*lines, _INSTALL.format(" ".join(_PACKAGES))]) + "\n").encode()
+    words = [dockerfile.decode(), {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}]
+    tag = "deployer/rehearsal:" + hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+    if engine.has_image(client, tag):
+        return tag
+    tell(f"making {tag}, in which the simulated site runs (once)")
+    context = settings.tar_of(
+        {"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}}
+    )
+    transcript = Transcript(tag, "not kept", lambda _: None)
+    with engine.errors_named(client, f"make {tag}"):
+        messages: Any = client.api.build(
+            fileobj=context,
+            custom_context=True,
+            tag=tag,
+            rm=True,
+            decode=True,
+            platform=PLATFORM,
+            buildargs=dict(host.proxies),
+        )
+        for message in messages:
+            transcript.read(message)
+    return tag

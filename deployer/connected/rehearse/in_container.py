@@ -1,0 +1,117 @@
+"""A rehearsal inside of a container: ``python3 -m deployer.connected.rehearse.in_container``, with nothing but Python.
+
+The container hosts the simulated site. Standard error has the progress. The answer is a tar on standard output. When
+standard input ends, the command on the laptop has ended, and so does everything here.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import deployer
+from deployer.connected.rehearse import namespaces, request
+from deployer.connected.rehearse.crossing import (
+    BUNDLES,
+    ERROR,
+    LIMITS,
+    LOG,
+    OPENED,
+    ORDER,
+    OUTCOME,
+    PROGRAMS,
+    PYZ,
+    RESULT,
+    WHOLE,
+)
+from deployer.connected.rehearse.outcome import judge, opened_files
+from deployer.connected.rehearse.rehearse import SiteTools, rehearse
+from deployer.contract import json_records
+from deployer.contract.errors import DeployerError, Unknown
+from deployer.system import files
+
+#: Seconds after which what another rehearsal copied is removed: by then it is installed.
+_OLD = 3600
+
+
+def main() -> int:
+    """Rehearse what is ordered, and send the answer."""
+    threading.Thread(target=_end_with_the_laptop, daemon=True).start()
+    order = json_records.parse(files.read_bytes(ORDER), ORDER)
+    try:
+        answer = _answer(order)
+    except DeployerError as error:
+        answer = {ERROR: _json(code=error.exit_code, message=error.message, hint=error.hint, details=error.details)}
+    _send(answer)
+    return 0
+
+
+def _end_with_the_laptop() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(1)  # this is the container's first process: the kernel ends all others
+
+
+def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
+    forbidden = namespaces.forbidden()
+    if forbidden:
+        return {ERROR: _json(forbidden=forbidden)}
+    wanted = request.read(order["request"])
+    _remove_old(BUNDLES, {wanted.bundle, *wanted.others})
+    programs = Path(deployer.__file__).parent.parent
+    _remove_old(PROGRAMS, {str(programs)})
+    tools = SiteTools((programs / PYZ).read_bytes(), Path(shutil.which("ch-run") or "/usr/bin/ch-run"))
+    found = rehearse(wanted, tools, _tell)
+    answer = {OUTCOME: _json(**judge(found, tuple(order["accepted"])).record())}
+    answer[LOG] = _end_of(found.folder / LOG)
+    with contextlib.suppress(DeployerError):
+        answer[RESULT] = files.read_bytes(str(found.folder / RESULT), limit=LIMITS[RESULT], follow=False)
+    with contextlib.suppress(Unknown):
+        answer[OPENED] = "".join(f"{path}\n" for path in opened_files(found)).encode("utf-8", "surrogateescape")
+    return answer
+
+
+def _remove_old(folder: str, used: set[str]) -> None:
+    """Remove bundles, or programs, that were copied for earlier rehearsals."""
+    for name in files.names(folder):
+        path = os.path.join(folder, name)
+        if path.removesuffix(WHOLE) not in used and os.lstat(path).st_mtime < time.time() - _OLD:
+            files.remove_tree(path)
+
+
+def _end_of(path: Path) -> bytes:
+    """Return the end of the job's log, which the job can write; a link is not followed."""
+    with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path), follow=False) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - LIMITS[LOG]))
+        return stream.read(LIMITS[LOG])
+    return b""
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def _json(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def _send(answer: Mapping[str, bytes]) -> None:
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
+        for name, data in answer.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Where a simulated site is made: in namespaces of this machine, or in a container of Docker."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.rehearse import namespaces
+from deployer.connected.rehearse.request import RehearsalRequest
+from deployer.contract.errors import MissingTool, Refused, Unknown
+from deployer.contract.rehearsal import Rehearsal
+
+NAMESPACES, DOCKER = "namespaces", "docker"
+WAYS = (NAMESPACES, DOCKER)
+
+_REMEDY = (
+    "start Docker, or allow user namespaces (Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0), "
+    "or rehearse on another machine"
+)
+
+
+class Judged(NamedTuple):
+    """A rehearsal and its outcome.
+
+    Attributes:
+        outcome: the outcome.
+        folder: a folder with the log and result.json.
+        way: NAMESPACES or DOCKER.
+        opened: the files that the job opened; None: its nodes were not observed.
+    """
+
+    outcome: Rehearsal
+    folder: Path
+    way: str
+    opened: list[str] | None
+
+    def opened_files(self) -> list[str]:
+        """Return the files of the container that the job opened. Raises Unknown."""
+        if self.opened is None:
+            raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
+        return self.opened
+
+
+def rehearsed(
+    request: RehearsalRequest, accepted: Sequence[str], way: str | None, tell: Callable[[str], None]
+) -> Judged:
+    """Run a job on a simulated site and judge it.
+
+    Args:
+        way: NAMESPACES or DOCKER; None: namespaces if this machine can make them, else Docker.
+
+    Raises:
+        Refused: this machine cannot simulate a site.
+        MissingTool: Docker was asked for, and no engine answers.
+        DeployerError: as ``rehearse.rehearse`` raises.
+    """
+    if (way or _possible(tell)) == DOCKER:
+        from deployer.connected.rehearse import container
+
+        hosted = container.rehearse(request, accepted, tell)
+        return Judged(hosted.outcome, hosted.folder, DOCKER, hosted.opened)
+    from deployer.connected.rehearse.outcome import judge, opened_files
+    from deployer.connected.rehearse.own_tools import own_tools
+    from deployer.connected.rehearse.rehearse import rehearse
+
+    found = rehearse(request, own_tools(), tell)
+    try:
+        listed = opened_files(found)
+    except Unknown:
+        listed = None
+    return Judged(judge(found, tuple(accepted)), found.folder, NAMESPACES, listed)
+
+
+def _possible(tell: Callable[[str], None]) -> str:
+    """Return the way that works here. Raises Refused."""
+    forbidden = namespaces.forbidden()
+    if not forbidden:
+        return NAMESPACES
+    from deployer.connected.ground import engine
+
+    try:
+        engine.connect().close()
+    except MissingTool as error:
+        raise Refused(f"this machine cannot simulate a site: {forbidden}; {error.message}", _REMEDY) from error
+    tell(f"the simulated site runs in a container of Docker, because {forbidden}")
+    return DOCKER
