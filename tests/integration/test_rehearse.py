@@ -66,6 +66,59 @@ def test_it_ends_at_its_time_and_leaves_nothing_when_it_is_killed(built: Cli, re
     _until(lambda: not [line for line in _processes() if "1234.5" in line])
 
 
+#: In a user namespace in which no other can be made: a laptop whose settings forbid them.
+FORBIDDEN = 'echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --ambient-caps=-all --inh-caps=-all "$@"'
+
+
+def test_without_user_namespaces_docker_hosts_the_simulated_site(built: Cli, rehearsed: Path) -> None:
+    """The command finds out by itself; two nodes run MPI in one container, and nothing of it is left."""
+    program = str(ROOT / ".venv" / "bin" / "deployer")
+    words = ["unshare", "-U", "--map-current-user", "--keep-caps", "bash", "-c", FORBIDDEN, "bash", program]
+    done = subprocess.run(
+        [*words, "rehearse", str(rehearsed)],
+        check=False,
+        env=built.environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "runs in a container of Docker, because unshare: No space left on device" in done.stderr
+    assert "user/max_user_namespaces is 0" in done.stderr
+    assert "simulated by: docker" in done.stdout
+    assert "watched: python, network, files" in done.stdout
+    log = Path(done.stdout.partition("log: ")[2].splitlines()[0])
+    result = json.loads((log.parent / "result.json").read_text())
+    assert (result["exit_code"], result["world_size"]) == (0, 2)
+    assert result["payload"]["hosts"] == ["node1", "node2"]
+    assert not _containers(built)
+
+
+@pytest.mark.slow
+def test_in_a_container_a_download_is_named_and_a_killed_command_leaves_nothing(built: Cli, rehearsed: Path) -> None:
+    """The report is the same as with namespaces; the container ends with the command, however that ends."""
+    outcome = json.loads(built("rehearse", "--engine", "docker", rehearsed, "--json", "--", URL, code=3).stdout)
+    first = outcome["findings"][0]
+    assert (outcome["engine"], first["code"], first["stopped"]) == ("docker", "rehearse.network", True)
+    assert "storage.googleapis.com" in first["subject"]
+    assert (first["file"], first["line"]) == ("/deployer/app/hello.py", 4)
+    program = [str(ROOT / ".venv" / "bin" / "deployer"), "rehearse", "--engine", "docker", str(rehearsed)]
+    with subprocess.Popen(program, env=built.environment, stderr=subprocess.PIPE, text=True) as started:
+        assert started.stderr is not None
+        while not next(started.stderr).startswith("running "):
+            pass
+        assert _containers(built)
+        started.send_signal(signal.SIGKILL)
+    _until(lambda: not _containers(built))
+
+
+def _containers(built: Cli) -> str:
+    words = ["docker", "ps", "--all", "--quiet", "--filter", "label=deployer.rehearsal"]
+    return subprocess.run(
+        words, env=built.environment, capture_output=True, text=True, timeout=20, check=True
+    ).stdout.strip()
+
+
 def _processes() -> list[str]:
     return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, timeout=20, check=True).stdout.split(
         "\n"

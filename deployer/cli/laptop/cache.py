@@ -7,8 +7,10 @@ from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.bundle import caches
+from deployer.connected.rehearse import cache as rehearse_cache
 from deployer.contract.errors import UsageError
 from deployer.site.storage.space import human
+from deployer.system import terminal
 
 #: The columns that are aligned right.
 _NUMBERS = ("ENTRIES", "WOULD REMOVE", "REMOVED", "SIZE")
@@ -60,7 +62,10 @@ def _list(args: argparse.Namespace) -> int:
 def _prune(args: argparse.Namespace) -> int:
     if args.days < 0:
         raise UsageError(f"--days must be 0 or more, not {args.days:g}")
-    done = caches.prune(args.caches, args.days, args.all, args.dry_run)
+    names = [name for name in args.caches if name != rehearse_cache.NAME or not args.all]
+    done = caches.prune(names, args.days, args.all, args.dry_run) if names or not args.caches else []
+    if args.all and rehearse_cache.NAME in args.caches:
+        done.append(rehearse_cache.remove(args.dry_run, terminal.warn))
     if args.json:
         print(json.dumps({"dry_run": args.dry_run, "removed": [item.record() for item in done]}))
         return 0

@@ -59,7 +59,12 @@ CACHES = (
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
     Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16),
     Cache("resolver", "uv's data about package indexes", "", cap=_GIB),
-    Cache("rehearse", "installed bundles of rehearsals", "", keeper="rehearse limits its size, and keeps five jobs"),
+    Cache(
+        "rehearse",
+        "installed bundles of rehearsals",
+        "",
+        keeper="rehearse limits its size; `prune rehearse --all` removes it",
+    ),
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits its size when it starts"),
     Cache("lab", "software of the lab", "", keeper="managed by the lab: see docs/lab.md"),
     Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="verdict-matrix keeps the last two of each"),

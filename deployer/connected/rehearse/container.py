@@ -66,7 +66,9 @@ _MOST_PROCESSES = 16384
 _SHARE_OF_MEMORY = 0.9
 #: AppArmor: no profile; where Ubuntu lets only named programs use namespaces, its profile for ch-run.
 _UNCONFINED, _CH_RUN = "unconfined", "ch-run"
-_KEPT = 5
+#: The folder in the cache for the files that come back, and how many rehearsals it has.
+KEPT = "docker"
+_MOST_KEPT = 5
 _HOME = f"{STATE}/home"
 _PROGRAM = ["python3", "-S", "-m", "deployer.connected.rehearse.in_container"]
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -121,7 +123,7 @@ class _Host:
     ) -> None:
         self._client = client
         self._tell = tell
-        self._folder = xdg.cache_folder("rehearse") / "docker"
+        self._folder = xdg.cache_folder("rehearse") / KEPT
         self._uid, self._gid = (os.getuid(), os.getgid()) if os.getuid() else (_ORDINARY, _ORDINARY)
         self._owner = volume_name()
         self._bundles = [_bundle(path) for path in (request.bundle, *request.others)]
@@ -276,7 +278,7 @@ class _Host:
                 if name in answer:
                     (folder / name).write_bytes(answer[name])
             older = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
-            for path in older[:-_KEPT]:
+            for path in older[:-_MOST_KEPT]:
                 shutil.rmtree(path, ignore_errors=True)
         listed = answer.get(OPENED)
         return Hosted(

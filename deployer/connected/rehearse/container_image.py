@@ -22,7 +22,7 @@ from deployer.connected.build.settings import FOLDER, BuildSettings
 from deployer.connected.ground import engine
 
 PLATFORM, ARCHITECTURE = "linux/amd64", "amd64"
-#: Debian 12's own image, of 2026-03, for all machines.
+#: Debian 12's own small image.
 DEBIAN = "debian@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
 _PACKAGES = ("charliecloud-runtime", "iproute2", "libzstd1", "python3")
 _INSTALL = "RUN apt-get update && apt-get install -y --no-install-recommends {} && rm -rf /var/lib/apt/lists/*"

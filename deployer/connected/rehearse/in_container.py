@@ -81,10 +81,10 @@ def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _remove_old(folder: str, used: set[str]) -> None:
     """Remove bundles, or programs, that were copied for earlier rehearsals."""
-    for name in files.names(folder):
+    for name in sorted(files.names(folder), reverse=True):  # what tells that a copy is whole, then the copy
         path = os.path.join(folder, name)
         if path.removesuffix(WHOLE) not in used and os.lstat(path).st_mtime < time.time() - _OLD:
-            files.remove_tree(path)
+            files.remove_tree(path) if files.is_folder(path) else os.unlink(path)
 
 
 def _end_of(path: Path) -> bytes:

@@ -20,7 +20,7 @@ from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
 from deployer.contract import json_records, plan_update
-from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused
+from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Plan

@@ -1,0 +1,63 @@
+"""Remove all that rehearsals keep: the folder in the cache, and the volume in the Docker engine."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from docker.errors import APIError, NotFound
+
+from deployer.connected.bundle.caches import Pruned
+from deployer.connected.ground import engine, xdg
+from deployer.connected.rehearse.container import KEPT, volume_name
+from deployer.contract.errors import MissingTool, Refused
+from deployer.system import files
+
+NAME = "rehearse"
+_BUSY = "wait until it has ended"
+
+
+def remove(dry_run: bool, warn: Callable[[str], None]) -> Pruned:
+    """Remove the folder and the volume.
+
+    Args:
+        dry_run: remove nothing, only return the size of the folder.
+        warn: receives what could not be removed.
+
+    Raises:
+        Refused: a rehearsal runs.
+    """
+    folder = xdg.cache_folder(NAME)
+    found = [Path(where, name) for where, _, names in os.walk(folder) for name in names]
+    size = sum(path.lstat().st_blocks * 512 for path in found if not path.is_symlink())
+    if not dry_run and files.is_folder(str(folder)):
+        with open(folder / "used", "a") as used:
+            try:
+                fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Refused("a rehearsal runs", _BUSY) from None
+            _remove_volume((folder / KEPT).is_dir(), warn)
+            files.remove_tree(str(folder))
+    return Pruned(NAME, int(bool(found)), size)
+
+
+def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:
+    """Remove the volume, if one was made here."""
+    if not was_used:
+        return
+    name = volume_name()
+    try:
+        client = engine.connect()
+    except MissingTool as error:
+        warn(f"the Docker volume {name} is left: {error.message}")
+        return
+    with contextlib.closing(client), engine.errors_named(client, f"remove the volume {name}"):
+        try:
+            client.api.remove_volume(name)
+        except NotFound:
+            pass
+        except APIError as error:
+            if error.status_code != 409:
+                raise
+            raise Refused(f"a rehearsal uses the Docker volume {name}", _BUSY) from error
