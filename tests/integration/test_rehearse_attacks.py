@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from deployer.connected.rehearse import far_shell, rehearse
 from deployer.connected.rehearse.world import WorldOrder, WorldReport
 from deployer.contract import json_records
 from deployer.system import process
+from tests.integration.conftest import ROOT, Cli
 
 ATTACKS = Path(__file__).parent / "rehearse_attacks.py"
 ABSTRACT = f"deployer-attack-{os.getpid()}"
@@ -68,8 +70,8 @@ def key() -> Iterator[None]:
 
 def test_what_runs_outside_of_the_container_does_not_reach_the_laptop(site: Path, key: None) -> None:
     job = site / "job"
-    words = f"{sys.executable} {ATTACKS} {{}} {site}/secret {job} {ABSTRACT}"
-    script = f"{words.format(job / 'login.json')}; ssh node1 {words.format(job / 'node1.json')}; ssh node1 true"
+    words = f"{sys.executable} {ATTACKS} {job}/tried {site}/secret {job} {ABSTRACT}"
+    script = f"{words}; ssh node1 {words}; ssh node1 true"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + ABSTRACT)
         listener.listen()
@@ -77,7 +79,7 @@ def test_what_runs_outside_of_the_container_does_not_reach_the_laptop(site: Path
     assert (report.exit_code, report.error) == (0, ""), (job / "output.log").read_text()
     assert report.nodes["node1"]["observed"]
     for name in ("login", "node1"):
-        found = json.loads((job / f"{name}.json").read_text())
+        found = json.loads((job / f"tried-{name}.json").read_text())
         assert not [attempt for attempt, how in found.items() if how == "done"], found
     assert sorted(path.name for path in (site / "seen").iterdir()) == [
         "node1.files",
@@ -115,3 +117,24 @@ def test_too_many_processes_end_the_rehearsal(site: Path) -> None:
         assert not report.nodes.get("node1", {}).get("observed")
     assert report.exit_code
     assert report.seconds < 25
+
+
+@pytest.mark.slow
+def test_a_hostile_job_reaches_nothing_and_what_it_asked_for_is_known(built: Cli, tmp_path: Path, key: None) -> None:
+    """It also removes what Python's hook wrote of it, and forges the account of the observer."""
+    shutil.copytree(ROOT / "bundles" / "hello-mpi", tmp_path / "hello-mpi")
+    shutil.copy(ATTACKS, tmp_path / "hello-mpi" / "app" / "hello.py")
+    built("pack", tmp_path / "hello-mpi", "-o", tmp_path / "hostile.tar")
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    words = ["/deployer/job/tried", secret, "/deployer/job", ABSTRACT, "inside"]
+    done = built("rehearse", tmp_path / "hostile.tar", "--json", "--", *words)
+    outcome = json.loads(done.stdout)
+    assert outcome["watched"][-2:] == ["network", "files"]
+    asked = {item["subject"]: item["code"] for item in outcome["findings"]}
+    assert asked.get("192.0.2.1") == "rehearse.network", outcome
+    assert outcome["used"]["peak_memory"] > 1
+    for name in ("node1", "node2"):
+        found = json.loads(Path(outcome["folder"], f"tried-{name}.json").read_text())
+        assert not [attempt for attempt, how in found.items() if how == "done"], found
+    assert secret.read_text() == "secret"

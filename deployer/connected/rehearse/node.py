@@ -263,6 +263,8 @@ def start(words: Sequence[str], order: NodeOrder) -> NoReturn:
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     most = order.tasks if limit == resource.RLIM_INFINITY else min(limit, order.tasks)
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))  # without effect on root
+    with open("/proc/self/oom_score_adj", "w") as stream:
+        stream.write("1000")  # if this machine has no memory left, the kernel ends the job, not the user's programs
     user = machine.user_name()
     known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}
     login = {"HOME": order.home, "USER": user, "LOGNAME": user, "SHELL": _SHELL, "PATH": order.path}
