@@ -57,9 +57,10 @@ def main() -> int:
     lab.up()
     try:
         with take_engine() as engine, TemporaryDirectory() as folder:
+            (Path(folder) / "ssh_config").symlink_to(lab.ssh_config)  # a path that looks the same everywhere
             environment = {
                 **os.environ,
-                "DEPLOYER_SSH_CONFIG": str(lab.ssh_config),
+                "DEPLOYER_SSH_CONFIG": "ssh_config",
                 "DOCKER_HOST": engine.docker_host,
                 "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
                 "PYTHONUNBUFFERED": "1",
