@@ -421,7 +421,14 @@ def test_a_lock_is_the_living_ones(tmp_path):
     assert not into.parent.exists()
 
 
-@pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
+@pytest.fixture
+def short_grace(monkeypatch):
+    """Shorten the wait for payloads: the stand-in shares this machine's root, so that all processes look like ones."""
+    monkeypatch.setattr(stage, "GRACE", 0.5)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("short_grace")
 def test_a_squashfs_file_is_taken_to_the_node_and_held_mounted(job, tmp_path):
     """With a stand-in for what mounts: it becomes its words but for the file, as ch-run does in the container."""
     squashed = tmp_path / "image.sqfs"
@@ -507,7 +514,8 @@ def test_a_squashfs_file_that_each_rank_mounts_is_only_copied(job, tmp_path):
     assert job.left() == []
 
 
-@pytest.mark.thorough  # the stand-in shares this machine's root, so that goodbyes are awaited in full
+@pytest.mark.thorough
+@pytest.mark.usefixtures("short_grace")
 def test_a_squashfs_file_that_was_sent_is_taken_as_it_is(job, tmp_path):
     sent, squashed = job.sent(), tmp_path / "image.sqfs"
     for path in (sent, squashed):
