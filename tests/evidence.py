@@ -32,8 +32,8 @@ def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None
         texts = {}
         for local in range(ranks_per_node):
             texts.update(_rank(node * ranks_per_node + local, local, host, nodes * ranks_per_node))
+        _write(folder, f"hosts/{host}.root", CANARY_TEXT)
         if collected:
-            _write(folder, f"hosts/{host}.root", CANARY_TEXT)
             _write(folder, f"ranks/node-{host}.json", json_records.pretty(NodeRecord(host, texts).record()))
         else:
             lines = [rank_record.line(name, text).decode() for name, text in texts.items()]

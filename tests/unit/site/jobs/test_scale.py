@@ -22,19 +22,11 @@ def opened(folder, monkeypatch):
     return len(count), verdict.record
 
 
-@pytest.mark.parametrize("nodes", [2, 16, 64])
-@pytest.mark.parametrize("ranks_per_node", [1, 8])
-def test_a_staged_job_of_any_ranks_has_three_files_per_node(tmp_path, monkeypatch, nodes, ranks_per_node):
-    evidence.leave(str(tmp_path / "job"), nodes, ranks_per_node, collected=True)
+@pytest.mark.parametrize("collected", [True, False])
+@pytest.mark.parametrize(("nodes", "ranks_per_node"), [(2, 1), (2, 8), (16, 8), (64, 1)])
+def test_a_job_of_any_ranks_has_three_files_per_node(tmp_path, monkeypatch, nodes, ranks_per_node, collected):
+    """From a staged image (collected) and from the installed folder."""
+    evidence.leave(str(tmp_path / "job"), nodes, ranks_per_node, collected)
     count, record = opened(tmp_path / "job", monkeypatch)
     assert count == CONSTANT + 3 * nodes
     assert (record["world_size"], len(record["ranks"])) == (nodes * ranks_per_node, nodes * ranks_per_node)
-
-
-@pytest.mark.parametrize("nodes", [2, 16])
-@pytest.mark.parametrize("ranks_per_node", [1, 4])
-def test_ranks_from_the_installed_folder_share_a_file_per_node(tmp_path, monkeypatch, nodes, ranks_per_node):
-    evidence.leave(str(tmp_path / "job"), nodes, ranks_per_node, collected=False)
-    count, record = opened(tmp_path / "job", monkeypatch)
-    assert count == CONSTANT + 2 * nodes
-    assert len(record["ranks"]) == nodes * ranks_per_node
