@@ -72,7 +72,8 @@ _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
             r"gaierror|URLError|ConnectionError|ConnectionRefused|NameResolution|MaxRetryError|ConnectTimeout"
             r"|Max retries|Network is unreachable|No route to host|Name or service not known"
             r"|Temporary failure in name resolution"
-            r"|LocalEntryNotFound|OfflineMode|URL fetch failure|couldn't connect to|CommError",
+            r"|LocalEntryNotFound|OfflineMode|URL fetch failure|couldn't connect to|CommError"
+            r"|[Cc](annot|ould not) connect",
         ),
         (*_NETWORK_KINDS, seen.DAEMON),
     ),
@@ -426,7 +427,7 @@ def judge(
         own: names and addresses of its own nodes, which are no reach for a network.
         job: its name.
     """
-    judgement = _Judgement(observed, ending, own, job)
+    judgement = _Judgement(observed, ending, own, job, ending.how == LIMIT and used.seconds_to_first_step is None)
     found = [*judgement.reached(), *_consumed(ending, used, bounds)]
     if ending.how == STOPPED or (ending.failed and not any(item.stopped for item in found)):
         found.append(judgement.ended())
@@ -458,17 +459,19 @@ class _Process(NamedTuple):
 
     home: str = ""
     folder: str = ""
+    pid: str = ""
 
 
 class _Judgement(object):
-    def __init__(self, observed: Observed, ending: JobEnding, own: Collection[str], job: str) -> None:
+    def __init__(self, observed: Observed, ending: JobEnding, own: Collection[str], job: str, waits: bool) -> None:
         self.ending = ending
+        self.waits = waits  # it may still try to download
         self.job = job
         self.observed = observed
         mine = {name.lower() for name in own}
         self.observations = [item for item in observed.observations if not _is_own(item, mine)]
         self.processes = {
-            item.process: _Process(item.about.get("home", ""), item.about.get("folder", ""))
+            item.process: _Process(item.about.get("home", ""), item.about.get("folder", ""), item.about.get("pid", ""))
             for item in observed.observations
             if item.kind == seen.PROCESS
         }
@@ -499,12 +502,20 @@ class _Judgement(object):
                 if path and seen.WRITE in kinds:  # a path may be relative, and another observer saw the whole one
                     named = [item for item in self.observations if item.kind in kinds and _ends_with(item.what, path)]
                     alike = []
+                elif not alike and seen.HOST in kinds:  # a library that is not Python asked, in this process
+                    pid = self.processes.get(end.process, _Process()).pid
+                    alike = [item for item in self._native(kinds, pid) if item.time <= end.time]
                 if named or alike:
                     return max(named or alike, key=lambda item: (_shared(item.stack, end.stack), item.time))
         inside = [item for item in before if item.kind in (*_NETWORK_KINDS, seen.WRITE) and _is_within(item, end)]
         if inside and (_DOWNLOAD.search(text) or inside[-1].stack[:1] != end.stack[:1]):
             return inside[-1]
         return None
+
+    def _native(self, kinds: Collection[str], pid: str) -> List[Observation]:
+        """Return what the kernel saw of a process."""
+        known = (item for item in self.observations if item.kind in kinds and not item.stack)
+        return [item for item in known if pid and item.about.get("pid") == pid]
 
     def _last_reach(self) -> Optional[Observation]:
         """Return what a job without an exception probably ended for: programs exit, or abort MPI, on their own."""
@@ -598,6 +609,9 @@ class _Judgement(object):
             if names[1:]:
                 what += " (also at %s)" % ", ".join(names[1:])
             made = self._made(NETWORK_CODE, group, names[0] or "an address", what=what, remedy=offline.remedy)
+            if self.waits and offline.prepare:
+                still = "%s; it had made no step when the time was over, so it may wait for that" % made.finding.message
+                made = made._replace(finding=made.finding._replace(severity=ERROR, message=still))
             yield made._replace(prepare=offline.prepare, definition=offline.definition)
 
     def _wanted(self, name: str, group: Sequence[Observation]) -> Wanted:

@@ -28,6 +28,8 @@ if MYPY:
 FOLDER = "DEPLOYER_REHEARSAL"
 #: Observations of one kind that a process writes; frames of a stack; characters of a text.
 _MOST, _FRAMES, _TEXT, _PATH = 1000, 30, 500, 1000
+#: The outermost frames of the main thread for a stack of a thread of a pool, and that thread's file.
+_FRAMES_OF_MAIN, _POOL = 10, "/concurrent/futures/thread.py"
 #: Local variables that tell what a library downloads, and where it would put it.
 _NAMES = (
     "url",
@@ -235,13 +237,14 @@ class PythonObserver(object):
                 self._write("more", kind, [], {})
             return
         self.seen.add((kind, what))
-        stack: "List[List[Any]]" = []
-        while frame is not None and len(stack) < _FRAMES:
-            stack.append(_place(frame, frame.f_lineno))
-            if kind in _WITH_NAMES:
-                _add_names(frame, about)
-            frame = frame.f_back
-        self._write(kind, what, stack, about)
+        frames = _frames(frame)[:_FRAMES]
+        if kind in _WITH_NAMES:
+            if any(each.f_code.co_filename.endswith(_POOL) for each in frames):
+                # The program waits for a library's pool of threads: its own line is in the main thread.
+                frames += _frames(_main_frame())[-_FRAMES_OF_MAIN:]
+            for each in frames:
+                _add_names(each, about)
+        self._write(kind, what, [_place(each, each.f_lineno) for each in frames], about)
 
     def _write(self, kind: str, what: str, stack: "List[List[Any]]", about: "Dict[str, str]") -> None:
         record = {"kind": kind, "what": what[:_TEXT], "time": round(time.time(), 3), "stack": stack, "about": about}
@@ -252,6 +255,20 @@ class PythonObserver(object):
             os.write(file, json.dumps(record).encode("ascii", "replace") + b"\n")
         finally:
             os.close(file)
+
+
+def _frames(frame: "Optional[FrameType]") -> "List[FrameType]":
+    """Return a frame and those that called it."""
+    found: "List[FrameType]" = []
+    while frame is not None and len(found) < _MOST:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _main_frame() -> "Optional[FrameType]":
+    main = getattr(sys.modules.get("threading"), "main_thread", None)
+    return sys._current_frames().get(main().ident) if main is not None else None
 
 
 def _place(frame: "FrameType", line: "Optional[int]") -> "List[Any]":

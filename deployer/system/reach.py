@@ -159,6 +159,8 @@ class Reach(object):
         if name in ("connect", "sendto") and who.apart:  # whoever does it: a program could be called as our tool is
             at, size = (1, 2) if name == "connect" else (4, 5)
             return self._connecting(who, read_memory(who.task, args[at], min(args[size], 128)))
+        if not who.inside and name.startswith("execve"):
+            return lambda: self._forget(who.process)
         if not who.inside or (who.own and not name.startswith("execve")):
             return None
         if self.begun is None and not who.own:

@@ -366,6 +366,29 @@ def test_a_library_that_downloads_in_a_thread_is_shown_at_the_users_line():
     assert rehearsal.user_frame(found.stack) == LOAD
 
 
+def test_a_licence_server_that_a_library_asked_for_is_what_stopped_the_job():
+    """MOSEK's Python package, whose FlexLM client is native: the name server saw the host, Python the exception."""
+    found = judge(
+        Observation("process", "6 python3", 0.0, (), {"pid": "6"}, "n1-6"),
+        seen("host", "flex.example", 1.0, (), "node1.network", licence="MOSEKLM_LICENSE_FILE", pid="6"),
+        seen("uncaught", "Error: cannot connect to the license server.", 2.0, (LOAD, MAIN), "n1-6"),
+    )
+    assert brief(found) == [("rehearse.network", ERROR, "flex.example", True)]
+    assert "licence server (MOSEKLM_LICENSE_FILE)" in found[0].finding.message
+    assert rehearsal.user_frame(found[0].stack) == MAIN
+
+
+def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
+    """TensorFlow Datasets tries again for longer than a rehearsal takes."""
+    asked = seen("host", "a.example", 1.0, library("tensorflow_datasets/core/load.py"), name="mnist")
+    ending = JobEnding(rehearsal.LIMIT, None, None, 120.0)
+    (found,) = judge(asked, ending=ending)
+    assert (found.finding.severity, found.stopped) == (ERROR, False)
+    assert "it had made no step when the time was over" in found.finding.message
+    (found,) = judge(asked, ending=ending, used=Used(seconds_to_first_step=3.0))
+    assert found.finding.severity == WARNING
+
+
 def test_mirrors_are_one_finding():
     found = judge(
         seen("host", "yann.example", 1.0, TORCHVISION, root="data"),

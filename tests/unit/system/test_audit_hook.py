@@ -15,6 +15,13 @@ PROGRAM = """\
 import ctypes, os, pathlib, socket, subprocess, sys, threading, urllib.request
 print(sorted(vars(threading)) != [], sys.flags.no_site, sys.path[0] != "")
 
+def pooled(dataset_name):
+    from concurrent.futures import ThreadPoolExecutor
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(socket.gethostbyname, "pool.invalid").exception()
+
+pooled("mnist")
+
 def load(origin, root=pathlib.Path("data")):
     try:
         urllib.request.urlopen(origin, timeout=1)
@@ -101,6 +108,7 @@ def test_what_a_program_reaches_for(place):
         ("daemon", "/no/sock"),
         ("host", "127.0.0.1"),
         ("host", "data.invalid"),
+        ("host", "pool.invalid"),
         ("missing", work + "/\udcff"),
         ("missing", work + "/nothing/x.csv"),
         ("program", "/no/prog"),
@@ -113,7 +121,10 @@ def test_what_a_program_reaches_for(place):
     by_what = {item.what: item for item in found}
     asked = by_what["data.invalid"]
     assert [frame.function for frame in asked.stack][-2:] == ["load", "<module>"]
-    assert asked.stack[-2].line == 6
+    assert asked.stack[-2].line == 13
+    pooled = by_what["pool.invalid"]
+    assert [frame.function for frame in pooled.stack][-2:] == ["pooled", "<module>"]
+    assert pooled.about["dataset_name"] == "mnist"
     assert (asked.about["origin"], asked.about["root"]) == ("http://data.invalid/mnist.npz", "data")
     assert by_what["libnothing.so"].kind == "library"
     end = by_what["RuntimeError: the end"]
