@@ -263,6 +263,7 @@ class Rehearsal(NamedTuple):
         command: the words of the job's command.
         requested: the host names and addresses that the kernel saw programs ask for; without NETWORK in ``watched``,
             those that Python's audit hook saw.
+        payload: the digest of all that the bundle had (``sealed_file.payload``); empty on a site.
     """
 
     bundle: str
@@ -280,6 +281,7 @@ class Rehearsal(NamedTuple):
     accepted: Tuple[str, ...] = ()
     command: Tuple[str, ...] = ()
     requested: Tuple[str, ...] = ()
+    payload: str = ""
 
     @property
     def checked(self) -> verdict.Checked:
@@ -363,6 +365,7 @@ def read(data: bytes, what: str) -> Rehearsal:
         tuple(fields.texts("accepted")),
         tuple(fields.words("command")),
         tuple(fields.texts("requested")) if "requested" in fields.record else _subjects(fields),
+        fields.maybe_text("payload") or "",
     )
 
 

@@ -8,6 +8,7 @@ raise its min_reader: unknown fields, which readers skip elsewhere, would be byt
 """
 
 import hashlib
+import json
 import re
 from typing import Dict, Iterable, List, NamedTuple, Tuple
 
@@ -176,6 +177,19 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
             ]
         position = start + member.size + tarformat.padding(member.size)
     raise IntegrityError("the bundle has no member %s" % name)
+
+
+def payload(manifest: Manifest) -> str:
+    """Return the digest of all that a bundle has before the outcomes of its rehearsals, hexadecimal."""
+    position = 0
+    for member in manifest.members:
+        if member.name.startswith(manifests.REHEARSALS_PREFIX):
+            break
+        position += len(member_header(member)) + member.size + tarformat.padding(member.size)
+    fields = manifest.record()
+    del fields["members"], fields["segments"]
+    before = [(each.kind, each.size, each.sha256) for each in manifest.segments if each.offset < position]
+    return hashlib.sha256(json.dumps([fields, before], sort_keys=True).encode()).hexdigest()
 
 
 def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:

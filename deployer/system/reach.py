@@ -46,11 +46,11 @@ _KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
 _TERMINAL = "/dev/tty"
 #: Files that Python writes if it can.
 _BYTECODE = re.compile(r"/__pycache__(/|$)|\.pyc(\.\d+)?$")
-#: Caches of the system that a program renews if it can; fontconfig then uses the one in HOME.
-_USUAL_WRITES = re.compile(r"^/var/cache/(fontconfig|ldconfig|man)/")
-#: Sockets that C libraries try before they look into a file.
+#: What a program does without: caches of the system (fontconfig then uses the one in HOME), UCX's own statistics.
+_USUAL_WRITES = re.compile(r"^/var/cache/(fontconfig|ldconfig|man)/|^/run/user/[0-9]+/ucx(/|$)")
+#: Sockets that C libraries try before they look into a file, and UCX's.
 _USUAL_SOCKETS = re.compile(
-    r"^(/var)?/run/(nscd/|systemd/|avahi-daemon/|dbus/|uuidd/|setrans/)|^/var/lib/sss/|^/dev/log$"
+    r"^(/var)?/run/(nscd/|systemd/|avahi-daemon/|dbus/|uuidd/|setrans/|user/[0-9]+/ucx/)|^/var/lib/sss/|^/dev/log$"
 )
 #: Files that programs look for and usually do without.
 _USUAL_FILES = re.compile(

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.integration.conftest import ROOT, Cli
+from tests.lab import Lab
 
 DOWNLOAD = """\
 import sys
@@ -130,3 +132,37 @@ def _until(is_true: Callable[[], bool], seconds: float = 60) -> None:
     while not is_true():
         assert time.monotonic() < end
         time.sleep(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_site_that_requires_a_rehearsal(built: Cli, lab: Lab, tmp_path: Path) -> None:
+    """`check` and `push` refuse a bundle without one, take it with one, and refuse it with another payload."""
+    record = yaml.safe_load((ROOT / "site_profiles" / "lab.yaml").read_text())
+    record["policy"]["rehearsal"] = True
+    profile = tmp_path / "lab.yaml"
+    profile.write_text(yaml.safe_dump(record))
+    folder, bundle = tmp_path / "strict-mpi", tmp_path / "strict.tar"
+    shutil.copytree(ROOT / "bundles" / "hello-mpi", folder)
+    text = (folder / "bundle.yaml").read_text()
+    (folder / "bundle.yaml").write_text(text.replace("name: hello-mpi\n", "name: strict-mpi\n"))
+    push = ["push", bundle, profile, "--ssh-config", lab.ssh_config]
+
+    def refused() -> str:
+        said = json.loads(built("check", bundle, "--site", profile, "--json", code=3).stdout)
+        assert "rehearse.none" in json.dumps(said)
+        return built(*push, code=3).stderr
+
+    built("build", folder)
+    built("pack", folder, "--site", profile, "-o", bundle)
+    assert "rehearsal" in refused()
+    built("rehearse", bundle, "--site", profile, "--record")
+    assert "rehearse.none" not in built("check", bundle, "--site", profile, "--json").stdout
+    built(*push)
+    program = folder / "app" / "hello.py"
+    program.write_text(program.read_text() + "\n# changed\n")
+    built("pack", folder, "--site", profile, "-o", bundle)
+    refused()
+    built("pack", folder, "--site", profile, "--rehearse", "-o", bundle)
+    built(*push)
+    built("remove", "--site", "lab", "--ssh-config", lab.ssh_config, "strict-mpi")

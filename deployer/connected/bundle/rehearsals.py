@@ -13,7 +13,7 @@ from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.json_records import pretty
 from deployer.contract.manifest import HEADER, REHEARSALS_PREFIX, Manifest
 from deployer.contract.rehearsal import Rehearsal
-from deployer.contract.sealed_file import member_segments
+from deployer.contract.sealed_file import member_segments, payload
 from deployer.system import files
 from deployer.system.verify import begin, opened
 
@@ -26,7 +26,7 @@ def record(path: Path, outcome: Rehearsal) -> bool:
 
     Raises:
         SpaceError: there is no space for the new bundle; the old one is unchanged.
-        UsageError: the outcome is too large, or could not be read again.
+        UsageError: the outcome is too large, could not be read again, or is of another bundle.
     """
     data = pretty(outcome.record()).encode()
     if len(data) > rehearsal.MAX_SIZE:
@@ -36,6 +36,8 @@ def record(path: Path, outcome: Rehearsal) -> bool:
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
         manifest = bundle.manifest
+        if outcome.payload != payload(manifest):
+            raise UsageError(f"{path} is not the bundle that was rehearsed: it has changed", "rehearse it again")
         names = [member.name for member in manifest.members]
         first = next((place for place, name in enumerate(names) if name.startswith(REHEARSALS_PREFIX)), len(names))
         if not all(name.startswith(REHEARSALS_PREFIX) for name in names[first:]):

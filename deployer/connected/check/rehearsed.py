@@ -8,7 +8,7 @@ from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.manifest import REHEARSALS_PREFIX, Manifest, Segment
 from deployer.contract.rehearsal import Rehearsal
-from deployer.contract.sealed_file import member_segments
+from deployer.contract.sealed_file import member_segments, payload
 
 #: The code of the finding about a missing outcome.
 CODE = "rehearse.none"
@@ -27,12 +27,13 @@ class ReadableBundle(Protocol):
 
 
 def of(bundle: ReadableBundle) -> list[Rehearsal]:
-    """Return the outcomes that a bundle carries for its own image.
+    """Return the outcomes that a bundle carries for its own payload.
 
     Raises:
         IntegrityError: one is damaged.
     """
     found = []
+    own = payload(bundle.manifest)
     for member in bundle.manifest.members:
         if member.name.startswith(REHEARSALS_PREFIX):
             if member.size > rehearsal.MAX_SIZE:
@@ -42,7 +43,7 @@ def of(bundle: ReadableBundle) -> list[Rehearsal]:
                 outcome = rehearsal.read(data, member.name)
             except UsageError as error:
                 raise IntegrityError(error.message, _HINT) from error
-            if outcome.image == bundle.manifest.image.layer_digest:
+            if outcome.payload == own:
                 found.append(outcome)
     return found
 

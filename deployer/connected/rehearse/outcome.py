@@ -11,7 +11,7 @@ from typing import Any
 from deployer import __version__
 from deployer.connected.rehearse import machine
 from deployer.connected.rehearse.rehearse import Rehearsed
-from deployer.contract import json_records, observation, rehearsal
+from deployer.contract import json_records, observation, rehearsal, sealed_file
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
@@ -65,6 +65,7 @@ def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
         requested=rehearsal.requested(observation.read(kernel).observations, own),
         accepted=accepted,
         command=(*found.job.command, *found.extra),
+        payload=sealed_file.payload(found.manifest),
     )
 
 

@@ -12,6 +12,7 @@ from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.observation import Observation, Observed
 from deployer.contract.rehearsal import DONE, FAILED, LIMIT, STOPPED, JobEnding, Rehearsal, judge
+from deployer.contract.sealed_file import payload
 from deployer.system.verify import begin, opened, verify
 from tests import bundles
 
@@ -30,10 +31,11 @@ def bundle(tmp_path: Path) -> Path:
 
 def outcome(path: Path, how: str = DONE, **changes: Any) -> Rehearsal:
     with opened(str(path)) as stream:
-        image = begin(stream, str(path)).manifest.image.layer_digest
+        manifest = begin(stream, str(path)).manifest
     ending = JobEnding(how, 0 if how == DONE else 1)
+    image = manifest.image.layer_digest
     made = Rehearsal("tiny:1.0", image, "train", "", 1, "0", 2, 2, ("python",), ending, command=tuple(JOB.command))
-    return made._replace(findings=judge(Observed(), ending), **changes)
+    return made._replace(findings=judge(Observed(), ending), payload=payload(manifest), **changes)
 
 
 def required(path: Path, profile: Any = REQUIRES) -> list[str]:
@@ -67,9 +69,25 @@ def test_a_new_outcome_replaces_that_of_the_same_job_and_site(bundle: Path) -> N
     assert carried(bundle) == [outcome(bundle, job="other"), outcome(bundle), outcome(bundle, site="there")]
 
 
-def test_the_outcome_of_another_image_does_not_count(bundle: Path) -> None:
-    rehearsals.record(bundle, outcome(bundle, image="sha256:" + "0" * 64))
-    assert carried(bundle) == []
+def test_the_outcome_of_another_payload_does_not_count(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same image with another app, or another environment of the job, was not rehearsed."""
+    others = {
+        "app": {"extra": [("deployer/app/train.py", b"pass")]},
+        "job": {"jobs": [JOB._replace(workdir="/deployer/job")]},
+    }
+    for name, changes in others.items():
+        other = tmp_path / f"{name}.tar"
+        other.write_bytes(bundles.build(**{"jobs": [JOB], **changes}))
+        before = other.read_bytes()
+        with pytest.raises(UsageError, match="not the bundle that was rehearsed"):
+            rehearsals.record(other, outcome(bundle))
+        assert other.read_bytes() == before
+        with monkeypatch.context() as forged:
+            forged.setattr(rehearsals, "payload", lambda _: outcome(bundle).payload)
+            rehearsals.record(other, outcome(bundle))
+        assert carried(other) == []
 
 
 def test_a_site_can_require_one_without_errors_of_the_jobs_own_command(bundle: Path) -> None:
