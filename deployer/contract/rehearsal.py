@@ -734,12 +734,12 @@ class _Judgement(object):
 
     def ended(self) -> Reached:
         """Return the finding about a job that was stopped, or failed for no reason that was seen."""
-        if self.ending.how == STOPPED:
-            how = "it was stopped: %s" % (self.ending.last or "no reason is known")
-            return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
         code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
-        did = "was stopped" if self.ending.how == STOPPED else "failed"
-        how = "it %s%s%s" % (did, code, "; last line: " + self.ending.last if self.ending.last else "")
+        last = self.ending.last or ""
+        if self.ending.how == STOPPED:  # its words are the reason
+            how = "it was stopped%s%s" % (code, ": " + last if last else "")
+        else:
+            how = "it failed%s%s" % (code, "; last line: " + last if last else "")
         return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
 
 
