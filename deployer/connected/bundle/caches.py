@@ -137,6 +137,11 @@ def _listed(cache: Cache, found: Sequence[CacheEntry]) -> CacheUsage:
     return CacheUsage(cache, len(found), sum(entry.size for entry in found), used)
 
 
+def named(name: str) -> Cache:
+    """Return a cache by its name."""
+    return next(cache for cache in CACHES if cache.name == name)
+
+
 def entries(cache: Cache) -> list[CacheEntry]:
     """Return the entries of a cache, the longest unused first, including unfinished ones."""
     paths = cache.folder.glob(cache.entries) if cache.entries else [cache.folder]

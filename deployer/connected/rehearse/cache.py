@@ -2,13 +2,11 @@
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from docker.errors import APIError, NotFound
 
-from deployer.connected.bundle.caches import Pruned
+from deployer.connected.bundle import caches
 from deployer.connected.ground import engine, xdg
 from deployer.connected.rehearse.container import KEPT, volume_name
 from deployer.contract.errors import MissingTool, Refused
@@ -18,7 +16,7 @@ NAME = "rehearse"
 _BUSY = "wait until it has ended"
 
 
-def remove(dry_run: bool, warn: Callable[[str], None]) -> Pruned:
+def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
     """Remove the folder and the volume.
 
     Args:
@@ -29,8 +27,7 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> Pruned:
         Refused: a rehearsal runs.
     """
     folder = xdg.cache_folder(NAME)
-    found = [Path(where, name) for where, _, names in os.walk(folder) for name in names]
-    size = sum(path.lstat().st_blocks * 512 for path in found if not path.is_symlink())
+    found = caches.entries(caches.named(NAME))
     if not dry_run and files.is_folder(str(folder)):
         with open(folder / "used", "a") as used:
             try:
@@ -39,7 +36,7 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> Pruned:
                 raise Refused("a rehearsal runs", _BUSY) from None
             _remove_volume((folder / KEPT).is_dir(), warn)
             files.remove_tree(str(folder))
-    return Pruned(NAME, int(bool(found)), size)
+    return caches.Pruned(NAME, len(found), sum(entry.size for entry in found))
 
 
 def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:

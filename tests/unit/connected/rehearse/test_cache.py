@@ -1,0 +1,69 @@
+"""Removing what rehearsals keep, here and in the Docker engine."""
+
+import fcntl
+from types import SimpleNamespace
+
+import pytest
+from docker.errors import APIError, NotFound
+
+from deployer.connected.ground import engine
+from deployer.connected.rehearse import cache
+from deployer.contract.errors import MissingTool, Refused
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = tmp_path / "deployer" / "rehearse"
+    (found / "docker").mkdir(parents=True)
+    (found / "file").write_bytes(bytes(1000))
+    return found
+
+
+def with_engine(monkeypatch, remove):
+    api = SimpleNamespace(remove_volume=remove, hooks={"response": []})
+    monkeypatch.setattr(engine, "connect", lambda: SimpleNamespace(api=api, close=lambda: None))
+
+
+def test_the_folder_and_the_volume_are_removed(folder, monkeypatch):
+    removed = []
+    with_engine(monkeypatch, removed.append)
+    assert cache.remove(dry_run=True, warn=print).bytes >= 1000
+    assert (folder.is_dir(), removed) == (True, [])
+    assert cache.remove(dry_run=False, warn=print).entries == 1
+    assert not folder.exists()
+    assert removed == [cache.volume_name()]
+    assert cache.remove(dry_run=False, warn=print).entries == 0
+
+
+def test_nothing_is_removed_while_a_rehearsal_runs(folder, monkeypatch):
+    with open(folder / "used", "w") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        with pytest.raises(Refused, match="a rehearsal runs"):
+            cache.remove(dry_run=False, warn=print)
+
+    def busy(name):
+        raise APIError("volume is in use", SimpleNamespace(status_code=409, reason="", url=""))
+
+    with_engine(monkeypatch, busy)
+    with pytest.raises(Refused, match="uses the Docker volume"):
+        cache.remove(dry_run=False, warn=print)
+    assert (folder / "file").exists()
+
+
+def test_without_an_engine_or_a_volume_the_folder_is_removed(folder, monkeypatch):
+    def none(name):
+        raise NotFound("no such volume")
+
+    with_engine(monkeypatch, none)
+    cache.remove(dry_run=False, warn=print)
+    assert not folder.exists()
+
+    def missing():
+        raise MissingTool("no Docker engine answers at nowhere")
+
+    (folder / "docker").mkdir(parents=True)
+    warned = []
+    monkeypatch.setattr(engine, "connect", missing)
+    cache.remove(dry_run=False, warn=warned.append)
+    assert "is left: no Docker engine answers at nowhere" in warned[0]
