@@ -7,7 +7,9 @@ without quotas has none either. So the first process of the simulated site looks
 import os
 
 #: Processes and threads at once. Kernels number 32768, unless they are told to count higher.
-MOST_TASKS = 16384
+MOST_TASKS = 8192
+#: How a text begins if there is no space left for the job's files.
+FILLED = "it filled the disk"
 #: The part that is left, of what was free at the start.
 _LEFT = 10
 _MIB = 1024 * 1024
@@ -31,11 +33,9 @@ class LaptopLimit:
         """Return which limit the job has reached; empty: none."""
         space, names = self._space()
         if space < self._disk:
-            return (
-                f"it filled the disk: of what was free when it began, less than a tenth is left ({space // _MIB} MiB)"
-            )
+            return f"{FILLED}: less than a tenth of what was free when it began is left ({space // _MIB} MiB)"
         if names < self._names:
-            return "it made too many files: less than a tenth of the file system's free inodes is left"
+            return FILLED + " with small files: less than a tenth of the inodes that were free when it began is left"
         memory = _memory()
         if memory < self._memory:
             return f"less than a tenth of the memory that was free when it began is left ({memory // _MIB} MiB)"

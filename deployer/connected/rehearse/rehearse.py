@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import deployer
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
-from deployer.connected.rehearse import far_launcher, far_shell, machine, simulated_plan
+from deployer.connected.rehearse import far_launcher, far_shell, limits, machine, simulated_plan
 from deployer.connected.rehearse.node import OUT
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
@@ -42,6 +42,8 @@ _JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "
 #: The folder, beside the private root folder, of what observers saw.
 _OBSERVED = "observed"
 _MAX_RESULT = 64 * 1024 * 1024
+#: The job's output, and the bytes of it that are kept on a disk that the job filled.
+_LOG, _MAX_LOG = "output.log", 64 * 1024 * 1024
 
 
 class SiteTools(NamedTuple):
@@ -124,6 +126,8 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearse
             folder = site.prepare(request, wanted, manifest, job, installed["digest"])
         tell(f"running {job.name} on {wanted.nodes} simulated nodes, {request.seconds} s at most")
         report = _run(request, wanted, folder, world, root, memory_mb, tools)
+    if report.stopped.startswith(limits.FILLED):
+        _clear(folder)
     return Rehearsed(
         folder=folder,
         kernel=_observed(root, folder),
@@ -333,12 +337,22 @@ def _run(
     return report
 
 
+def _clear(folder: Path) -> None:
+    """Remove what a job made that filled the disk. Its log stays, unless that is what did."""
+    for name in files.names(str(folder)):
+        path = folder / name
+        if files.is_folder(str(path)) and not files.is_link(str(path)):
+            files.remove_tree(str(path))
+        elif name != _LOG or path.lstat().st_size > _MAX_LOG:
+            path.unlink()
+
+
 def _observer(folder: Path, nodes: int) -> list[str]:
     """Return the words that start the observer of a node."""
     words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.observer", "--out", OUT, "--node", NODE]
     for address in machine.addresses(nodes).values():
         words += ["--peer", address]
-    words += ["--log", str(folder / "output.log")]
+    words += ["--log", str(folder / _LOG)]
     return [*words, "--measure", "/tmp", "--measure", str(folder)]  # noqa: S108  a node's own
 
 

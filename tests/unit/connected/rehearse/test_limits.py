@@ -15,7 +15,7 @@ GIB = 1024**3
     [
         (11, 11, 101, 100, ""),
         (11, 9, 101, 100, "it filled the disk"),
-        (11, 11, 99, 100, "it made too many files"),
+        (11, 11, 99, 100, "it filled the disk with small files"),
         (9, 11, 101, 100, "less than a tenth of the memory"),
         (11, 11, 101, 101, "it started more than 100 processes"),
     ],

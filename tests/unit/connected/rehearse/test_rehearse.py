@@ -77,3 +77,18 @@ def test_a_python_whose_prefix_is_the_home_does_not_show_the_home(monkeypatch):
     monkeypatch.setattr(rehearse.sys, "base_prefix", "/home/user")
     assert "/home/user/lib" in rehearse._python()
     assert "/home/user" not in rehearse._python()
+
+
+def test_what_filled_the_disk_is_removed_and_the_log_stays(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    folder = tmp_path / "job"
+    (folder / "many").mkdir(parents=True)
+    (folder / "big").write_bytes(bytes(100))
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    (folder / "output.log").write_text("epoch 1\n")
+    rehearse._clear(folder)
+    assert [path.name for path in folder.iterdir()] == ["output.log"]
+    assert (tmp_path / "elsewhere").is_dir()
+    monkeypatch.setattr(rehearse, "_MAX_LOG", 1)
+    rehearse._clear(folder)
+    assert list(folder.iterdir()) == []
