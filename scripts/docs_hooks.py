@@ -66,4 +66,4 @@ def _copy(path: Path, source: Path) -> None:
 def _title(page: Path) -> str:
     number = page.name.partition("-")[0]
     heading = re.sub(r"^#\s+(?:ADR\s*)?\d*[.:]?\s*", "", page.read_text().partition("\n")[0])
-    return f"{int(number)}: {heading}"
+    return f"{int(number)}: {heading}".replace("`", "")
