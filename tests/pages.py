@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 #: What a name from an image or a job may look like.
 HOSTILE = "<script>alert(1)</script>\"'><img src=http://evil.example/x onerror=alert(2)> </style>\x1b]0;x\x07 & \u202e"
 _VOID = {"meta"}
+_HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
 _REMOTE = ("src", "href", "srcset", "data", "action", "background", "poster", "xlink:href", "style")
 
 
@@ -15,6 +16,8 @@ class Page(HTMLParser):
         text: all its text.
         tags: the names of its elements.
         labels: the text alternatives of its pictures.
+        ids: the names of its parts.
+        links: the parts that it refers to.
     """
 
     def __init__(self, text: str) -> None:
@@ -22,19 +25,35 @@ class Page(HTMLParser):
         self.text = ""
         self.tags: list[str] = []
         self.labels: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self._level = 0
         self._open: list[str] = []
         assert text.startswith("<!DOCTYPE html>\n")
         self.feed(text)
         self.close()
         assert self._open == []
         assert self.tags.count("h1") == self.tags.count("main") == self.tags.count("title") == 1
+        assert self.tags.count("header") == self.tags.count("nav") == 1
+        assert {link.lstrip("#") for link in self.links} <= {*self.ids}
+        assert all(link.startswith("#") for link in self.links)
         assert self.tags.count("table") == self.tags.count("caption")
         assert self.tags.count("svg") == len(self.labels)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         values = dict(attributes)
-        assert tag not in ("script", "iframe", "object", "embed", "link", "base", "form", "a", "img")
+        assert tag not in ("script", "iframe", "object", "embed", "link", "base", "form", "img")
+        if tag == "a":  # to a section of the page itself
+            self.links.append(str(values.pop("href")))
         assert not [name for name in values if name.startswith("on") or name in _REMOTE]
+        if "id" in values:
+            assert values["id"] not in self.ids
+            self.ids.append(str(values["id"]))
+        if tag == "section":
+            self.links.append(f"#{values['aria-labelledby']}")
+        if tag in _HEADINGS:
+            assert int(tag[1]) <= self._level + 1, "a level of headings is left out"
+            self._level = int(tag[1])
         if tag == "html":
             assert values["lang"] == "en"
         if tag == "th":

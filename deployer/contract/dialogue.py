@@ -1,5 +1,7 @@
 """What the laptop and the site half exchange over ssh for programs, not for people."""
 
+from typing import Callable, Optional
+
 #: The beginning of a line for programs; other lines may be noise of a login shell.
 ANSWER = "deployer-answer:"
 #: Environment variables of a site command that the laptop started; each is "1" or unset. They mean: a person watches;
@@ -16,3 +18,22 @@ COLOUR = "DEPLOYER_COLOUR"
 CALLER = "DEPLOYER_CALLER"
 #: The beginning of a warning after an install, which `deploy` prints only the first time.
 REPLACES = "another bundle is installed as "
+_DIGITS = frozenset("0123456789")
+
+
+def listener(tell: Optional[Callable[[int, int], None]]) -> Optional[Callable[[str], bool]]:
+    """Return what receives lines of standard error and passes reports of progress to ``tell``.
+
+    It returns whether a line was such a report. None: nobody looks.
+    """
+    if tell is None:
+        return None
+
+    def hear(said: str) -> bool:
+        words = said[len(PROGRESS_LINE) :].split(" ") if said.startswith(PROGRESS_LINE) else []
+        if len(words) != 2 or not all(0 < len(word) <= 18 and set(word) <= _DIGITS for word in words):
+            return False
+        tell(int(words[0]), int(words[1]))
+        return True
+
+    return hear

@@ -103,6 +103,22 @@ def parse(data: bytes, what: str, error: Type[DeployerError] = UsageError, limit
         raise error("%s is not valid JSON: %s" % (what, reason)) from reason
 
 
+def is_deeper(value: Any, most: int) -> bool:
+    """Return whether lists and objects of a document are nested deeper than ``most`` levels."""
+    level = [value]
+    for _ in range(most):
+        level = [inner for outer in level for inner in _inner(outer)]
+        if not level:
+            return False
+    return any(isinstance(each, (list, dict)) for each in level)
+
+
+def _inner(value: Any) -> List[Any]:
+    """Return the lists and objects in a list or an object."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [each for each in items if isinstance(each, (list, dict))]
+
+
 def loads(
     data: bytes,
     schema: str,

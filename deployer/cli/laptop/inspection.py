@@ -12,7 +12,7 @@ from deployer.connected.bundle import end_of_support
 from deployer.connected.bundle import sbom as sboms
 from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
-from deployer.connected.ground import html_page
+from deployer.connected.ground import html_page, progress
 from deployer.connected.rootfs.entries import shown
 from deployer.contract.errors import UsageError
 from deployer.contract.job import RANKS
@@ -128,7 +128,8 @@ def _page(args: argparse.Namespace) -> int:
 def _files(args: argparse.Namespace) -> int:
     """Print one line per entry, or with --json one record per entry."""
     with opened(args.bundle) as stream:
-        verify(stream, args.bundle)  # verify first: a partial list of a damaged bundle would mislead
+        with progress.bar("verify", Path(args.bundle).stat().st_size) as advance:
+            verify(stream, args.bundle, progress=advance)  # a partial list of a damaged bundle would mislead
         for listed in files_of(begin(stream, args.bundle)):
             print(json.dumps(listed.record()) if args.json else listed.line())
     return 0

@@ -15,6 +15,8 @@ from deployer.contract.text import printable
 #: Bytes of a result.json: with the evidence of some 100,000 ranks.
 _LIMIT = 256 * 1024 * 1024
 _NAME = "result.json"
+#: Levels of a job's own result that are printed.
+_DEPTH = 100
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -70,6 +72,8 @@ def _show(status: json_records.Record, result: json_records.Record | None) -> No
         print("it has written no result yet" if status["active"] else f"it left no {_NAME}")
     elif payload is None:
         print("the job wrote no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)")
+    elif json_records.is_deeper(payload, _DEPTH):
+        print(f"the job's own result is nested deeper than {_DEPTH} levels: copy it with -o DIR")
     else:
         print(json.dumps(payload, indent=2))
     print(printable(f"on the site: {status['folder']}"))

@@ -13,6 +13,7 @@ from deployer.connected.bundle import sbom as sboms
 from deployer.connected.bundle.diff import Difference, diff
 from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
+from deployer.connected.ground import progress
 from deployer.connected.ground.html_page import element, facts, page, section, table
 from deployer.connected.rootfs.entries import shown
 from deployer.contract import plan as plans
@@ -67,7 +68,8 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         today: for the ends of support.
     """
     with opened(path) as stream:
-        verified = verify(stream, path)
+        with progress.bar("verify", Path(path).stat().st_size) as advance:
+            verified = verify(stream, path, progress=advance)
         bundle = begin(stream, path)
         manifest = bundle.manifest
         document = sboms.parsed(sboms.read(stream, manifest))

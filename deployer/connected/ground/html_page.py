@@ -25,8 +25,9 @@ thead th { background: #ececec; }
 code { font-family: ui-monospace, monospace; font-size: .9em; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #1a1a1a; }
 .bad { font-weight: 700; color: #8f0000; }
+nav a { color: #0b3d91; } nav ul { columns: 2; padding-left: 1.2rem; } :target { outline: 2px solid #0b3d91; }
 @media print { body { max-width: none; font-size: 10pt; } tr, svg { break-inside: avoid; } }
-@media print { thead { display: table-header-group; } }
+@media print { thead { display: table-header-group; } nav { display: none; } h2, h3, caption { break-after: avoid; } }
 """
 
 
@@ -67,7 +68,8 @@ def section(title: str, *children: "ET.Element[str] | str") -> "ET.Element[str]"
 
 
 def page(title: str, *sections: "ET.Element[str]") -> str:
-    """Return a whole page."""
+    """Return a whole page: its heading, a list of its sections, and the sections, each a landmark."""
+    contents = element("ul", *(_linked(number, each) for number, each in enumerate(sections, 1)))
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -77,8 +79,18 @@ def page(title: str, *sections: "ET.Element[str]") -> str:
     )
     style = ET.SubElement(head, "style")
     style.text = _STYLE  # ours alone: browsers read no escapes in it
-    root = element("html", head, element("body", element("main", element("h1", title), *sections)), lang="en")
+    top = element("header", element("h1", title), element("nav", contents, aria_label="Sections"))
+    root = element("html", head, element("body", top, element("main", *sections)), lang="en")
     return "<!DOCTYPE html>\n" + ET.tostring(root, "unicode", "html") + "\n"
+
+
+def _linked(number: int, part: "ET.Element[str]") -> "ET.Element[str]":
+    """Name a section by its heading, and return its entry in the list."""
+    name = f"part-{number}"
+    part.set("id", name)
+    part.set("aria-labelledby", f"{name}-title")
+    part[0].set("id", f"{name}-title")
+    return element("li", element("a", "".join(part[0].itertext()), href=f"#{name}"))
 
 
 def write(path: Path, text: str) -> None:

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployer.connected.ground.html_page import element, facts, page, section, table
+from deployer.contract import json_records
 from deployer.contract.evidence import parse_cpus
 
 #: The most nodes and CPUs of a node that are drawn, ranks and findings that are listed, curves, and points of each.
 _NODES, _CPUS, _RANKS, _FINDINGS, _CURVES, _POINTS = 64, 512, 5000, 500, 12, 1000
+#: Levels of a job's own result.
+_DEPTH = 100
 #: Pixels: of a CPU, and of the width and height of a drawing.
 _CORE, _WIDTH, _HEIGHT, _MARGIN = 22, 720, 180, 40
 _COLOURS = ("#cfe2ff", "#ffe5b4", "#d1f0d1", "#f5d0e6", "#e2d9f3", "#d4eeee")
@@ -171,6 +174,9 @@ def _timeline(steps: Sequence[TimedStep]) -> Iterator["ET.Element[str]"]:
 
 
 def _curves(payload: Any) -> Iterator["ET.Element[str]"]:
+    if json_records.is_deeper(payload, _DEPTH):
+        yield element("p", f"The job's own result is nested deeper than {_DEPTH} levels; nothing of it is drawn.")
+        return
     found = list(_series("", payload))
     if not found:
         yield element("p", "The job wrote no lists of numbers to the file that DEPLOYER_RESULT names.")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 from deployer.system import terminal
+
+_Result = TypeVar("_Result")
+#: Seconds between two looks at a folder.
+_REFRESH = 0.2
 
 
 @contextmanager
@@ -48,6 +56,46 @@ def bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield advance
 
 
+@contextmanager
+def parts_bar(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Show one bar for several downloads while the block runs; its total grows as downloads begin.
+
+    Yields:
+        A function to call with the name of a download, the bytes done and the total bytes.
+    """
+    parts: dict[str, tuple[int, int]] = {}
+    with _tqdm(what, None) as shown:
+
+        def tell(part: str, done: int, total: int) -> None:
+            parts[part] = done, max(done, total)
+            shown.total = sum(each for _, each in parts.values())
+            shown.update(sum(each for each, _ in parts.values()) - shown.n)
+
+        yield tell
+
+
+def of_folder(what: str, folder: Path, total: int | None, work: Callable[[], _Result]) -> _Result:
+    """Do work that fills a folder, show a bar of the folder's size meanwhile, and return the result of the work."""
+    with ThreadPoolExecutor(1, "work") as pool, bar(what, total) as advance:
+        running = pool.submit(work)
+        shown = 0
+        while wait([running], timeout=_REFRESH).not_done:
+            now = _size(folder)
+            advance(max(0, now - shown))
+            shown = max(shown, now)
+        return running.result()
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the work moves and removes files meanwhile
+            total += file.lstat().st_size
+    return total
+
+
 def _tqdm(what: str, total: int | None) -> tqdm[NoReturn]:
+    from tqdm import tqdm  # only here: a rehearsal in a container has Python's library alone
+
     silent = not terminal.shows_progress()
     return tqdm(desc=what, total=total, unit="B", unit_scale=True, leave=False, disable=silent)

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from deployer.connected.ground import progress
 from deployer.contract import json_records, plan_update, sealed_file, sshsig
 from deployer.contract.errors import IntegrityError, MissingTool, UsageError
 from deployer.contract.sealed_file import Seal
@@ -62,7 +63,8 @@ def sign(bundle: Path, key: Path) -> Signed:
     with stream, files.errors_named(f"sign {bundle}"):
         _finish(stream, bundle)
         # Policies do not apply here: a bundle that lacks a required signature must be accepted to be signed.
-        message = verify(stream, str(bundle), policies=()).manifest_bytes
+        with progress.bar("verify", bundle.stat().st_size) as advance:
+            message = verify(stream, str(bundle), advance, policies=()).manifest_bytes
         blob = made(message, key)
         signer = signature.check(blob, message)
         before = read_seal(stream, str(bundle))

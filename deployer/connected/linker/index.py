@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from deployer.connected.ground import xdg
+from deployer.connected.ground import progress, xdg
 from deployer.connected.linker import fatbin, package_imports
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
@@ -365,16 +365,18 @@ def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ContentPlace, ReadAt]]:
     """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
     segments = bundle.layer_segments()
     frame = _frames(bundle)
-    for number, segment in enumerate(segments):
-        if segment.holds == tarformat.REST:
-            continue
-        data = frame(number)
-        position = 0
-        while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
-            entry, position = tarformat.decode(data, position)
-            place = ContentPlace(number, position, entry.size)
-            yield entry, place, _reader(frame, segments, *place)
-            position += entry.size + tarformat.padding(entry.size)
+    with progress.bar("link", sum(segment.size for segment in segments)) as advance:
+        for number, segment in enumerate(segments):
+            advance(segment.size)
+            if segment.holds == tarformat.REST:
+                continue
+            data = frame(number)
+            position = 0
+            while position < len(data) and data[position : position + tarformat.BLOCK] != _EMPTY:
+                entry, position = tarformat.decode(data, position)
+                place = ContentPlace(number, position, entry.size)
+                yield entry, place, _reader(frame, segments, *place)
+                position += entry.size + tarformat.padding(entry.size)
 
 
 _EMPTY = bytes(tarformat.BLOCK)

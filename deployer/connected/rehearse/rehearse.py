@@ -7,19 +7,19 @@ import shlex
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import deployer
-from deployer.connected.ground import xdg
+from deployer.connected.ground import progress, xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse import far_launcher, far_shell, limits, machine, simulated_plan
 from deployer.connected.rehearse.node import OUT
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
-from deployer.contract import json_records, plan_update
+from deployer.contract import dialogue, json_records, plan_update
 from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
@@ -190,7 +190,8 @@ class _Site:
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
         """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
         tell(f"installing {bundle}")
-        found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL)
+        with progress.far_bar("install") as show:
+            found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL, dialogue.listener(show))
         os.utime(found["folder"])  # its last use
         return found
 
@@ -250,18 +251,27 @@ class _Site:
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
 
-    def _ask(self, words: Sequence[str], timeout: float) -> dict[str, Any]:
+    def _ask(self, words: Sequence[str], timeout: float, hear: Callable[[str], bool] | None = None) -> dict[str, Any]:
         """Return the answer of the site's program, an object."""
-        answer: dict[str, Any] = json_records.parse(self._call(words, timeout).encode(), f"the answer of {words[0]}")
+        said = self._call(words, timeout, hear=hear)
+        answer: dict[str, Any] = json_records.parse(said.encode(), f"the answer of {words[0]}")
         return answer
 
-    def _call(self, words: Sequence[str], timeout: float, stdin: bytes | None = None) -> str:
-        """Run the site's program; its errors are raised as they are."""
+    def _call(
+        self,
+        words: Sequence[str],
+        timeout: float,
+        stdin: bytes | None = None,
+        hear: Callable[[str], bool] | None = None,
+    ) -> str:
+        """Run the site's program; its errors are raised as they are. ``hear`` receives the lines of its progress."""
         own = process.base_environment()
+        if hear:
+            own[dialogue.PROGRESS] = "1"
         own["PATH"] = f"{self._world / 'bin'}{os.pathsep}{own.get('PATH', os.defpath)}"
         verb, *rest = words
         argv = [sys.executable, str(self._tool), verb, "--root", str(self._root), *rest]
-        done = process.run(argv, timeout, own, stdin=stdin, check=False)
+        done = process.run(argv, timeout, own, stdin=stdin, check=False, hear=hear)
         if done.returncode == 0:
             return done.stdout
         raise _as_said(done)

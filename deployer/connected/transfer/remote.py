@@ -5,6 +5,7 @@ that this module reads begins with a marker.
 """
 
 import base64
+import functools
 import logging
 import re
 import shlex
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.ground import locked_folder
+from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile, known
 from deployer.contract import dialogue, json_records, oci, placeholders
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
@@ -279,7 +280,9 @@ class Remote:
 
         script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
         argv = self._ssh(["sh"])
-        done = process.run(argv, timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=_listener(tell))
+        done = process.run(
+            argv, timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=dialogue.listener(tell)
+        )
         self._check_line(done)
         if done.returncode:
             self._raise_far(done)
@@ -317,7 +320,7 @@ class Remote:
         before = ["env", f"{dialogue.PROGRESS}=1"] if tell else []
         script = "exec " + shlex.join([*before, *self._site_argv(words), "--json"])
         done = process.converse(
-            self._ssh(["sh", "-c", script]), answered, _CALL_SECONDS, timeout, self._env, _listener(tell)
+            self._ssh(["sh", "-c", script]), answered, _CALL_SECONDS, timeout, self._env, dialogue.listener(tell)
         )
         self._check_line(done)
         if done.returncode:
@@ -404,12 +407,21 @@ class Remote:
             new = str(Path(part.name, "new").absolute())
             batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: with the files' times
             argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
-            done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
+            sftp = functools.partial(process.run, argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
+            done = progress.of_folder("fetch", Path(part.name), self._size(folder), sftp)
             if done.returncode:
                 self._check_space(done.stderr)
                 self._explain(done.stderr)
             with files.errors_named(f"write {target}"):
                 Path(part.name, "new").rename(target)
+
+    def _size(self, folder: str) -> int | None:
+        """Return about how many bytes a folder of the site has; None: nobody looks, or it cannot be told."""
+        if not terminal.shows_progress():
+            return None
+        said = self.shell(f"echo {MARK}size=$(du -sk {shlex.quote(folder)} | cut -f 1)", check=False).stdout
+        found = re.search(rf"^{re.escape(MARK)}size=(\d{{1,15}})$", said, re.MULTILINE)
+        return int(found[1]) * 1024 if found else None
 
     def remove(self, names: Sequence[str], unless: str = "") -> None:
         """Remove files and folders below the workspace; an empty name means the workspace, if nothing is left in it.
@@ -540,20 +552,6 @@ class Remote:
             self._master.stop()
             self._master = None
         self._folder.cleanup()
-
-
-def _listener(tell: Callable[[int, int], None] | None) -> Callable[[str], bool] | None:
-    """Return what receives the lines of a site's command: reports of its progress go to ``tell``."""
-    if tell is None:
-        return None
-
-    def hear(said: str) -> bool:
-        found = re.match(rf"{dialogue.PROGRESS_LINE}(\d{{1,18}}) (\d{{1,18}})$", said)
-        if found:
-            tell(int(found[1]), int(found[2]))
-        return found is not None
-
-    return hear
 
 
 def _admins_files(done: Completed) -> dict[str, AdminsFile]:

@@ -4,12 +4,15 @@ import json
 import os
 from typing import Any, List
 
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
 from deployer.site.jobs import result
 from deployer.site.jobs.jobs import Status
 
 #: The number of fields of the payload's own result that are shown, and of characters of each.
 _FIELDS, _WIDTH = 12, 60
+#: Levels of lists and objects in it that are shown.
+_DEPTH = 100
 
 
 def lines(status: Status) -> List[str]:
@@ -30,6 +33,8 @@ def lines(status: Status) -> List[str]:
     found.append("result: %s" % os.path.join(status.folder, result.RESULT_FILE))
     if payload is None:
         return [*found, "payload: no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)"]
+    if json_records.is_deeper(payload, _DEPTH):
+        return [*found, "payload: nested deeper than %d levels" % _DEPTH]
     if not isinstance(payload, dict):
         return [*found, "payload: " + _short(payload)]
     found += ["payload %s: %s" % (_short(name)[1:-1], _short(value)) for name, value in list(payload.items())[:_FIELDS]]

@@ -41,16 +41,14 @@ def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], Non
 
 def _pull(client: docker.DockerClient, reference: str) -> None:
     name, _, digest = reference.partition("@")
-    done: dict[str, int] = {}
     try:
-        with progress.bar("pull", None) as advance:
+        with progress.parts_bar("pull") as tell:
             for message in client.api.pull(name, tag=digest, stream=True, decode=True):
                 if "error" in message:
                     raise _explained(reference, str(message["error"]))
                 if message.get("status") == "Downloading":
-                    part, current = str(message.get("id")), int((message.get("progressDetail") or {}).get("current", 0))
-                    advance(current - done.get(part, 0))
-                    done[part] = current
+                    detail = message.get("progressDetail") or {}
+                    tell(str(message.get("id")), int(detail.get("current", 0)), int(detail.get("total", 0)))
     except APIError as error:
         raise _explained(reference, str(error.explanation or error)) from error
 

@@ -6,6 +6,7 @@ the cache only after it passed all checks that the site will make.
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import re
@@ -13,7 +14,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -264,9 +264,10 @@ def _fetch(pins: Sequence[Pin], target: Target, sources: Indexes) -> None:
             place = Path(name)
             asked = place / "asked.txt"
             asked.write_text("".join(f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}\n" for pin in pins))
-            done = _watched(
-                _argv(asked, place / "got", target, sources), {**sources.pip_environment, "TMPDIR": name}, place
-            )
+            argv = _argv(asked, place / "got", target, sources)
+            environment = {**sources.pip_environment, "TMPDIR": name}
+            pip = functools.partial(process.run, argv, _FETCH_TIMEOUT, environment, check=False)
+            done = progress.of_folder("fetch wheels", place, None, pip)
             if done.returncode != 0:
                 raise _failed(done)
             for pin in pins:
@@ -284,26 +285,6 @@ def _argv(asked: Path, to: Path, target: Target, sources: Indexes) -> list[str]:
         *(f"--abi={abi}" for abi in target.abis()), *(f"--platform={name}" for name in [*target.platforms(), "any"]),
         *sources.pip_options, f"--dest={to}", f"--requirement={asked}",
     ]  # fmt: skip
-
-
-def _watched(argv: list[str], environment: dict[str, str], place: Path) -> process.Completed:
-    """Run pip, and show the number of downloaded bytes."""
-    with ThreadPoolExecutor(1, "fetch") as pool, progress.bar("fetch wheels", None) as advance:
-        running = pool.submit(process.run, argv, _FETCH_TIMEOUT, environment, check=False)
-        shown = 0
-        while wait([running], timeout=0.2).not_done:
-            now = _size(place)
-            advance(max(0, now - shown))
-            shown = max(shown, now)
-        return running.result()
-
-
-def _size(place: Path) -> int:
-    total = 0
-    for file in place.rglob("*"):
-        with contextlib.suppress(OSError):  # pip moves and removes files meanwhile
-            total += file.stat().st_size
-    return total
 
 
 def _names(place: Path) -> list[str]:

@@ -73,6 +73,17 @@ def test_hostile_results_are_texts_and_cost_nothing() -> None:
     assert Page(make([PicturedJob({"ranks": 3, "findings": None, "payload": [1]}, [])])).labels == []
 
 
+def test_a_result_that_is_nested_deeper_than_any_is_not_drawn() -> None:
+    payload: Any = [1, 2]
+    for _ in range(5000):
+        payload = {"x": payload, "loss": [2, 1]}
+    read = Page(make([PicturedJob({"payload": payload}, [])]))
+    assert "nested deeper than 100 levels; nothing of it is drawn" in read.text
+    assert json_records.is_deeper([[]], 1)
+    assert not json_records.is_deeper([1, {"a": 2}], 2)
+    assert not json_records.is_deeper(7, 0)
+
+
 def test_ranks_are_in_the_order_of_their_numbers() -> None:
     ranks = [{"rank": number, "host": "cn1", "cpus": str(number)} for number in (10, 2, 0, 1)]
     assert Page(make([PicturedJob({"ranks": ranks}, [])])).labels == ["Node cn1: 11 CPUs, ranks 0, 1, 2, 10"]

@@ -1,0 +1,69 @@
+import io
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+
+from deployer.connected.ground import progress
+from deployer.contract import dialogue
+from deployer.system import terminal
+
+
+class _Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch) -> _Screen:
+    """Make standard error a terminal. In a fixture it would last only until pytest's capture resumes."""
+    made = _Screen()
+    monkeypatch.setattr(sys, "stderr", made)
+    return made
+
+
+def test_a_bar_of_several_downloads_has_rate_and_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal_of(monkeypatch)
+    clock = itertools.count(100.0)  # a second per look
+    monkeypatch.setattr("tqdm.std.time", lambda: next(clock))
+    with progress.parts_bar("pull") as tell:
+        tell("a", 0, 4000)
+        tell("b", 500, 1000)
+        tell("a", 2000, 4000)
+    said = screen.getvalue()
+    assert "pull" in said
+    assert "B/s" in said
+    assert "<" in said  # the remaining time
+
+
+def test_a_folder_that_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal_of(monkeypatch)
+    assert progress.of_folder("fetch", tmp_path, 10, lambda: (tmp_path / "x").write_text("12345")) == 5
+    (tmp_path / "link").symlink_to("nowhere")
+    assert progress._size(tmp_path) == 5 + len("nowhere")
+    with pytest.raises(ZeroDivisionError):
+        progress.of_folder("fetch", tmp_path, None, lambda: 1 // 0)
+    assert "fetch" in screen.getvalue()
+
+
+def test_nothing_is_shown_without_a_terminal_or_with_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal_of(monkeypatch)
+    with terminal.manners(True, False), progress.bar("x", 5) as advance, progress.far_bar("y") as tell:
+        advance(5)
+        assert tell is None
+    assert screen.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.parts_bar("x") as each:
+        each("a", 1, 2)
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+
+
+def test_only_reports_of_progress_are_taken_from_what_a_site_says() -> None:
+    seen: list[tuple[int, int]] = []
+    hear = dialogue.listener(lambda done, total: seen.append((done, total)))
+    assert hear
+    assert hear("deployer-progress:5 70")
+    for said in ("deployer-progress:5", "deployer-progress:-1 2", "deployer-progress:٣ 4", "x", "deployer-progress: 1"):
+        assert not hear(said)
+    assert seen == [(5, 70)]
+    assert dialogue.listener(None) is None
