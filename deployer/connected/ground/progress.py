@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from deployer.system import terminal
+
 if TYPE_CHECKING:
     from tqdm import tqdm
-
-from deployer.system import terminal
 
 _Result = TypeVar("_Result")
 #: Seconds between two looks at a folder.
