@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.laptop import settings
-from deployer.cli.laptop.remote import site_options
+from deployer.cli.laptop.remote import ssh_options
 from deployer.cli.site import common
 from deployer.connected.check import check as checking
 from deployer.connected.linker import index
@@ -64,6 +64,6 @@ def suggest_push(args: argparse.Namespace, bundle: str, site: str) -> None:
     with opened(bundle) as stream:
         manifest = begin(stream, bundle).manifest
     if manifest.is_data or profile_of(site, args.ssh_config).name in plans_in(manifest):
-        common.suggest(args, "push", bundle, *site_options(args))
+        common.suggest(args, "push", bundle, site, *ssh_options(args))
     else:
         common.suggest(args, "pack", "DEF", "--site", site, "-o", bundle)

@@ -97,7 +97,7 @@ def show(outcome: Rehearsal) -> None:
     """Print the report of a rehearsal."""
     for line in outcome.lines():
         terminal.show(line)
-    if outcome.findings:
+    if outcome.findings and not terminal.is_quiet():
         terminal.show(common.more(list(dict.fromkeys(item.finding.code for item in outcome.findings))))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.site import common, doctor, images, installs, jobs
+from deployer.connected.ground import user_settings
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.contract.shell import quoted
 from deployer.contract.text import printable
@@ -98,8 +99,14 @@ def _command(args: argparse.Namespace, command: str, *words: str) -> str:
 
 
 def site_options(args: argparse.Namespace) -> list[str]:
-    """Return the options that name the site in another command."""
-    return ["--site", args.site, *(["--ssh-config", str(args.ssh_config)] if args.ssh_config else [])]
+    """Return the options that name the site in another command; the user's settings need none."""
+    return ["--site", args.site, *ssh_options(args)]
+
+
+def ssh_options(args: argparse.Namespace) -> list[str]:
+    """Return the option that names the ssh configuration in another command."""
+    config = args.ssh_config and str(args.ssh_config)
+    return ["--ssh-config", config] if config and config != user_settings.setting("ssh_config") else []
 
 
 def _theirs(args: argparse.Namespace) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import deployer
-from deployer.connected.ground import progress, xdg
+from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse import far_launcher, far_shell, limits, machine, simulated_plan
 from deployer.connected.rehearse.node import OUT
@@ -90,12 +90,22 @@ class Rehearsed(NamedTuple):
     extra: Sequence[str]
 
 
-def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearsed:
+#: Shows a bar while a block runs, as ``progress.far_bar`` does.
+_Bar = Callable[[str], contextlib.AbstractContextManager[Callable[[int, int], None] | None]]
+
+
+def _no_bar(what: str) -> contextlib.nullcontext[None]:
+    del what
+    return contextlib.nullcontext()
+
+
+def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar = _no_bar) -> Rehearsed:
     """Run a job on a simulated site to its end or its time limit.
 
     Args:
         tools: what the simulated site is made with.
         tell: receives a line about what is done now.
+        bar: shows the progress of installs.
 
     Raises:
         UsageError: the bundle has no such job, or a number is impossible.
@@ -113,7 +123,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any) -> Rehearse
     _check_binds(request.binds, root.parent)
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)
-        site = _Site(root, world, tools)
+        site = _Site(root, world, tools, bar)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             site.remove_old()
@@ -167,8 +177,9 @@ def _observed(root: Path, folder: Path) -> Path:
 class _Site:
     """The site's program in the private root folder."""
 
-    def __init__(self, root: Path, world: Path, tools: SiteTools) -> None:
+    def __init__(self, root: Path, world: Path, tools: SiteTools, bar: _Bar) -> None:
         self._root = root
+        self._bar = bar
         self._world = world
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         tool, data = root / _TOOL, tools.pyz
@@ -190,7 +201,7 @@ class _Site:
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
         """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
         tell(f"installing {bundle}")
-        with progress.far_bar("install") as show:
+        with self._bar("install") as show:
             found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL, dialogue.listener(show))
         os.utime(found["folder"])  # its last use
         return found

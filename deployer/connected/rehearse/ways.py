@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from deployer.connected.ground import progress
 from deployer.connected.rehearse import namespaces
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.contract.errors import MissingTool, Refused, Unknown
@@ -62,7 +63,7 @@ def rehearsed(
     from deployer.connected.rehearse.own_tools import own_tools
     from deployer.connected.rehearse.rehearse import rehearse
 
-    found = rehearse(request, own_tools(), tell)
+    found = rehearse(request, own_tools(), tell, progress.far_bar)
     try:
         listed = opened_files(found)
     except Unknown:
