@@ -57,7 +57,7 @@ def test_it_ends_at_its_time_and_leaves_nothing_when_it_is_killed(built: Cli, re
     """A job that ignores SIGTERM is killed; a killed command leaves no process, and the next one no folder."""
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1234.5)"
     bundle = tmp_path / "bare.tar"
-    built("pack", "--image", "hello-mpi:1.0.0", "--name", "bare", "--version", "1", "-o", bundle)
+    built("pack", "--image", "deployer/hello-mpi:1.0.0", "--name", "bare", "--version", "1", "-o", bundle)
     words = ["rehearse", bundle, "--json", "--time", "3s", "--", "python3", "-c", stubborn]
     assert json.loads(built(*words).stdout)["ending"]["how"] == "limit"
     words[4] = "60s"

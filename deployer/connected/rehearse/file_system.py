@@ -71,7 +71,7 @@ def _bind(found: MachineFiles, at: str) -> None:
     links: dict[str, str] = {}
     wanted: dict[str, bool] = {}
     for paths, writable in (((*SYSTEM, *found.readable), False), (found.writable, True)):
-        for path in filter(files.exists, paths):
+        for path in filter(kernel.is_reachable, paths):
             way, real = _resolved(path)
             links.update(way)
             wanted[real] = writable

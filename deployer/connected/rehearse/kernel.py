@@ -69,8 +69,17 @@ def bind(source: str, target: str, flags: int) -> None:
     mount(source, target, flags=MS_BIND | MS_REC)
     below = os.path.realpath(target)
     for point in _mount_points():
-        if point == below or point.startswith(below + "/"):
+        if point == below or (point.startswith(below + "/") and is_reachable(point)):
             restrict(point, flags)
+
+
+def is_reachable(point: str) -> bool:
+    """Return whether a path exists and can be used. If not here, then not by programs with fewer rights either."""
+    try:
+        os.statvfs(point)
+    except OSError:  # of another user, below a newer mount, or of a file system that has ended
+        return False
+    return True
 
 
 def restrict(point: str, flags: int) -> None:
