@@ -35,7 +35,7 @@ _NAMED = 20
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "plan", _plan)
-    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
     text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
     command.add_argument("--site", help=text)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
@@ -82,12 +82,12 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--have", metavar="RECEIPT", type=Path, help=text)
 
     command = common.add_command(subparsers, "diff", _diff)
-    command.add_argument("old", metavar="A.tar")
-    command.add_argument("new", metavar="B.tar")
+    command.add_argument("old", metavar="A.tar", help="the earlier bundle")
+    command.add_argument("new", metavar="B.tar", help="the later bundle")
     command.add_argument("--files", action="store_true", help=f"list every file, not only {_NAMED} of each kind")
 
     command = common.add_command(subparsers, "pyz", _pyz)
-    command.add_argument("-o", "--output", metavar="deployer.pyz", required=True)
+    command.add_argument("-o", "--output", metavar="deployer.pyz", required=True, help="write it to this file")
 
 
 def _plan(args: argparse.Namespace) -> int:

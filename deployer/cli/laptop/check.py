@@ -25,7 +25,7 @@ _EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
-    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
     text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
     command.add_argument("--site", help=text)
     command.add_argument("--ssh-config", metavar="F", type=Path, help="with ssh:HOST: use this ssh configuration")

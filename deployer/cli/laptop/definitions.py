@@ -25,13 +25,14 @@ def add_parsers(subparsers: Any) -> None:
     )
     text = (
         "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework; "
-        "pytorch-ddp and jax train on two nodes"
+        "pytorch-ddp and jax train on two nodes. One of: " + ", ".join(initialising.KINDS) + " (default: none)"
     )
     command.add_argument(
         "--template",
         "--framework",
         dest="template",
         choices=initialising.KINDS,
+        metavar="KIND",
         default="none",
         help=text,
     )

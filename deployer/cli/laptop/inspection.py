@@ -34,7 +34,7 @@ _SIZE = 14
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "inspect", run)
-    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
     which = command.add_mutually_exclusive_group()
     text = "verify it and list each file of its root filesystem: mode, size, sha256, path"
     which.add_argument("--files", action="store_true", help=text)

@@ -204,6 +204,28 @@ GROUPS = (
     ),
 )
 
+#: What users want, and the commands that lead there in this order.
+PATHS = (
+    (
+        "from nothing to a job at a site that you can log in to",
+        (
+            "init trained",
+            "profile list",
+            "capture login1.example.org -o lab.yaml  # unless it is listed",
+            "deploy trained lab.yaml --nodes 2",
+            "result --site lab.yaml",
+        ),
+    ),
+    (
+        "to a site that is reached by a medium only",
+        ("build trained", "pack trained --site lab.yaml -o trained.tar", "push trained.tar --to DIR"),
+    ),
+    (
+        "as a site's admin, to publish the site's profile",
+        ("capture login1.example.org", "profile validate FILE.yaml", "profile publish FILE.yaml --key KEY -o DIR"),
+    ),
+)
+
 _THERE = "on the site: python3 deployer.pyz %s --help"
 #: Commands that exist only on the site. Here they give a hint.
 _ELSEWHERE = {name: _THERE % name for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")}
@@ -227,4 +249,4 @@ def _interrupt(*_: object) -> None:
 def front() -> common.Front:
     """Return the parser of this front end, without its commands."""
     text = "Build, pack and push deep-learning images to sites without internet, and run\nthem there."
-    return common.Front("deployer", text, GROUPS, elsewhere=_ELSEWHERE)
+    return common.Front("deployer", text, GROUPS, elsewhere=_ELSEWHERE, paths=PATHS)

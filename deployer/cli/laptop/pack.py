@@ -58,7 +58,7 @@ def add_parsers(subparsers: Any) -> None:
     text = "then rehearse the first job, for the first --site, and store the outcome in the bundle; exit 3 if it finds "
     text += "an error"
     command.add_argument("--rehearse", action="store_true", help=text)
-    command.add_argument("-o", "--output", metavar="B.tar", required=True)
+    command.add_argument("-o", "--output", metavar="B.tar", required=True, help="write the bundle to this file")
 
 
 def run(args: argparse.Namespace) -> int:

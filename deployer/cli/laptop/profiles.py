@@ -22,6 +22,7 @@ from deployer.system import terminal
 
 #: The only fact that `push` needs and a plan does not.
 _HOST = ("login", "host")
+_SITE = "a profile's name (see `profile list`) or path"
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -32,23 +33,23 @@ def add_parsers(subparsers: Any) -> None:
     verb = common.add_command(
         verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )
-    verb.add_argument("site", metavar="SITE")
+    verb.add_argument("site", metavar="SITE", help=_SITE)
     verb.add_argument("--files", action="store_true", help="show the facts of libraries as well")
     verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
-    verb.add_argument("sites", metavar="SITE", nargs="+")
+    verb.add_argument("sites", metavar="SITE", nargs="+", help=_SITE)
     profile_import.add_parser(verbs)
     verb = common.add_command(verbs, "diff", _diff, "show what differs between two profiles, and what it means")
-    verb.add_argument("old", metavar="A")
-    verb.add_argument("new", metavar="B")
+    verb.add_argument("old", metavar="A", help=_SITE)
+    verb.add_argument("new", metavar="B", help=_SITE)
     verb = common.add_command(verbs, "sign", _sign, "sign a profile with an OpenSSH key and write FILE.sig")
-    verb.add_argument("file", metavar="FILE", type=Path)
+    verb.add_argument("file", metavar="FILE", type=Path, help="a profile")
     verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
     verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and the profiles that it extends")
-    verb.add_argument("file", metavar="FILE", type=Path)
+    verb.add_argument("file", metavar="FILE", type=Path, help="a profile")
     verb.add_argument("--signers", metavar="FILE", type=Path, required=True, help="an allowed_signers file")
     text = "write a profile with its facts and a signature, for /etc/deployer at the site"
     verb = common.add_command(verbs, "publish", _publish, text)
-    verb.add_argument("site", metavar="SITE", help="a profile's name or path")
+    verb.add_argument("site", metavar="SITE", help=_SITE)
     verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
     verb.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="write the files to this folder")
     common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")

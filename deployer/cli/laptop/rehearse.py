@@ -23,7 +23,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "rehearse", run)
-    command.add_argument("bundle", metavar="B.tar")
+    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
     command.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
     command.add_argument(
         "--site", help="use this site's memory, folders and variables: a profile's name or path, or ssh:HOST"

@@ -22,6 +22,8 @@ MYPY = False
 if MYPY:
     from deployer.contract.verdict import Checked
 
+#: The text of --root.
+ROOT = "the root folder, which has images and jobs (default: $DEPLOYER_ROOT, or the folder of deployer.pyz)"
 #: The text of --signers.
 SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
 _QUIET = "print only errors, warnings and results: no progress, no hints"
@@ -137,6 +139,7 @@ class Front(Parser):
     Attributes:
         internal: commands that people do not call, with their modules.
         elsewhere: how to call the commands of the other command line.
+        paths: what users want, each with the commands that lead there.
     """
 
     def __init__(
@@ -146,16 +149,18 @@ class Front(Parser):
         groups: Sequence[Tuple[str, Sequence[Command]]],
         internal: Mapping[str, str] = {},
         elsewhere: Mapping[str, str] = {},
+        paths: Sequence[Tuple[str, Sequence[str]]] = (),
     ) -> None:
         super().__init__(
             prog=prog,
-            usage="%(prog)s [-h] [--version] COMMAND ...",
+            usage="%(prog)s [-h] [--version] [-q] COMMAND ...",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog="%(prog)s COMMAND --help shows the arguments of a command.",
+            epilog=_joined(prog, paths) + "%(prog)s COMMAND --help shows the arguments of a command.",
         )
         self.add_argument("--version", action="version", version=__version__, help="show the version and exit")
         _add_quiet(self)
         self.text, self.groups, self.internal, self.elsewhere = text, groups, internal, elsewhere
+        self.paths = paths
         self.set_defaults(front=self)
         self.table = {command.name: command for _, commands in groups for command in commands}
         self._sub: Any = self.add_subparsers(
@@ -205,6 +210,14 @@ class Front(Parser):
         super()._unknown_command(word)
 
 
+def _joined(prog: str, paths: Sequence[Tuple[str, Sequence[str]]]) -> str:
+    """Return the end of ``--help``: what users want, and the commands that lead there."""
+    program = "python3 " + prog if prog.endswith(".pyz") else prog
+    return "".join(
+        "%s:\n%s\n" % (goal, "".join("  %s %s\n" % (program, words) for words in commands)) for goal, commands in paths
+    )
+
+
 def _add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add the option to a parser and to those of its verbs; none of them overrides what another one has read."""
     parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=_QUIET)
@@ -242,7 +255,7 @@ def add_command(
 def add_store_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
     """Register a command on the store under --root, and return its parser."""
     command = add_command(subparsers, name, function, text)
-    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or the folder of this .pyz)")
+    command.add_argument("--root", metavar="DIR", help=ROOT)
     return command
 
 

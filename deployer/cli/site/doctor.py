@@ -27,7 +27,7 @@ def add_parsers(subparsers: Any) -> None:
     )
     command.add_argument("--dry-run", action="store_true", help="submit nothing")
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("--root", help="the root folder (default: $DEPLOYER_ROOT, or the folder of this .pyz)")
+    command.add_argument("--root", metavar="DIR", help=common.ROOT)
     command.set_defaults(run=_doctor)
 
 

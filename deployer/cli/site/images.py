@@ -26,11 +26,11 @@ _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
-    command.add_argument("bundle", metavar="BUNDLE.tar")
+    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it")
     command.add_argument("--signers", metavar="FILE", help=common.SIGNERS)
     common.add_store_command(subparsers, "list", _list)
     command = common.add_store_command(subparsers, "remove", _remove)
-    command.add_argument("image", metavar=store.REFERENCE, nargs="?")
+    command.add_argument("image", metavar=store.REFERENCE, nargs="?", help="an installed image: see `list`")
     command.add_argument("--all", action="store_true", help="remove all images, bundles, logs and this tool")
     command.add_argument(
         "--job-folders", action="store_true", help="with --all: remove job folders and their results as well"

@@ -27,7 +27,7 @@ _JOBS = "number of processes (default: one per core, at most 16)"
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_store_command(subparsers, "install", _install)
-    command.add_argument("bundle", metavar="BUNDLE.tar")
+    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it")
     command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
     command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
@@ -35,7 +35,7 @@ def add_parsers(subparsers: Any) -> None:
         "--signers", metavar="FILE", help=common.SIGNERS + "; the first such file becomes the root folder's policy"
     )
     command = common.add_store_command(subparsers, "squash", _squash)
-    command.add_argument("image", metavar=store.REFERENCE)
+    command.add_argument("image", metavar=store.REFERENCE, help="an installed image: see `list`")
     command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
     command = common.add_store_command(subparsers, "receive", _receive)
     command.add_argument("folder", metavar="DIR", help="the folder that push --to wrote, complete")

@@ -88,7 +88,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         help="use the plan for this partition; one without a plan must have nodes like those of the first plan",
     )
     parser.add_argument("--constraint", metavar="FEATURES", help="features that its nodes must have")
-    parser.add_argument("--reservation", metavar="NAME")
+    parser.add_argument("--reservation", metavar="NAME", help="run in this reservation of the batch system")
     parser.add_argument(
         "--directive",
         action="append",
@@ -110,7 +110,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_exec(add: _Add) -> None:
     parser = _rooted(add("exec"))
-    parser.add_argument("image", metavar=REFERENCE)
+    parser.add_argument("image", metavar=REFERENCE, help="an installed image")
     _add_plan(parser)
     _add_container(parser)
     parser.add_argument(
@@ -133,7 +133,7 @@ def _add_exec(add: _Add) -> None:
     )
     parser.set_defaults(run=_exec, after_dashes="the command and its arguments")
     parser = _rooted(add("shell"))
-    parser.add_argument("image", metavar=REFERENCE)
+    parser.add_argument("image", metavar=REFERENCE, help="an installed image")
     _add_plan(parser)
     _add_container(parser)
     parser.set_defaults(run=_shell)
@@ -146,15 +146,16 @@ def _add_watching(add: _Add) -> None:
     parser = _rooted(add("status"))
     parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
     parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_status)
     parser = _rooted(add("logs"))
-    parser.add_argument("job", metavar="JOB", nargs="?")
+    parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
     parser.set_defaults(run=_logs)
     parser = _rooted(add("cancel"))
-    parser.add_argument("job", metavar="JOB", nargs="?", help="(default: the active one, if there is only one)")
-    parser.add_argument("--json", action="store_true")
+    text = "its name or the scheduler's id (default: the active one, if there is only one)"
+    parser.add_argument("job", metavar="JOB", nargs="?", help=text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_cancel)
 
 
@@ -216,7 +217,7 @@ def _add_internal(add: _Add) -> None:
 
 
 def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--root", metavar="DIR", help="the root folder with the images (default: $DEPLOYER_ROOT)")
+    parser.add_argument("--root", metavar="DIR", help=common.ROOT)
     return parser
 
 
@@ -249,8 +250,9 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runtime",
         choices=SUPPORTED,
-        help="a runtime that the site's policy allows (default: the plan's choice); native: no container, the host's "
-        "own programs, for comparison",
+        metavar="RUNTIME",
+        help="a runtime that the site's policy allows (default: the plan's choice): %s; native: no container, the "
+        "host's own programs, for comparison" % ", ".join(SUPPORTED),
     )
 
 

@@ -115,7 +115,7 @@ GROUPS = (
                 "capture",
                 "site.capture",
                 "write a profile of this site; changes nothing there",
-                "python3 deployer.pyz capture -o site.yaml",
+                "python3 deployer.pyz capture --partitions all -o site.json",
             ),
         ),
     ),
@@ -129,6 +129,19 @@ GROUPS = (
                 "python3 deployer.pyz explain mpi.family",
             ),
         ),
+    ),
+)
+
+#: What users of a site want, and the commands that lead there in this order.
+PATHS = (
+    (
+        "to run a bundle that arrived as a file",
+        ("verify trained.tar", "install trained.tar", "run trained --nodes 2 --wait", "explain CODE"),
+    ),
+    ("to run one that arrived in parts", ("receive /media/usb/trained", "run trained --nodes 2 --wait")),
+    (
+        "as the site's admin, to describe the site and to see what has changed",
+        ("capture --partitions all -o site.json", "capture --compare site.json", "doctor trained"),
     ),
 )
 
@@ -150,7 +163,9 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def front() -> common.Front:
     """Return the parser of this command line, without its commands."""
-    return common.Front("deployer.pyz", "Install and run deployer's bundles on this site.", GROUPS, INTERNAL)
+    return common.Front(
+        "deployer.pyz", "Install and run deployer's bundles on this site.", GROUPS, INTERNAL, paths=PATHS
+    )
 
 
 def _log_folder(words: List[str]) -> Optional[str]:

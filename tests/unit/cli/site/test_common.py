@@ -1,6 +1,8 @@
+import argparse
 import errno
 import importlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -134,6 +136,30 @@ def test_each_command_is_registered_by_the_module_that_the_table_names(
     assert ended.value.code == 0
     assert shown.startswith(f"usage: {front.front().prog} {command} ")
     assert front.front().table[command].summary.split()[0] in shown
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+
+
+def undescribed(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                yield from undescribed(verb)
+        elif not action.help:
+            yield f"{parser.prog}: {'/'.join(action.option_strings) or action.metavar}"
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_help_describes_every_argument_and_the_ways_of_users_are_commands(front: ModuleType) -> None:
+    ours = front.front()
+    parsers = ours.command_parsers()
+    assert [lacking for parser in parsers for lacking in undescribed(parser)] == []
+    assert all("quiet" in {action.dest for action in parser._actions} for parser in parsers)
+    for _, commands in ours.paths:
+        for line in commands:
+            words = line.partition("  #")[0].split()
+            fresh = front.front()
+            fresh.add_wanted(words)
+            assert fresh.parse_known_args(words)[1] == [], line
 
 
 @pytest.mark.parametrize("front", FRONTS)
