@@ -52,13 +52,14 @@ def test_rehearse_remedy_run(built: Cli, lab: Lab, standins: Path, tmp_path: Pat
     try:
         for script in scripts:
             if script.reaches:
-                assert _named(built, bundles[0], script) == [script.reaches]
+                assert _named(built, bundles[0], script) == [script.reaches], script.name
             clean = _rehearsed(built, bundles[1], script, 0)
-            assert [each for each in clean["findings"] if each["severity"] == "error"] == []
+            assert [each for each in clean["findings"] if each["severity"] == "error"] == [], script.name
+            print(script.name, clean["ending"], [each["code"] for each in clean["findings"]], flush=True)
         built("push", bundles[1], "lab", "--ssh-config", lab.ssh_config)
         for script in scripts:
-            result = site.run(script.name, bundle=definitions.names(image, mpi))
-            assert result["exit_code"] == 0
+            built("run", *site.options, definitions.names(image, mpi), script.name, "--wait", timeout=1200)
+            assert site.result()["exit_code"] == 0, script.name
     finally:
         built("remove", *site.options, definitions.names(image, mpi))
 

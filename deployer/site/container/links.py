@@ -10,6 +10,9 @@ from deployer.site.storage.data import InstalledData
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
+#: Folders of a source that are looked into, as a multiple of the links that a job can have.
+_FOLDERS = 10
+
 
 def resolve(installed: InstalledImage, found: List[InstalledData], asked: Mapping[str, str]) -> List[Tuple[str, str]]:
     """Return a place and a path of the container for each file of a job's links.
@@ -23,11 +26,15 @@ def resolve(installed: InstalledImage, found: List[InstalledData], asked: Mappin
         for below in _files(_on_host(installed, found, source), source):
             made.append((place + below, links.target(source) + below))
             if len(made) > links.MOST:
-                raise Refused(
-                    "links: %s has over %d files, and each would be a link on every node" % (source, links.MOST),
-                    "pack them into an archive (npz, TFRecord), or give the program the path below /deployer/data",
-                )
+                raise _too_many(source, links.MOST, "files")
     return made
+
+
+def _too_many(source: str, most: int, what: str) -> Refused:
+    return Refused(
+        "links: %s has over %d %s, and each would be one on every node" % (source, most, what),
+        "pack them into an archive (npz, TFRecord), or give the program the path below /deployer/data",
+    )
 
 
 def make(folder: str, made: Mapping[str, str]) -> None:
@@ -51,16 +58,23 @@ def _on_host(installed: InstalledImage, found: List[InstalledData], source: str)
 
 def _files(path: str, source: str) -> Iterator[str]:
     """Yield the files at and below ``path``, each with a slash before it; an empty text if it is a file itself."""
-    state = files.status(path, follow=False)
-    if state is None:
-        raise UsageError(
-            "links: the bundle has no %s" % source, "correct `links` in the definition, or push a bundle that has it"
-        )
-    if stat.S_ISREG(state.st_mode):
-        yield ""
-    elif stat.S_ISDIR(state.st_mode):
-        for name in files.names(path):
-            for below in _files(os.path.join(path, name), "%s/%s" % (source, name)):
-                yield "/%s%s" % (name, below)
-    else:
-        raise UsageError("links: %s is neither a file nor a folder" % source, "install or push the bundle again")
+    pending, folders = [""], 0
+    while pending:
+        below = pending.pop()
+        state = files.status(path + below, follow=False)
+        if state is None:
+            raise UsageError(
+                "links: the bundle has no %s" % (source + below),
+                "correct `links` in the definition, or push a bundle that has it",
+            )
+        if stat.S_ISREG(state.st_mode):
+            yield below
+        elif stat.S_ISDIR(state.st_mode):
+            folders += 1
+            if folders > _FOLDERS * links.MOST:
+                raise _too_many(source, _FOLDERS * links.MOST, "folders")
+            pending += ["%s/%s" % (below, name) for name in reversed(files.names(path + below))]
+        else:
+            raise UsageError(
+                "links: %s is neither a file nor a folder" % (source + below), "install or push the bundle again"
+            )

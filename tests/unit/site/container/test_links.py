@@ -61,3 +61,14 @@ def test_too_many_files_are_refused(image, monkeypatch):
     monkeypatch.setattr("deployer.contract.links.MOST", 1)
     with pytest.raises(Refused, match="has over 1 files"):
         links.resolve(image, [], {"~/.keras": "data/keras", "all": "app"})
+
+
+def test_folders_within_folders_are_read_without_recursion_and_counted(image, monkeypatch):
+    path = os.path.join(image.app, "deep")
+    for _ in range(1100):
+        os.mkdir(path)
+        path += "/d"
+    assert links.resolve(image, [], {"x": "app/deep"}) == []
+    monkeypatch.setattr(links.links, "MOST", 100)
+    with pytest.raises(Refused, match="app/deep has over 1000 folders"):
+        links.resolve(image, [], {"x": "app/deep"})
