@@ -1,9 +1,7 @@
 """Where a Python searches for modules: ``sys.path`` as Python and its ``site`` module make it. Nothing is run."""
 
-import importlib.util
 import posixpath
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -70,14 +68,19 @@ def of_python(runs: Runs, view: JobFilesystem) -> SearchPath:
     return _Places(runs, view).found()
 
 
+#: Modules of Python's library that are compiled or frozen, in 3.6 to 3.14, and so may have no file of their own. The
+#: laptop's Python cannot tell: Debian packages parts of the library apart, and what it lacks is not built in elsewhere.
+_WITHOUT_FILE = frozenset([
+    "abc", "array", "atexit", "audioop", "binascii", "builtins", "cmath", "codecs", "errno", "faulthandler",
+    "fcntl", "gc", "genericpath", "grp", "io", "itertools", "marshal", "math", "mmap", "nis", "ntpath", "os",
+    "ossaudiodev", "parser", "posix", "posixpath", "pwd", "pyexpat", "readline", "resource", "runpy", "select",
+    "site", "spwd", "stat", "sys", "syslog", "termios", "time", "unicodedata", "zipimport", "zlib",
+])  # fmt: skip
+
+
 def may_be_built_in(name: str) -> bool:
     """Return whether a module may be compiled into a Python, without a file of its own."""
-    if name.startswith("_"):
-        return True
-    if name not in sys.stdlib_module_names:
-        return False
-    spec = importlib.util.find_spec(name)
-    return spec is None or not (spec.origin or "").endswith(".py")
+    return name.startswith("_") or name in _WITHOUT_FILE
 
 
 class _Places:

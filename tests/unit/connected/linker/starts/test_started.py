@@ -2,6 +2,7 @@
 
 import posixpath
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from deployer.connected.linker import commands
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
 from deployer.connected.linker.package_imports import PackageImports
-from deployer.connected.linker.starts import started
+from deployer.connected.linker.starts import python_path, started
 from deployer.connected.linker.starts.started import Started, Surroundings
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.plan import APP
@@ -484,3 +485,9 @@ def test_where_modules_are_searched() -> None:
 def test_whether_a_failure_is_the_job_s(text: str, decisive: bool) -> None:
     found = follow(["bash", f"{APP}/run.sh"], {"run.sh": text, "t.py": ""}, PYTHON)
     assert {program.decisive for program in found.programs} == {decisive}
+
+
+def test_what_may_be_built_in_is_known_without_the_library_of_this_python() -> None:
+    compiled = {name for name in sys.builtin_module_names if name in sys.stdlib_module_names}
+    assert {name for name in compiled if not python_path.may_be_built_in(name)} == set()
+    assert not python_path.may_be_built_in("tkinter")  # Debian has it in a package of its own
