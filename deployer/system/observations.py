@@ -39,8 +39,8 @@ def before(hook: str, path: str) -> str:
 
 
 def written(folder: str) -> Iterator[Tuple[str, bytes]]:
-    """Yield name and first bytes of each file of observations in a folder."""
-    for name in files.names(folder):
+    """Yield name and first bytes of each file of observations in a folder; none if that is a link."""
+    for name in [] if files.is_link(folder) else files.names(folder):
         if name.endswith(observation.SUFFIX):
             data = first_bytes(os.path.join(folder, name), observation.MAX_FILE + 1)
             yield name, _UNREADABLE if data is None else data

@@ -46,7 +46,13 @@ def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
     own = {*addresses, *addresses.values()}
     reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
     watched = [PYTHON] if observed.has_python else []
-    blind = [name for name, record in used_of.items() if record.get("whole") is not True]
+    nodes = found.report.nodes
+    blind = [
+        name
+        for name, record in used_of.items()
+        if record.get("whole") is not True
+        or not nodes.get(name, {}).get("observed")  # the job told its observer to end
+    ]
     if not blind:
         watched += [NETWORK, FILES]
     return Rehearsal(

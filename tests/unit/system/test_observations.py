@@ -29,3 +29,5 @@ def test_nothing_is_followed_and_no_pipe_is_waited_for(tmp_path, monkeypatch):
         ("d.jsonl", other),
         ("e.jsonl", other),
     ]
+    (tmp_path / "link").symlink_to(seen)
+    assert list(observations.written(str(tmp_path / "link"))) == []
