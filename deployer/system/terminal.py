@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import IO, Dict, Iterator, List, Optional
 
 from deployer.contract.dialogue import COLOUR
+from deployer.contract.text import printable
 
 #: Parameters of ANSI's SGR sequence: bold red, ...
 RED, GREEN, YELLOW, CYAN, BOLD, DIM = "1;31", "32", "33", "36", "1", "2"
@@ -89,13 +90,13 @@ def shows_progress() -> bool:
     return not _manners.quiet and sys.stderr.isatty()
 
 
-def coloured(stream: IO[str], environment: Optional[Dict[str, str]] = None) -> bool:
+def coloured(stream: IO[str]) -> bool:
     """Return whether a stream shows colour.
 
     ``NO_COLOR`` forbids it, ``FORCE_COLOR`` and ``CLICOLOR_FORCE`` demand it, in this order; each counts if it is not
     empty, ``0`` demands nothing. Otherwise the stream must be a terminal that is not dumb.
     """
-    known = os.environ if environment is None else environment
+    known = os.environ
     if _manners.plain or known.get("NO_COLOR"):
         return False
     if any(known.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
@@ -152,8 +153,8 @@ def tell(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Print a warning: something went well that a person should know more about."""
-    _write("deployer: warning: %s" % text)
+    """Print a warning, which is one line and may quote texts from outside: it went well, but a person should know."""
+    _write("deployer: warning: %s" % printable(text))
 
 
 def complain(lines: List[str]) -> None:

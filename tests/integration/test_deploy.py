@@ -60,3 +60,51 @@ def test_a_changed_line_is_deployed_and_its_result_fetched(
     assert json.loads((fetched / "result.json").read_text())["world_size"] == 2
     assert "rank 0 of 2" in (fetched / "output.log").read_text()
     cli("result", "-o", fetched, code=2)  # it exists
+
+
+#: A program that saves its state when it is warned, and ends when another job has continued it.
+_CONTINUED = """
+import os, signal, sys, time
+state = os.environ["DEPLOYER_CHECKPOINT"]
+path = os.path.join(state, "seen")
+if os.path.exists(path):
+    print("continued", flush=True)
+    time.sleep(20)
+    sys.exit(0)
+def save(*_):
+    os.makedirs(state, exist_ok=True)
+    open(path, "w").close()
+    sys.exit(85)
+signal.signal(signal.SIGUSR1, save)
+print("started", flush=True)
+while True:
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_site_that_requires_rehearsals_gets_them_and_jobs_that_continue_are_followed(
+    built: Cli, lab: Lab, definition: Path, tmp_path: Path
+) -> None:
+    profile = tmp_path / "strict.yaml"
+    profile.write_text("extends: lab\nname: lab\npolicy: {rehearsal: true}\n")
+    settings = {"DEPLOYER_SSH_CONFIG": str(lab.ssh_config), "XDG_CONFIG_HOME": str(tmp_path)}
+    cli = Cli({**built.environment, **settings})
+    words = ["deploy", definition, profile, "hello", "-o", tmp_path / "b.tar", "--json", "--no-follow"]
+    first = json.loads(cli(*words).stdout)
+    assert states(first)[1:] == ["pack done", "rehearse done", "check done", "push done", "run done"]
+    again = json.loads(cli(*words).stdout)
+    assert states(again)[:5] == [
+        "build unchanged",
+        "pack unchanged",
+        "rehearse unchanged",
+        "check done",
+        "push unchanged",
+    ]
+    assert "rehearsed on" in cli("inspect", tmp_path / "b.tar").stdout
+
+    (definition / "app" / "hello.py").write_text(_CONTINUED)
+    limits = ["--time", "00:02:00", "--warn", "100", "--again", "1"]
+    said = cli("deploy", definition, "lab", "hello", "-o", tmp_path / "c.tar", *limits).stdout
+    assert said.index("started") < said.index("continued") < said.index("COMPLETED, exit 0")

@@ -97,7 +97,8 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
-    with Deploy(_request(args), _show if not args.json else _silent, _say, submitted) as deploy:
+    shows = not (args.json or terminal.is_quiet())
+    with Deploy(_request(args), _show if shows else _silent, _say, submitted) as deploy:
         try:
             done = deploy.run()
         except KeyboardInterrupt:
@@ -111,7 +112,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
                 error.hint = see_jobs(args)
             raise
         code = 0
-        if done.job and deploy.stages[-1].state == DONE and not args.json:
+        if done.job and deploy.stages[-1].state == DONE and shows:
             print(f"submitted {done.seconds:.1f} s after the start", flush=True)
         if done.job and not args.no_follow:
             code = _follow_silently(deploy, done) if args.json else _follow(args, deploy, done)

@@ -109,6 +109,11 @@ def test_quiet_leaves_errors_warnings_and_results(capsys):
     assert capsys.readouterr().err.splitlines()[:2] == ["doing", "next: deployer push"]
 
 
+def test_a_warning_has_no_effect_on_the_terminal(capsys):
+    terminal.warn("the file \x1b[2Jx\nnext: rm")
+    assert capsys.readouterr().err == "deployer: warning: the file \\x1b[2Jx\\nnext: rm\n"
+
+
 def test_output_for_programs_has_no_colour():
     with terminal.manners(False, True):
         assert not terminal.coloured(Screen())
