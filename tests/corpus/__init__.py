@@ -1,1 +1,1 @@
-"""Training scripts that others published, run unmodified: what a rehearsal is tried on (docs/rehearsals.md)."""
+"""Training scripts that others published, unmodified: what a rehearsal is tried on (docs/evidence/rehearsals.md)."""

@@ -115,7 +115,7 @@ def test_jobs_of_slurm_continue_a_training_to_the_same_accuracy(digits: Site) ->
 
 @pytest.mark.slow
 def test_a_payload_without_intels_extension_is_ended(digits: Site) -> None:
-    """TensorFlow's plug-ins are covered by an empty folder; `-s` shows the seconds, for docs/benchmarks.md."""
+    """TensorFlow's plug-ins are covered by an empty folder; `-s` shows the seconds, for docs/evidence/benchmarks.md."""
     rootfs = image_folder(digits, "digits-horovod") / "rootfs"
     (plugins,) = rootfs.glob("usr/local/lib/python3*/*-packages/tensorflow-plugins")
     bind = f"/var/tmp/none:/{plugins.relative_to(rootfs)}"

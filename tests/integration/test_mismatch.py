@@ -1,7 +1,7 @@
 """What is not as it was asked for stops the job, with its rule's code; `-s` shows after how many seconds of job time.
 
-The table in docs/benchmarks.md is what this printed. Marked slow: it is a measurement, and the rules have their own
-tests.
+The table in docs/evidence/benchmarks.md is what this printed. Marked slow: it is a measurement, and the rules
+have their own tests.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Published scripts: a rehearsal names what each reaches for; with its remedy it is clean, and the job runs at once.
 
 By hand: `DEPLOYER_CORPUS_GIT=CLONES .venv/bin/python -m pytest tests/integration/test_rehearse_corpus.py -m slow -s`.
-Without clones only scikit-learn's scripts are tried, which Debian's mirror has. docs/rehearsals.md has the table.
+Without clones only scikit-learn's scripts are tried, which Debian's mirror has. The table: docs/evidence/rehearsals.md.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Some fixed pairs of the matrix, checked and run: that verdicts are right about real programs on a real cluster.
 
-``scripts/verdict-matrix`` draws from all images and sites; what it found is in docs/verdicts.md.
+``scripts/verdict-matrix`` draws from all images and sites; what it found is in docs/evidence/verdicts.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`scripts/bench journey`: from an image to the first running rank, by the published recipe and by deployer, in turn.
 
-The recipe is that of the publications (docs/benchmarks.md): ``docker build`` and ``docker export | gzip`` on the
-laptop, ``scp``, ``tar -xz`` on the login node, ``srun ch-run``. There the program is part of the image, so a changed
-line takes the whole way again. Deployer has one command for both, ``deploy``, with the same program in ``app/``.
+The recipe is that of the publications (docs/evidence/benchmarks.md): ``docker build`` and ``docker export | gzip`` on
+the laptop, ``scp``, ``tar -xz`` on the login node, ``srun ch-run``. There the program is part of the image, so a
+changed line takes the whole way again. Deployer has one command for both, ``deploy``, with one program in ``app/``.
 Both start from the same image in the engine and an empty site; the line to the laptop is limited at both ends.
 
 The seconds of all rounds are kept as JSON in ``.deployer/bench-journey.json``: a rate that is measured again replaces
@@ -227,7 +227,7 @@ def _show(rate: str, rounds: Sequence[Any]) -> None:
 
 
 def _table(figures: Mapping[str, Any]) -> None:
-    """Print the table of docs/benchmarks.md: the medians of all rates that were measured."""
+    """Print the table of docs/evidence/benchmarks.md: the medians of all rates that were measured."""
     print("\n| Mbit/s | what | published, s | deployer, s | ratio | promised | rounds | commit, load |")
     print("|---|---|---|---|---|---|---|---|")
     for rate in sorted(figures, key=int):
