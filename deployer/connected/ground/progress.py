@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from deployer.contract.errors import DeployerError
 from deployer.system import terminal
 
 if TYPE_CHECKING:
@@ -76,21 +78,46 @@ def parts_bar(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 def of_folder(what: str, folder: Path, total: int | None, work: Callable[[], _Result]) -> _Result:
     """Do work that fills a folder, show a bar of the folder's size meanwhile, and return the result of the work."""
-    with ThreadPoolExecutor(1, "work") as pool, bar(what, total) as advance:
-        running = pool.submit(work)
+    return of_size(what, lambda: _size(folder), total, work)
+
+
+def of_size(what: str, size: Callable[[], int], total: int | None, work: Callable[[], _Result]) -> _Result:
+    """Do work, show a bar of what ``size`` returns meanwhile, and return the result of the work.
+
+    Args:
+        size: the bytes that are done; called in a thread of its own, which an error of ours ends.
+    """
+    if not terminal.shows_progress():
+        return work()
+    done = threading.Event()
+
+    def look() -> None:
         shown = 0
-        while wait([running], timeout=_REFRESH).not_done:
-            now = _size(folder)
-            advance(max(0, now - shown))
-            shown = max(shown, now)
-        return running.result()
+        with contextlib.suppress(DeployerError):  # the work reports what is wrong
+            while not done.wait(_REFRESH):
+                now = size()
+                advance(max(0, now - shown))
+                shown = max(shown, now)
+
+    # The work stays in this thread, so that Ctrl-C and SIGTERM end the program that it runs.
+    with bar(what, total) as advance:
+        watcher = threading.Thread(target=look, daemon=True)
+        watcher.start()
+        try:
+            return work()
+        finally:
+            done.set()
+            watcher.join()
 
 
 def _size(folder: Path) -> int:
     total = 0
-    for file in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the work moves and removes files meanwhile
-            total += file.lstat().st_size
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(
+                FileNotFoundError, NotADirectoryError
+            ):  # the work moves and removes files meanwhile
+                total += os.lstat(os.path.join(inner, name)).st_size
     return total
 
 

@@ -5,6 +5,7 @@ is complete. If the connection breaks, the next push does not send the complete 
 bundle from parts and kept bundles, and gives it its final name after every byte of it was verified there.
 """
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -306,9 +307,12 @@ def _uploaded(
     place = remote.inbox or f"{remote.workspace}/incoming"  # what is put into the inbox is kept
     folder = f"{place}/{bundle.digest.split(':')[1][:32]}"
     started = time.monotonic()
-    with progress.bar("send", shipment.size) as advance, locked_folder.LockedFolder(locked_folder.PARTS) as local:
-        made = as_files(stream, shipment, Path(local, "parts"), advance)
-        remote.upload([file for file in made if delta.read_name(file.name)], folder, host)
+    with locked_folder.LockedFolder(locked_folder.PARTS) as local:
+        with progress.bar("write", shipment.size) as advance:
+            made = as_files(stream, shipment, Path(local, "parts"), advance)
+        parts = [file for file in made if delta.read_name(file.name)]
+        send = functools.partial(remote.upload, parts, folder, host)
+        progress.of_size("send", functools.partial(remote.size, folder), shipment.size, send)
     sent = time.monotonic()
     words = ["receive", folder]
     with progress.far_bar("install") as tell:

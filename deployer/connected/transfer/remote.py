@@ -408,20 +408,19 @@ class Remote:
             batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: with the files' times
             argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
             sftp = functools.partial(process.run, argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
-            done = progress.of_folder("fetch", Path(part.name), self._size(folder), sftp)
+            total = (self.size(folder) or None) if terminal.shows_progress() else None
+            done = progress.of_folder("fetch", Path(part.name), total, sftp)
             if done.returncode:
                 self._check_space(done.stderr)
                 self._explain(done.stderr)
             with files.errors_named(f"write {target}"):
                 Path(part.name, "new").rename(target)
 
-    def _size(self, folder: str) -> int | None:
-        """Return about how many bytes a folder of the site has; None: nobody looks, or it cannot be told."""
-        if not terminal.shows_progress():
-            return None
-        said = self.shell(f"echo {MARK}size=$(du -sk {shlex.quote(folder)} | cut -f 1)", check=False).stdout
+    def size(self, folder: str) -> int:
+        """Return about how many bytes a folder of the site has; 0: none, or it cannot be told. Raises TransferError."""
+        said = self.shell(f"echo {MARK}size=$(du -sk {shlex.quote(folder)} 2>/dev/null | cut -f 1)", check=False).stdout
         found = re.search(rf"^{re.escape(MARK)}size=(\d{{1,15}})$", said, re.MULTILINE)
-        return int(found[1]) * 1024 if found else None
+        return int(found[1]) * 1024 if found else 0
 
     def remove(self, names: Sequence[str], unless: str = "") -> None:
         """Remove files and folders below the workspace; an empty name means the workspace, if nothing is left in it.

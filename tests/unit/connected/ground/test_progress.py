@@ -1,12 +1,14 @@
 import io
 import itertools
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from deployer.connected.ground import progress
 from deployer.contract import dialogue
+from deployer.contract.errors import TransferError
 from deployer.system import terminal
 
 
@@ -41,6 +43,7 @@ def test_a_folder_that_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert progress.of_folder("fetch", tmp_path, 10, lambda: (tmp_path / "x").write_text("12345")) == 5
     (tmp_path / "link").symlink_to("nowhere")
     assert progress._size(tmp_path) == 5 + len("nowhere")
+    assert progress._size(tmp_path / "gone") == 0
     with pytest.raises(ZeroDivisionError):
         progress.of_folder("fetch", tmp_path, None, lambda: 1 // 0)
     assert "fetch" in screen.getvalue()
@@ -67,3 +70,15 @@ def test_only_reports_of_progress_are_taken_from_what_a_site_says() -> None:
         assert not hear(said)
     assert seen == [(5, 70)]
     assert dialogue.listener(None) is None
+
+
+def test_an_error_of_the_look_does_not_end_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = terminal_of(monkeypatch)
+    looked = threading.Event()
+
+    def size() -> int:
+        looked.set()
+        raise TransferError("the connection broke")
+
+    assert progress.of_size("send", size, 5, lambda: looked.wait(5)) is True
+    assert "Traceback" not in screen.getvalue()
