@@ -73,7 +73,7 @@ def flush(path: str) -> None:
 
 def begin_flush(descriptor: int, offset: int, size: int) -> None:
     """Let the kernel begin to write a range of an open file to disk, so that a later flush is short."""
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):  # macOS has no such call
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)  # this does not wait
 
 

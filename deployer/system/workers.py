@@ -26,7 +26,9 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # a laptop with macOS
 
 
 def suitable(size: int) -> int:

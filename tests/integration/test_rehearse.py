@@ -1,16 +1,24 @@
 """Rehearsals on this machine, with real namespaces, the kit's ch-run and the image's own MPICH."""
 
+import contextlib
 import json
 import shutil
 import signal
+import socket
+import socketserver
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from deployer.connected.build.bases.base import tarball_of
+from deployer.connected.build.definition import Base
 from tests.integration.conftest import ROOT, Cli
 from tests.lab import Lab
 
@@ -112,6 +120,59 @@ def test_in_a_container_a_download_is_named_and_a_killed_command_leaves_nothing(
         assert _containers(built)
         started.send_signal(signal.SIGKILL)
     _until(lambda: not _containers(built))
+
+
+@pytest.mark.slow
+def test_a_laptop_that_is_not_linux_rehearses_on_an_engine_elsewhere(
+    built: Cli, engine: Any, rehearsed: Path, tmp_path: Path
+) -> None:
+    """Without what only Linux has, by TCP, in an image that Docker builds; the outcome is stored in the bundle."""
+    base = tarball_of(Base(debian="bookworm", include=["python3"])).stem.rpartition("-")[2]
+    bundle = tmp_path / "copy.tar"
+    shutil.copy(rehearsed, bundle)
+    words = [sys.executable, "-m", "tests.integration.not_linux", f"deployer/base:{base}", "rehearse", str(bundle)]
+    with _forwarded(engine.docker_host.removeprefix("unix://")) as port:
+        own = {**built.environment, "DOCKER_HOST": f"tcp://127.0.0.1:{port}"}
+        refused = subprocess.run(
+            [*words, "--bind", "/etc"], check=False, env=own, capture_output=True, text=True, timeout=60, cwd=ROOT
+        )
+        assert refused.returncode == 2, refused.stderr
+        assert "does not see this folder" in refused.stderr
+        words += ["--record", "--json"]
+        done = subprocess.run(words, check=False, env=own, capture_output=True, text=True, timeout=500, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert (outcome["verdict"], outcome["engine"], outcome["ranks"]) == ("RUN", "docker", 2)
+    assert "without network, 2 ranks on 2 nodes" in " ".join(built("inspect", bundle).stdout.split())
+    assert not _containers(built)
+
+
+@contextlib.contextmanager
+def _forwarded(path: str) -> Iterator[int]:
+    """Yield a TCP port of this machine that leads to a Unix socket."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.socket(socket.AF_UNIX) as far:
+                far.connect(path)
+                back = threading.Thread(target=_pump, args=(far, self.request), daemon=True)
+                back.start()
+                _pump(self.request, far)
+                back.join(60)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
 
 
 def _containers(built: Cli) -> str:

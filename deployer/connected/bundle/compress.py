@@ -6,7 +6,6 @@ of the uncompressed tar must be computed in sequence, so one thread does only th
 
 import ctypes
 import hashlib
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from deployer.connected.bundle.codecs import Codec
 from deployer.connected.bundle.framecache import CachedFrame, FrameCache
 from deployer.connected.bundle.layer import LARGE, Piece
 from deployer.contract import oci, tarformat
+from deployer.system.workers import cores
 
 #: The most bytes of pieces that are processed at once. It limits the memory for any image and number of cores.
 IN_WORK = 96 * 1024 * 1024
@@ -75,7 +75,7 @@ class Press:
     def __init__(self, codec: Codec, cache: FrameCache | None = None, workers: int | None = None) -> None:
         self._codec = codec
         self._cache = cache
-        self._workers = workers or len(os.sched_getaffinity(0))
+        self._workers = workers or cores()
         self._digest = hashlib.sha256()
         self._size = 0
         self.reused = 0

@@ -33,6 +33,7 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Segment
 from deployer.contract.tarformat import FILE, HARDLINK, TarEntry
 from deployer.system import digest
+from deployer.system.workers import cores
 
 if TYPE_CHECKING:  # its imports are slow, and needed only at the end
     from deployer.connected.bundle.packages import PackageInventory
@@ -213,7 +214,7 @@ def copied(known: KnownBundle) -> Iterator[Pressed]:
     """
     waiting: deque[tuple[Segment, Future[bytes]]] = deque()
     ahead = 0
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "copy") as pool:
+    with ThreadPoolExecutor(cores(), "copy") as pool:
         try:
             for segment in known.layer.segments:
                 waiting.append((segment, pool.submit(_verified, known.bundle, segment)))

@@ -66,10 +66,13 @@ def _start(manifest: Manifest, number: int) -> int:
 
 
 def _copy(source: int, target: int, size: int) -> None:
-    """Copy the first bytes of a file, on some file systems without reading them."""
+    """Copy the first bytes of a file, on some file systems of Linux without reading them."""
     done = 0
     while done < size:
-        count = os.copy_file_range(source, target, size - done, done, done)
+        if hasattr(os, "copy_file_range"):
+            count = os.copy_file_range(source, target, size - done, done, done)
+        else:
+            count = os.pwrite(target, os.pread(source, min(size - done, files.CHUNK), done), done)
         if not count:
             raise IntegrityError("the bundle became shorter while it was copied", "get it again")
         done += count

@@ -363,7 +363,9 @@ def _raised(error: dict[str, Any]) -> DeployerError:
 
 def _user() -> str:
     """Return the user's name, for programs that ask for it."""
-    name = getpass.getuser() if os.getuid() else "user"
+    name = ""
+    with contextlib.suppress(KeyError, OSError):  # no such user in the password database
+        name = getpass.getuser() if os.getuid() else ""
     return name if _NAME.match(name) else "user"
 
 

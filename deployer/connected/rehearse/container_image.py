@@ -19,7 +19,8 @@ from deployer.connected.build.bases import base
 from deployer.connected.build.build import Transcript
 from deployer.connected.build.definition import Base
 from deployer.connected.build.settings import FOLDER, BuildSettings
-from deployer.connected.ground import engine
+from deployer.connected.ground import engine, xdg
+from deployer.system import files
 
 PLATFORM, ARCHITECTURE = "linux/amd64", "amd64"
 #: Debian 12's own small image.
@@ -57,17 +58,15 @@ def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str]
     context = settings.tar_of(
         {"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}}
     )
-    transcript = Transcript(tag, "not kept", lambda _: None)
-    with engine.errors_named(client, f"make {tag}"):
+    log = xdg.state_folder("builds") / "rehearsal.log"
+    with files.errors_named(f"write {log}"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w", encoding="utf-8") as stream, engine.errors_named(client, f"make {tag}"):
+        transcript = Transcript(tag, str(log), lambda line: print(line, file=stream))
         messages: Any = client.api.build(
-            fileobj=context,
-            custom_context=True,
-            tag=tag,
-            rm=True,
-            decode=True,
-            platform=PLATFORM,
+            fileobj=context, custom_context=True, tag=tag, rm=True, decode=True, platform=PLATFORM,
             buildargs=dict(host.proxies),
-        )
+        )  # fmt: skip
         for message in messages:
             transcript.read(message)
     return tag
