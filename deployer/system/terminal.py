@@ -158,9 +158,9 @@ def warn(text: str) -> None:
 
 
 def complain(lines: List[str]) -> None:
-    """Print the lines of an error. Its hints are left out if the user wants quiet."""
+    """Print the lines of an error. The command that explains it is left out if the user wants quiet."""
     for line in lines:
-        if not (_manners.quiet and line.startswith(("hint: ", "more: "))):
+        if not (_manners.quiet and line.startswith("more: ")):
             _write(line)
 
 

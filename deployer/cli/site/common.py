@@ -26,7 +26,7 @@ if MYPY:
 ROOT = "the root folder, which has images and jobs (default: $DEPLOYER_ROOT, or the folder of deployer.pyz)"
 #: The text of --signers.
 SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
-_QUIET = "print only errors, warnings and results: no progress, no hints"
+_QUIET = "print only errors, warnings and results: no progress, no `next:`"
 #: Spaces between the columns of a table; the columns that its last one must have to be wrapped.
 _GAP, _NARROWEST = 2, 24
 

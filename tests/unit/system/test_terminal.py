@@ -101,7 +101,7 @@ def test_quiet_leaves_errors_warnings_and_results(capsys):
         speak()
     said = capsys.readouterr()
     assert said.out == "result\n"
-    assert said.err == "deployer: warning: old\ndeployer: error: x\n  detail\n"
+    assert said.err == "deployer: warning: old\ndeployer: error: x\n  detail\nhint: y\n"
     with terminal.manners(False, True):
         speak()
     assert "next" not in capsys.readouterr().err
