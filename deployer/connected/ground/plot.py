@@ -45,7 +45,8 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
             _line(axes, name, line)
         nodes = sorted({row.run.nodes for row in members})
         axes.set_xticks(nodes, [str(count) for count in nodes])
-        axes.minorticks_off()
+        # The small ticks of the values stay: within a power of ten, only they have numbers.
+        axes.xaxis.set_minor_locator(importlib.import_module("matplotlib.ticker").NullLocator())
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize="small")
     with files.published(str(path)) as stream:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from deployer.contract import report
 from deployer.contract.errors import MissingTool
 
 
-def saved(folder: Path, workload: str = "3dgan", unit: str = report.SECONDS) -> Path:
+def saved(
+    folder: Path, workload: str = "3dgan", unit: str = report.SECONDS, values: tuple[float, ...] = (9.0, 8.0)
+) -> Path:
     """Write what `report --json` printed, and return its path."""
     runs = [
-        report.Run(f"gan-{n}", workload, "", unit, "lab", "charliecloud", n, n, 1, [9.0 / n, 8.0 / n]) for n in (1, 2)
+        report.Run(f"gan-{n}", workload, "", unit, "lab", "charliecloud", n, n, 1, [each / n for each in values])
+        for n in (1, 2)
     ]
     path = folder / "report.json"
     path.write_text(json.dumps(report.record(report.rows(runs), [("gan-3", "it failed")])))
@@ -35,8 +39,10 @@ def test_a_report_is_drawn_beside_published_rows(tmp_path: Path, capsys: pytest.
 
 
 def test_names_of_others_are_not_mathematics(tmp_path: Path) -> None:
-    path = saved(tmp_path, r"$\nope{", report.IMAGES)
+    path = saved(tmp_path, r"$\nope{", report.IMAGES, (9.0, 9.1, 9.0))
     assert main(["report", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
+    labels = re.findall(r"<!-- (.*) -->", (tmp_path / "a.svg").read_text())
+    assert r"$\mathdefault{6\times10^{0}}$" in labels  # all values are within a power of ten
 
 
 def test_what_cannot_be_drawn_is_said_before_the_work(
