@@ -34,6 +34,9 @@ from deployer.site.capture.tools import Said, Tools
 from deployer.system import files
 from tests import running as made
 
+#: As it is: tests/unit/conftest.py lets all other tests have user namespaces.
+USER_NAMESPACES = machine.user_namespaces
+
 EMPTY = {"files": {}, "links": {}}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-21"}
 SINFO = """\
@@ -920,7 +923,8 @@ def test_a_setuid_installation(tmp_path, folder):
     assert apptainer.starter(None) is None
 
 
-def test_this_machine(programs):
+def test_this_machine(programs, monkeypatch):
+    monkeypatch.setattr(machine, "user_namespaces", USER_NAMESPACES)
     made.program(programs, "ch-run", "echo 0.31 >&2")
     for program in ("apptainer", "singularity"):  # a link to apptainer
         made.program(programs, program, "echo 'apptainer version 1.4.5'")

@@ -18,7 +18,6 @@ from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import Refused
 from deployer.contract.job import Job
 from deployer.contract.plan import Plan
-from deployer.site.container import runtime_check
 from deployer.site.run import run, script
 from deployer.site.storage.store import Store
 from tests import running as made
@@ -57,12 +56,6 @@ def store_of(plan: Plan, folder: Path, job: Job = TRAINING) -> Store:
     """Return a store with the image and a job of the training installed."""
     image = made.IMAGE._replace(env=["PATH=/usr/bin:/bin"], workdir="/")
     return made.store(folder / "root", plan=plan, jobs=[job], image=image, name="3dgan")
-
-
-@pytest.fixture(autouse=True)
-def _with_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the login node have user namespaces, whatever this machine has."""
-    monkeypatch.setattr(runtime_check.machine, "namespaces_denied", lambda: None)
 
 
 @pytest.fixture
