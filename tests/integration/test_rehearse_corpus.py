@@ -48,15 +48,17 @@ def test_rehearse_remedy_run(built: Cli, lab: Lab, standins: Path, tmp_path: Pat
         built("build", folder, timeout=3000)
         bundles.append(tmp_path / f"{remedied}.tar")
         built("pack", folder, "--site", "lab", "-o", bundles[-1])
+    for script in scripts:
+        if script.reaches:
+            assert _errors(_rehearsed(built, bundles[0], script, 3)) == [("rehearse.network", script.reaches)], (
+                script.name
+            )
+        clean = _rehearsed(built, bundles[1], script, 0)
+        assert _errors(clean) == [], script.name
+        print(script.name, clean["ending"], [each["code"] for each in clean["findings"]], flush=True)
+    built("push", bundles[1], "lab", "--ssh-config", lab.ssh_config)
     site = Site(built, lab)
     try:
-        for script in scripts:
-            if script.reaches:
-                assert _named(built, bundles[0], script) == [script.reaches], script.name
-            clean = _rehearsed(built, bundles[1], script, 0)
-            assert [each for each in clean["findings"] if each["severity"] == "error"] == [], script.name
-            print(script.name, clean["ending"], [each["code"] for each in clean["findings"]], flush=True)
-        built("push", bundles[1], "lab", "--ssh-config", lab.ssh_config)
         for script in scripts:
             built("run", *site.options, definitions.names(image, mpi), script.name, "--wait", timeout=1200)
             assert site.result()["exit_code"] == 0, script.name
@@ -70,7 +72,6 @@ def _rehearsed(cli: Cli, bundle: Path, script: Script, code: int) -> dict[str, l
     return record
 
 
-def _named(cli: Cli, bundle: Path, script: Script) -> list[str]:
-    """Return what stopped a script without its remedy."""
-    findings = _rehearsed(cli, bundle, script, 3)["findings"]
-    return [each["subject"] for each in findings if each["code"] == "rehearse.network" and each["severity"] == "error"]
+def _errors(outcome: dict[str, list[dict[str, str]]]) -> list[tuple[str, str]]:
+    """Return code and subject of the errors."""
+    return [(each["code"], each["subject"]) for each in outcome["findings"] if each["severity"] == "error"]
