@@ -389,6 +389,15 @@ def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
     assert found.finding.severity == WARNING
 
 
+def test_a_path_with_dots_is_the_one_that_another_observer_saw():
+    found = judge(
+        seen("write", "/deployer/data/MNIST", 1.0),
+        seen("write", "/deployer/job/../data/MNIST", 1.1, (), "node1.network"),
+        seen("uncaught", "OSError: [Errno 30] Read-only file system: '../data/MNIST'", 2.0, (LOAD, MAIN)),
+    )
+    assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/data/MNIST", True)]
+
+
 def test_mirrors_are_one_finding():
     found = judge(
         seen("host", "yann.example", 1.0, TORCHVISION, root="data"),
