@@ -106,7 +106,10 @@ def test_the_command(pair: tuple[str, str], capsys: pytest.CaptureFixture[str]) 
     assert "2 files added, 1 removed, 4 changed" in text
 
 
-def test_the_command_names_what_changed_in_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_what_changed_in_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     long = b"etc/" + b"y" * 90
     files = [file(b"etc/%03d" % number, b"x") for number in range(30)]
     old = write(
@@ -132,8 +135,11 @@ def test_the_command_names_what_changed_in_80_columns(tmp_path: Path, capsys: py
     assert max(map(len, lines)) <= 80
 
 
-def test_inspect_fits_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Long names of wheels are shortened in the middle; --json has them whole."""
+def test_inspect_fits_80_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal, long names of wheels are shortened in the middle; --json has them whole."""
+    monkeypatch.setenv("COLUMNS", "80")
     wheel = f"deployer/wheels/{'long_name_' * 9}-1.0-cp311-cp311-manylinux2014_x86_64.whl"
     path = write(tmp_path / "a.tar", [ENTRIES[2:4]], [(wheel, b"w"), ("deployer/data/d\x1b/f", b"1")], "1")
     assert cli.main(["inspect", path]) == 0
