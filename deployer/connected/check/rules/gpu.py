@@ -26,12 +26,16 @@ _PTX = {
     (8, 3): ("12.3", (545, 23)), (8, 4): ("12.4", (550, 54)), (8, 5): ("12.5", (555, 42)), (8, 6): ("12.7", (565, 57)),
     (8, 7): ("12.8", (570, 26)), (8, 8): ("12.9", (575, 51)), (9, 0): ("13.0", (580, 65)),
 }  # fmt: skip
+#: NCCL, and what all of cuDNN needs. Their oldest GPU changes within a major release of CUDA.
+_NCCL_CUDNN = re.compile(r"^lib(nccl|cudnn(_ops(_infer)?)?)\.so")
 #: Libraries without which a framework, or its exchange between GPUs, computes nothing on a GPU.
 _FRAMEWORK = re.compile(
     r"^(libtorch_cuda\w*|libtensorflow_cc|libtensorflow_framework|_pywrap_tensorflow_internal|xla_extension|"
     r"xla_cuda_plugin|libmxnet|libonnxruntime_providers_cuda|mpi_lib(_v2)?(\.cpython-\w+(-\w+)*)?)\.so"
+    rf"|{_NCCL_CUDNN.pattern}"
 )
-#: What comes with CUDA, cuDNN and NCCL.
+#: What comes with CUDA, cuDNN and NCCL. Some have kernels in other forms too (cuFFT), or by intent for few GPUs
+#: (cuSPARSELt).
 _NVIDIA = re.compile(r"^lib(cu(da|blas|dnn|fft|rand|solver|sparse|pti|inj|file|tensor|tlass)|np|nv|nccl)\w*[.-]")
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 _UNKNOWN = ((0, 0), (0, 0))
@@ -85,8 +89,9 @@ def usable(case: Case) -> Iterator[Finding]:
 def kernels(case: Case) -> Iterator[Finding]:
     """gpu.kernels, facts.gpu: the bundle's own kernels are for other GPUs than the nodes'.
 
-    An error where nothing could be computed: of a framework's library, of what a job's program maps, or of all files.
-    Other files may never be used. NVIDIA's own libraries come with CUDA, whose floor is ``gpu.capability``.
+    An error where nothing could be computed: of a framework's library, NCCL or cuDNN, of what a job's program maps, or
+    of all files. Other files may never be used, nor a library that is there a second time. The rest of NVIDIA's
+    libraries comes with CUDA, whose floor is ``gpu.capability``.
     """
     gpus, partition = case.partition.node.gpus if case.partition.node else None, case.plan.partition
     found = _kernels(case)
@@ -99,11 +104,14 @@ def kernels(case: Case) -> Iterator[Finding]:
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
         return
     unserved = {path: has for path, has in found.items() if not fatbin.serve(has, capability)}
+    served = {posixpath.basename(path) for path in found if path not in unserved}
+    nothing = all(map(_NCCL_CUDNN.match, served))
     mapped = _mapped(case)
     for path, has in unserved.items():
+        needed = path in mapped or (_is_needed(path, mapped) and posixpath.basename(path) not in served)
         yield Finding(
             "gpu.kernels",
-            ERROR if _is_needed(path, mapped) or len(unserved) == len(found) else WARNING,
+            ERROR if needed or nothing else WARNING,
             path,
             f"its kernels are for {_shown(has)}, and the GPUs of {partition} have compute capability "
             f"{_dotted(capability)}: no kernel image is available for execution on them",
@@ -145,13 +153,20 @@ def _shown(found: Sequence[str]) -> str:
 
 
 def _kernels(case: Case) -> dict[str, Sequence[str]]:
-    """Return what the files of the bundle have kernels for, by their paths in the job, without NVIDIA's own."""
+    """Return what the files of the bundle have kernels for, by their paths in the job.
+
+    Of NVIDIA's own only NCCL and cuDNN.
+    """
     return {
         target + path: entry.kernels
         for target, index in [("", case.image), *((overlay.target, overlay.files) for overlay in case.overlays)]
         for path, entry in index.entries.items()
-        if entry.kernels and not _NVIDIA.match(posixpath.basename(path))
+        if entry.kernels and _is_judged(posixpath.basename(path))
     }
+
+
+def _is_judged(name: str) -> bool:
+    return _NCCL_CUDNN.match(name) is not None or _NVIDIA.match(name) is None
 
 
 def _mapped(case: Case) -> set[str]:

@@ -734,6 +734,10 @@ def test_what_a_wheel_brings_is_run_by_the_images_python() -> None:
 TORCH = "/usr/lib/python3/dist-packages/torch/lib/libtorch_cuda.so"
 ATTENTION = "/usr/lib/python3/dist-packages/flash_attn.so"
 BLAS = "/usr/lib/python3/dist-packages/nvidia/cublas/lib/libcublasLt.so.12"
+NCCL = "/usr/lib/python3/dist-packages/nvidia/nccl/lib/libnccl.so.2"
+CUDNN = "/usr/lib/python3/dist-packages/nvidia/cudnn/lib/libcudnn_ops.so.9"
+OTHER_NCCL, CUDNN_8 = "/usr/lib/libnccl.so.2", "/usr/lib/libcudnn_ops_infer.so.8"
+CUDNN_PART = "/usr/lib/python3/dist-packages/nvidia/cudnn/lib/libcudnn_engines_runtime_compiled.so.9"
 
 
 @pytest.mark.parametrize(
@@ -747,6 +751,12 @@ BLAS = "/usr/lib/python3/dist-packages/nvidia/cublas/lib/libcublasLt.so.12"
         ({ATTENTION: ["sm_90"]}, "7.0", [("gpu.kernels", ERROR)]),  # there is no other
         ({TORCH: ["sm_70"], BLAS: ["sm_90"]}, "7.0", []),  # CUDA's own: gpu.capability
         ({BLAS: ["sm_90"]}, "7.0", []),
+        ({TORCH: ["sm_70"], CUDNN: ["sm_75", "compute_120"]}, "7.0", [("gpu.kernels", ERROR)]),  # cuDNN 9.28
+        ({TORCH: ["sm_70"], CUDNN_8: ["sm_75"]}, "7.0", [("gpu.kernels", ERROR)]),
+        ({TORCH: ["sm_70"], CUDNN_PART: ["sm_75"]}, "7.0", []),
+        ({TORCH: ["sm_50"], NCCL: ["sm_60", "sm_70"]}, "5.2", [("gpu.kernels", ERROR)]),  # NCCL 2.32
+        ({TORCH: ["sm_50"], NCCL: ["sm_60"], OTHER_NCCL: ["sm_50"]}, "5.2", [("gpu.kernels", WARNING)]),
+        ({ATTENTION: ["sm_90"], NCCL: ["sm_70"]}, "7.0", [("gpu.kernels", ERROR)]),  # NCCL alone computes nothing
         ({TORCH: ["sm_70"]}, None, [("facts.gpu", UNKNOWN)]),
         ({}, None, []),
     ],
