@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.connected.linker.process import FAMILIES
+from deployer.connected.linker.process import FAMILIES, NVSHMEM_BY_MPI
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract import dynamic
@@ -17,8 +17,8 @@ from deployer.contract.job import Job
 from deployer.contract.tarformat import FILE
 
 _MAGIC = b"\x7fELF"
-#: Files of MPI libraries themselves: they need their own family, whatever the programs need.
-_OF_MPI = re.compile(r"^lib(mpi|oshmem|pmpi)|^mca_|^mpi(chversion|vars)$")
+#: Files of MPI libraries themselves: they need their own family, whatever the programs need; and modules of NVSHMEM.
+_OF_MPI = re.compile(rf"^lib(mpi|oshmem|pmpi)|^mca_|^mpi(chversion|vars)$|{NVSHMEM_BY_MPI.pattern}")
 _WRITE = "write mpi: [mpich-abi] or mpi: [openmpi] in the definition, or both if the image has programs for both"
 
 

@@ -38,6 +38,10 @@ _TENSORFLOW_PLUGINS = "tensorflow-plugins/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 #: What only the tools of an Open MPI installation are linked to: ompi_info, mpirun.
 _TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
+#: Modules of NVSHMEM (in the wheels of JAX and PyTorch for GPUs) by which its ranks find each other with MPI. It opens
+#: one if this variable names it, and else does without MPI.
+NVSHMEM_BY_MPI = re.compile(r"^nvshmem_bootstrap_(mpi|shmem)\.so")
+_NVSHMEM_CHOICE = "NVSHMEM_BOOTSTRAP"
 _X86_64 = 62
 #: Scripts whose interpreter is a script, as many as the kernel follows.
 _MAX_INTERPRETERS = 5
@@ -207,7 +211,7 @@ def start(
     is_python = _is_python(loader)
     users, passed_over, serial = [], [], {}
     text = _text(view, script)
-    for group in _groups(files, overlays, packages) if is_python else ():
+    for group in _groups(files, overlays, packages, _NVSHMEM_CHOICE in environment) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
             chooser = choosers.of_file(path)
@@ -340,8 +344,13 @@ def _machine(view: JobFilesystem, path: str | None) -> int:
     return facts.dynamic.machine if facts else _X86_64
 
 
-def _groups(files: Index, overlays: Sequence[Overlay], packages: Collection[str] | None) -> Iterator[dict[str, Facts]]:
+def _groups(
+    files: Index, overlays: Sequence[Overlay], packages: Collection[str] | None, nvshmem: bool
+) -> Iterator[dict[str, Facts]]:
     """Yield the files of Python packages that call MPI; those that stand for one module in one group.
+
+    Args:
+        nvshmem: NVSHMEM may start with MPI.
 
     mpi4py has ``MPI.mpich.*.so`` and ``MPI.openmpi.*.so`` and takes one when it is imported. A package that stands in
     several places is taken from the first.
@@ -351,7 +360,7 @@ def _groups(files: Index, overlays: Sequence[Overlay], packages: Collection[str]
     places = [(overlay.target, _all(overlay.files)) for overlay in overlays]
     for target, found in [*places, ("", _packages(files))]:
         for inner, (path, facts) in found.items():
-            if not _calls(facts):
+            if not _calls(facts) or (not nvshmem and NVSHMEM_BY_MPI.match(posixpath.basename(inner))):
                 continue
             module = posixpath.join(posixpath.dirname(inner), posixpath.basename(inner).partition(".")[0])
             if packages is not None and not is_of(target + path, packages):

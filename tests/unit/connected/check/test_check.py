@@ -178,6 +178,15 @@ def test_the_other_family() -> None:
     assert linked.passed_over == ["/usr/lib/python3/dist-packages/mpi4py/MPI.openmpi.so"]
 
 
+def test_nvshmem_needs_mpi_only_if_it_is_told_to_start_with_it() -> None:
+    """Its module made the verdict about JAX's wheels for GPUs UNKNOWN: no MPI is in that image."""
+    plugin = "/usr/lib/python3/dist-packages/nvidia/nvshmem/lib/nvshmem_bootstrap_mpi.so.3"
+    image = {**IMAGE_FILES, plugin: lib(None, "libmpi.so.40", imports=CALLS)}
+    assert findings(started(image)) == []
+    told = PLAN._replace(environment={**PLAN.environment, "NVSHMEM_BOOTSTRAP": "MPI"})
+    assert codes(started(image, plan=told)) == [("mpi.family", ERROR)]
+
+
 def test_a_variant_stands_before_the_image_s_own_package() -> None:
     overlay = Overlay("/deployer/variant/lib", index({"/hvd/mpi_lib.so": lib(None, "libmpi.so.40", imports=CALLS)}))
     linked = started(host=OPENMPI_FILES, plan=OPENMPI, overlays=(overlay,))

@@ -44,6 +44,8 @@ def test_libraries_of_mpi_itself_show_nothing() -> None:
     own = {"lib/libmpi_mpifh.so.40": OPENMPI, "lib/openmpi/mca_coll_tuned.so": OPENMPI, "lib/libmpichcxx.so.12": MPICH}
     assert find({**own, "lib/libsolver.so": MPICH}).families == ["mpich-abi"]
     assert find(own, ONE).families == []
+    nvshmem = {MODULE.format("nvidia/nvshmem/lib/nvshmem_bootstrap_mpi") + ".3": OPENMPI}
+    assert find(nvshmem, ONE).families == []
 
 
 def test_a_package_with_libraries_for_both_runs_on_both() -> None:
