@@ -183,9 +183,9 @@ def _containers(built: Cli) -> str:
 
 
 def _processes() -> list[str]:
-    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, timeout=20, check=True).stdout.split(
-        "\n"
-    )
+    return subprocess.run(
+        ["ps", "-eww", "-o", "args"], capture_output=True, text=True, timeout=20, check=True
+    ).stdout.split("\n")
 
 
 def _until(is_true: Callable[[], bool], seconds: float = 60) -> None:
