@@ -248,5 +248,8 @@ def _interrupt(*_: object) -> None:
 
 def front() -> common.Front:
     """Return the parser of this front end, without its commands."""
-    text = "Build, pack and push deep-learning images to sites without internet, and run\nthem there."
+    text = (
+        "Pack container images and their jobs (MPI programs, deep learning), send them\n"
+        "to sites without internet, and run them there."
+    )
     return common.Front("deployer", text, GROUPS, elsewhere=_ELSEWHERE, paths=PATHS)
