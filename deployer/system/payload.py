@@ -32,11 +32,15 @@ def start(
         awaited: signals that are blocked here from before the fork on, for the caller to wait for.
         stdin: a file for standard input; None: this process's own.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited | {signal.SIGTERM})
     pid = os.fork()
     if pid == 0:
+        if callable(signal.getsignal(signal.SIGTERM)):
+            # A handler ends with this program. A signal that it took before that would be lost.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _become(command, environment, stdin)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before | awaited)
     return pid
 
 

@@ -64,11 +64,13 @@ def test_too_many_files_are_refused(image, monkeypatch):
 
 
 def test_folders_within_folders_are_read_without_recursion_and_counted(image, monkeypatch):
-    path = os.path.join(image.app, "deep")
+    made = [os.path.join(image.app, "deep")]
     for _ in range(1100):
-        os.mkdir(path)
-        path += "/d"
+        os.mkdir(made[-1])
+        made.append(made[-1] + "/d")
     assert links.resolve(image, [], {"x": "app/deep"}) == []
     monkeypatch.setattr(links.links, "MOST", 100)
     with pytest.raises(Refused, match="app/deep has over 1000 folders"):
         links.resolve(image, [], {"x": "app/deep"})
+    for path in reversed(made[:-1]):  # pytest removes folders by recursion
+        os.rmdir(path)
