@@ -58,9 +58,9 @@ def duration(text: str) -> int:
 def _verify(args: argparse.Namespace) -> int:
     policies = policy.load(_known_root(), args.signers)
     with verifying.opened(args.bundle) as stream:
-        meter, size = Meter("verify"), os.fstat(stream.fileno()).st_size
-        bundle = verifying.verify(stream, args.bundle, policies=policies, progress=lambda done: meter(done, size))
-        meter.end()
+        size = os.fstat(stream.fileno()).st_size
+        with Meter("verify") as meter:
+            bundle = verifying.verify(stream, args.bundle, policies=policies, progress=lambda done: meter(done, size))
     manifest = bundle.manifest
     if args.json:
         print(

@@ -54,10 +54,9 @@ def add_squashfs(command: Any) -> None:
 def _install(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     started = time.time()
-    meter = Meter("install")
-    outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
-    store.bring_tool(where)
-    meter.end()
+    with Meter("install") as meter:
+        outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
+        store.bring_tool(where)
     image = outcome.image
     # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
     keeps = args.keep and not outcome.known
@@ -109,10 +108,9 @@ def _receive(args: argparse.Namespace) -> int:
 def receive_from(folder: str, where: Store, as_json: bool, squashfs: bool = False) -> InstalledImage:
     """Install the bundle whose parts are in ``folder``, print the result, and return the image."""
     started = time.time()
-    meter = Meter("install")
-    received = receive(folder, where, meter)
-    store.bring_tool(where)
-    meter.end()
+    with Meter("install") as meter:
+        received = receive(folder, where, meter)
+        store.bring_tool(where)
     image, seconds = received.outcome.image, time.time() - started
     squashed = squashed_now(image) if squashfs else None
     if as_json:

@@ -51,6 +51,12 @@ class Meter(object):
         except OSError:  # the laptop is gone: the work continues
             self.told = False
 
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
     def end(self) -> None:
         """Clear the line."""
         if self.width:

@@ -26,7 +26,7 @@ _CHECKSUMS = b".md5sums"
 _DOCUMENTS = b"usr/share/doc"
 _MAX_COPYRIGHT = 1024 * 1024
 #: How a copyright file names a licence: by a field of the machine-readable form, or by the place of its text.
-_LICENCE_FIELD = re.compile(rb"^License: *([^\s].*?) *$", re.MULTILINE)
+_LICENCE_FIELD = re.compile(rb"^License:[ \t]*(\S.*?)[ \t\r]*$", re.MULTILINE)
 _COMMON_LICENCE = re.compile(rb"/usr/share/common-licenses/([A-Za-z0-9][A-Za-z0-9.+-]*[A-Za-z0-9+])")
 #: Metadata of packages that pip or setuptools installed: ``NAME-VERSION.dist-info/METADATA`` and its predecessor.
 _METADATA = re.compile(rb"(?:^|/)[^/]+(?:\.dist-info/METADATA|\.egg-info/PKG-INFO|\.egg-info)$")

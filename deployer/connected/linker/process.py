@@ -39,7 +39,7 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 #: What only the tools of an Open MPI installation are linked to: ompi_info, mpirun.
 _TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
 #: Modules of NVSHMEM (in the wheels of JAX and PyTorch for GPUs) by which its ranks find each other with MPI. It opens
-#: one if this variable names it, and else does without MPI.
+#: one if this variable names MPI or SHMEM; its other values (PMI, UID) do without.
 NVSHMEM_BY_MPI = re.compile(r"^nvshmem_bootstrap_(mpi|shmem)\.so")
 _NVSHMEM_CHOICE = "NVSHMEM_BOOTSTRAP"
 _X86_64 = 62
@@ -211,7 +211,7 @@ def start(
     is_python = _is_python(loader)
     users, passed_over, serial = [], [], {}
     text = _text(view, script)
-    for group in _groups(files, overlays, packages, _NVSHMEM_CHOICE in environment) if is_python else ():
+    for group in _groups(files, overlays, packages, _starts_nvshmem_by_mpi(environment)) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
             chooser = choosers.of_file(path)
@@ -257,6 +257,10 @@ def _text(view: JobFilesystem, script: str) -> str:
         return script
     path = view.resolve(script) if script.startswith("/") else None
     return view.content(path).decode("utf-8", "replace") if path and view.is_file(path) else ""
+
+
+def _starts_nvshmem_by_mpi(environment: Mapping[str, str]) -> bool:
+    return environment.get(_NVSHMEM_CHOICE, "").upper() in ("MPI", "SHMEM")
 
 
 def _is_python(loader: Loader) -> bool:

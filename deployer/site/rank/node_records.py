@@ -6,6 +6,7 @@ the last update: a file system that writes when a file is closed (NFS) writes ea
 and at once if the process is killed.
 """
 
+import errno
 import os
 import sys
 
@@ -29,9 +30,9 @@ class NodeRecords:
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            written = os.write(self._descriptor, line)
-            if written < len(line):  # the next attempt has the reason
-                os.write(self._descriptor, line[written:])
+            # After a part, the whole line: another rank may have appended in between. A failure has the reason.
+            if os.write(self._descriptor, line) < len(line) and os.write(self._descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             if last:
                 descriptor, self._descriptor = self._descriptor, None

@@ -180,9 +180,10 @@ def _continue_in_child(records: NodeRecords, task: int) -> int:
 
 def _unnamed_file(out: str, task: int) -> int:
     """Open a new file of this node that nothing else can open; if there can be none, a log in the folder ``out``."""
-    for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")):  # noqa: S108
+    unnamed = getattr(os, "O_TMPFILE", 0)  # 0: the image's Python was built with older headers
+    for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")) if unnamed else ():  # noqa: S108
         with suppress(OSError):
-            return os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+            return os.open(folder, os.O_RDWR | unnamed | os.O_CLOEXEC, 0o600)
     log = os.path.join(out, rank_record.PROBE_LOG % task)
     with files.errors_named("write " + log):
         return os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)

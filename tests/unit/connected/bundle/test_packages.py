@@ -48,7 +48,7 @@ def test_dpkgs_status_is_read_without_what_was_removed() -> None:
 def test_debian_packages_have_the_licences_of_their_copyright_files() -> None:
     machine_readable = (
         b"Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
-        b"Files: *\nLicense: GPL-2+ or Artistic\n The text of License: no\n\nFiles: debian/*\nLicense: Expat\n\n"
+        b"Files: *\nLicense: GPL-2+ or Artistic\n The text of License: no\n\nFiles: debian/*\nLicense:\tExpat\n\n"
         b"License: Expat\n Permission is granted\n"
     )
     found = installed(

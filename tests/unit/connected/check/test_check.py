@@ -183,6 +183,8 @@ def test_nvshmem_needs_mpi_only_if_it_is_told_to_start_with_it() -> None:
     plugin = "/usr/lib/python3/dist-packages/nvidia/nvshmem/lib/nvshmem_bootstrap_mpi.so.3"
     image = {**IMAGE_FILES, plugin: lib(None, "libmpi.so.40", imports=CALLS)}
     assert findings(started(image)) == []
+    otherwise = PLAN._replace(environment={**PLAN.environment, "NVSHMEM_BOOTSTRAP": "PMI"})
+    assert findings(started(image, plan=otherwise)) == []
     told = PLAN._replace(environment={**PLAN.environment, "NVSHMEM_BOOTSTRAP": "MPI"})
     assert codes(started(image, plan=told)) == [("mpi.family", ERROR)]
 

@@ -66,3 +66,21 @@ def test_a_full_disk_is_told_and_later_records_are_kept(tmp_path, monkeypatch, c
     assert capsys.readouterr().err == "deployer: error: cannot write %s: No space left on device\n" % records.path
     records.try_to_add("b", "[]", last=True)
     assert result.texts(str(tmp_path)) == {"b": "[]"}
+
+
+def test_a_record_of_which_a_part_was_written_is_written_again_as_a_whole(tmp_path, monkeypatch):
+    """Another rank may append in between."""
+    ranks = [NodeRecords(str(tmp_path)) for _ in range(2)]
+    ranks[1].add("b", "1")
+    original, parts = os.write, [5]
+
+    def write(descriptor, data):
+        if not parts:
+            return original(descriptor, data)
+        written = original(descriptor, data[: parts.pop()])
+        ranks[1].add("b", "2", last=True)
+        return written
+
+    monkeypatch.setattr(os, "write", write)
+    ranks[0].add("a", "{}", last=True)
+    assert result.texts(str(tmp_path)) == {"a": "{}", "b": "2"}
