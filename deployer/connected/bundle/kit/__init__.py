@@ -24,7 +24,7 @@ from deployer.connected.site_profile.model import Profile
 from deployer.contract.errors import JobFailed, MissingTool, TransferError
 from deployer.contract.manifest import KIT_PREFIX
 from deployer.contract.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
-from deployer.system import files
+from deployer.system import files, terminal
 
 _PART = ".part-"
 
@@ -86,7 +86,7 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
     Args:
         asked: parts to include in any case.
         sites: parts that one of these sites can use are included too. If all sites can do without such a part and it
-            cannot be made, it is left out with a warning to ``say``.
+            cannot be made, it is left out with a warning.
 
     Raises:
         DeployerError: a part cannot be made, see ``members``.
@@ -102,7 +102,7 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
         except (MissingTool, TransferError, JobFailed) as error:
             if name in asked or not all(map(part.optional, served)):
                 raise
-            say(f"deployer: warning: {error.message}: the bundle is packed without {name} ({error.hint})")
+            terminal.warn(f"{error.message}: the bundle is packed without {name} ({error.hint})")
     return found
 
 

@@ -15,6 +15,7 @@ from deployer.connected.bundle.packages import PackageInventory, System
 from deployer.connected.rootfs.entries import InMemory
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.contract.errors import IntegrityError, JobFailed, MissingTool, TransferError
+from deployer.system import terminal
 from tests import running
 
 PINS = udocker.RECIPE.pins()
@@ -187,14 +188,19 @@ def test_a_part_goes_in_where_a_site_may_use_it_or_somebody_asks(
     assert made == expected
 
 
-def test_what_a_site_can_do_without_is_left_out_where_it_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_site_can_do_without_is_left_out_where_it_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def members(name: str, _: Callable[[str], None]) -> dict[str, Path]:
         raise MissingTool(f"cannot start gcc for {name}", "apt-get install gcc")
 
     monkeypatch.setattr(kit, "members", members)
     said: list[str] = []
-    assert kit.carried([], [(lab(None), SQUASHFS)], said.append) == {}
-    [line] = said
+    with terminal.manners(True, False):  # `pack --quiet` warns too
+        assert kit.carried([], [(lab(None), SQUASHFS)], said.append) == {}
+    assert said == []
+    line = capsys.readouterr().err
+    assert line.startswith("deployer: warning: ")
     assert (
         "cannot start gcc for squashfs-tools: the bundle is packed without squashfs-tools (apt-get install gcc)" in line
     )
