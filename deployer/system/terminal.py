@@ -93,25 +93,24 @@ def shows_progress() -> bool:
 def coloured(stream: IO[str]) -> bool:
     """Return whether a stream shows colour.
 
-    ``NO_COLOR`` forbids it, ``FORCE_COLOR`` and ``CLICOLOR_FORCE`` demand it, in this order; each counts if it is not
-    empty, ``0`` demands nothing. Otherwise the stream must be a terminal that is not dumb.
+    ``NO_COLOR`` forbids it; then, if the laptop shows our streams, it has decided; ``FORCE_COLOR`` and
+    ``CLICOLOR_FORCE`` demand it; each counts if it is not empty, ``0`` demands nothing. Otherwise the stream must be a
+    terminal that is not dumb.
     """
     known = os.environ
     if _manners.plain or known.get("NO_COLOR"):
         return False
+    if COLOUR in known:  # the laptop shows our streams; it is empty if neither has colour there
+        return (stream is sys.stdout and "1" in known[COLOUR]) or (stream is sys.stderr and "2" in known[COLOUR])
     if any(known.get(name, "0") not in ("", "0") for name in ("FORCE_COLOR", "CLICOLOR_FORCE")):
         return True
-    if COLOUR in known:  # the laptop shows our streams
-        return (stream is sys.stdout and "1" in known[COLOUR]) or (stream is sys.stderr and "2" in known[COLOUR])
     return known.get("TERM") != "dumb" and known.get("CLICOLOR") != "0" and stream.isatty()
 
 
 def for_the_site() -> Dict[str, str]:
     """Return the environment that lets a command of the site print as this process would."""
-    found = {}
     shown = "".join(number for number, stream in (("1", sys.stdout), ("2", sys.stderr)) if coloured(stream))
-    if shown:
-        found[COLOUR] = shown
+    found = {COLOUR: shown}  # also if it is empty: the site's login files may demand colour
     if room():
         found["COLUMNS"] = str(room())
     return found

@@ -64,6 +64,19 @@ def test_the_site_prints_as_the_laptop_would(monkeypatch):
     assert not terminal.coloured(sys.stdout)
 
 
+def test_login_files_of_the_site_do_not_decide_for_the_laptop(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Screen())
+    monkeypatch.setattr(sys, "stderr", Screen())
+    with monkeypatch.context() as laptop:
+        laptop.setenv("NO_COLOR", "1")
+        told = terminal.for_the_site()
+    assert told == {"DEPLOYER_COLOUR": ""}
+    monkeypatch.setenv("DEPLOYER_COLOUR", told["DEPLOYER_COLOUR"])
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE"):
+        monkeypatch.setenv(name, "1")
+    assert (terminal.coloured(sys.stdout), terminal.coloured(sys.stderr)) == (False, False)
+
+
 @pytest.mark.parametrize(
     "line",
     [
