@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 #: Seconds between two looks at a folder.
 _REFRESH = 0.2
+#: Seconds for which the work's end waits for a look that takes long.
+_LAST_LOOK = 1
 
 
 @contextmanager
@@ -81,11 +83,14 @@ def of_folder(what: str, folder: Path, total: int | None, work: Callable[[], _Re
     return of_size(what, lambda: _size(folder), total, work)
 
 
-def of_size(what: str, size: Callable[[], int], total: int | None, work: Callable[[], _Result]) -> _Result:
+def of_size(
+    what: str, size: Callable[[], int], total: int | None, work: Callable[[], _Result], every: float = _REFRESH
+) -> _Result:
     """Do work, show a bar of what ``size`` returns meanwhile, and return the result of the work.
 
     Args:
         size: the bytes that are done; called in a thread of its own, which an error of ours ends.
+        every: seconds between two calls of it.
     """
     if not terminal.shows_progress():
         return work()
@@ -94,8 +99,10 @@ def of_size(what: str, size: Callable[[], int], total: int | None, work: Callabl
     def look() -> None:
         shown = 0
         with contextlib.suppress(DeployerError):  # the work reports what is wrong
-            while not done.wait(_REFRESH):
+            while not done.wait(every):
                 now = size()
+                if done.is_set():  # the bar may be closed
+                    return
                 advance(max(0, now - shown))
                 shown = max(shown, now)
 
@@ -107,7 +114,7 @@ def of_size(what: str, size: Callable[[], int], total: int | None, work: Callabl
             return work()
         finally:
             done.set()
-            watcher.join()
+            watcher.join(timeout=_LAST_LOOK)
 
 
 def _size(folder: Path) -> int:

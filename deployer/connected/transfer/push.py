@@ -30,6 +30,8 @@ from deployer.system.verify import Verification, VerifiedBundle, begin, opened, 
 
 #: The site unpacks and verifies at disk speed, and a shared file system may be slow.
 _INSTALL_SECONDS = 4 * 3600
+#: Seconds between two looks at what has arrived: each is a `du` on the site's file system.
+_LOOK_SECONDS = 5
 
 
 class PushOptions(NamedTuple):
@@ -312,7 +314,10 @@ def _uploaded(
             made = as_files(stream, shipment, Path(local, "parts"), advance)
         parts = [file for file in made if delta.read_name(file.name)]
         send = functools.partial(remote.upload, parts, folder, host)
-        progress.of_size("send", functools.partial(remote.size, folder), shipment.size, send)
+        if remote.multiplexes:
+            progress.of_size("send", functools.partial(remote.size, folder), shipment.size, send, every=_LOOK_SECONDS)
+        else:  # each look would be a login of its own
+            send()
     sent = time.monotonic()
     words = ["receive", folder]
     with progress.far_bar("install") as tell:

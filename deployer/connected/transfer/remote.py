@@ -5,6 +5,7 @@ that this module reads begins with a marker.
 """
 
 import base64
+import contextlib
 import functools
 import logging
 import re
@@ -40,6 +41,7 @@ _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 MARK = dialogue.ANSWER
 _CONNECT_SECONDS = 60  # the user may have to type a passphrase
 _CALL_SECONDS = 120
+_SIZE_SECONDS = 10  # only for a bar
 _UPLOAD_SECONDS = 24 * 3600
 
 #: The admin's folder at the site. Its path is fixed, so that no user can choose another.
@@ -239,6 +241,11 @@ class Remote:
         if answers.get("tool", "").split(" ")[0] != oci.blob(tool).digest.split(":")[1]:
             self._put(tool, "deployer.pyz")
 
+    @property
+    def multiplexes(self) -> bool:
+        """Return whether all commands share one connection; otherwise each logs in, and may ask the user."""
+        return self.options[-len(_ALONE) :] != [*_ALONE]
+
     def admins_files(self) -> "dict[str, AdminsFile]":
         """Return what there is of the admin's folder and the files of a published profile, by path."""
         if self._admins is None:
@@ -408,17 +415,30 @@ class Remote:
             batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: with the files' times
             argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
             sftp = functools.partial(process.run, argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
-            total = (self.size(folder) or None) if terminal.shows_progress() else None
-            done = progress.of_folder("fetch", Path(part.name), total, sftp)
+            done = progress.of_folder("fetch", Path(part.name), self._total_for_bar(folder), sftp)
             if done.returncode:
                 self._check_space(done.stderr)
                 self._explain(done.stderr)
             with files.errors_named(f"write {target}"):
                 Path(part.name, "new").rename(target)
 
+    def _total_for_bar(self, folder: str) -> int | None:
+        """Return about how many bytes a folder of the site has; None: nobody looks, or it takes too long."""
+        if not (terminal.shows_progress() and self.multiplexes):
+            return None
+        with contextlib.suppress(DeployerError):  # the copy reports what is wrong
+            return self.size(folder) or None
+        return None
+
     def size(self, folder: str) -> int:
-        """Return about how many bytes a folder of the site has; 0: none, or it cannot be told. Raises TransferError."""
-        said = self.shell(f"echo {MARK}size=$(du -sk {shlex.quote(folder)} 2>/dev/null | cut -f 1)", check=False).stdout
+        """Return about how many bytes a folder of the site has; 0: none, or it cannot be told.
+
+        Raises:
+            TransferError: the connection failed.
+            JobFailed: it takes too long.
+        """
+        script = f"echo {MARK}size=$(du -sk {shlex.quote(folder)} 2>/dev/null | cut -f 1)"
+        said = self.shell(script, _SIZE_SECONDS, check=False).stdout
         found = re.search(rf"^{re.escape(MARK)}size=(\d{{1,15}})$", said, re.MULTILINE)
         return int(found[1]) * 1024 if found else 0
 

@@ -82,3 +82,20 @@ def test_an_error_of_the_look_does_not_end_the_work(monkeypatch: pytest.MonkeyPa
 
     assert progress.of_size("send", size, 5, lambda: looked.wait(5)) is True
     assert "Traceback" not in screen.getvalue()
+
+
+def test_the_work_does_not_wait_for_a_look_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal_of(monkeypatch)
+    monkeypatch.setattr(progress, "_LAST_LOOK", 0.01)
+    looked, goes_on, counted = threading.Event(), threading.Event(), threading.Event()
+
+    def size() -> int:
+        looked.set()
+        goes_on.wait(5)
+        counted.set()
+        return 5
+
+    assert progress.of_size("send", size, 5, lambda: looked.wait(5), every=0.001) is True
+    assert not counted.is_set()
+    goes_on.set()
+    assert counted.wait(5)

@@ -13,7 +13,7 @@ from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.connected.transfer.remote import Attended, Remote
-from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
+from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
 
 #: Plays ssh: `-O check` succeeds when the master runs; a command runs here, in a home of its own.
 SSH = """#!/bin/sh
@@ -31,6 +31,11 @@ SFTP = """#!/bin/sh
 [ -z "$FAKE_SFTP" ] || { echo "$FAKE_SFTP" >&2; exit 1; }
 while [ "$1" != -b ]; do shift; done
 sed -e 's/^-mkdir/mkdir -p/' -e 's/^put/cp/' -e 's/^rename/mv/' "$2" | sh -e
+"""
+#: The same for what we fetch.
+GET = """#!/bin/sh
+while [ "$1" != -b ]; do shift; done
+sed 's/^get -rp/cp -rp/' "$2" | sh -e
 """
 
 
@@ -97,12 +102,39 @@ def test_without_multiplexing_each_command_logs_in(far: Path, monkeypatch: pytes
         remote.prepare()
         assert remote.site(["known", "sha256:00"])["folder"] is None
         assert "ControlPath=none" in remote._ssh(["true"])
+        assert not remote.multiplexes
 
 
 def test_the_users_own_master_is_used(far: Path, tmp_path: Path) -> None:
     (tmp_path / "master").touch()
     with Remote(load("lab")) as remote:
         assert remote._ssh(["true"]) == ["ssh", "login1", "true"]
+        assert remote.multiplexes
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_result_is_fetched_also_if_its_size_takes_too_long(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    asked = []
+
+    def size(*_: object) -> int:
+        asked.append(1)
+        raise JobFailed("du did not end within 10 s")
+
+    monkeypatch.setattr(Remote, "size", size)
+    monkeypatch.setattr("deployer.system.terminal.shows_progress", lambda: True)
+    (tmp_path / "bin" / "sftp").write_text(GET)
+    (far / "job").mkdir()
+    (far / "job" / "output.log").write_text("x")
+    if alone:
+        monkeypatch.setenv("FAKE_MASTER", "too long for Unix domain socket")
+    else:
+        (tmp_path / "master").touch()
+    with Remote(load("lab")) as remote:
+        remote.download(str(far / "job"), tmp_path / "fetched")
+    assert (tmp_path / "fetched" / "output.log").read_text() == "x"
+    assert len(asked) == (0 if alone else 1)
 
 
 def test_a_full_disk_for_the_site_half(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
