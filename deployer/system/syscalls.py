@@ -5,8 +5,12 @@ A process that is about to become an observed program installs a filter and pass
 read its arguments, and then goes on as if nothing had happened: it is never refused or changed. This needs Linux 5.5
 and no rights: the filter sets "no new privileges", as container runtimes do.
 
-Not seen: calls through io_uring, 32-bit programs, ``stat`` and ``access`` (Python makes too many), and what a program
-does before it is started in this way.
+The filter itself refuses one thing, sockets to the host of a virtual machine (AF_VSOCK): no network namespace holds
+them back.
+
+Not seen: calls through io_uring, 32-bit programs, ``stat`` and ``access`` (Python makes too many), ``sendmsg`` and
+``sendmmsg`` to an address (a filter cannot read it, and MPI sends messages in this way), and what a program does before
+it is started in this way.
 """
 
 import array
@@ -31,7 +35,8 @@ _SET_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _NOTIF_RECV, _NOTIF_SEND, _NOTIF_SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _SYNC_WAKE_UP, _CONTINUE = 1, 1
-_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_ALLOW, _NOTIFY, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x00050000
+_VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
 _X32 = 0x40000000  # x86-64 only: programs with 32-bit pointers, whose calls have other numbers
 # Classic BPF: load a word, compare, return.
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -46,11 +51,13 @@ class _Machine(NamedTuple):
     Attributes:
         arch: AUDIT_ARCH of the kernel.
         seccomp: the number of the call that installs a filter.
+        socket: the number of the call that makes a socket.
         calls: each observed call.
     """
 
     arch: int
     seccomp: int
+    socket: int
     calls: Dict[str, int]
 
 
@@ -60,6 +67,7 @@ _MACHINES = {
     "x86_64": _Machine(
         0xC000003E,
         317,
+        41,
         dict(
             _COMMON,
             open=2,
@@ -89,6 +97,7 @@ _MACHINES = {
     "aarch64": _Machine(
         0xC00000B7,
         277,
+        198,
         dict(
             _COMMON,
             openat=56,
@@ -206,7 +215,7 @@ def _install(machine: _Machine) -> Union[int, str]:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return "no new privileges: " + os.strerror(ctypes.get_errno())
-    code = program(machine.arch, machine.calls)
+    code = program(machine)
     text = ctypes.create_string_buffer(code, len(code))
     handed = _Program(len(code) // _INSTRUCTION.size, ctypes.addressof(text))
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):  # the second before Linux 5.19
@@ -226,17 +235,24 @@ class _Program(ctypes.Structure):
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
-def program(arch: int, calls: Dict[str, int]) -> bytes:
-    """Return the filter: classic BPF over seccomp_data, which announces ``calls`` and allows everything else."""
+def program(machine: _Machine) -> bytes:
+    """Return the filter, classic BPF over seccomp_data: it announces calls, refuses AF_VSOCK, and allows the others."""
+    calls = machine.calls
     always = [number for name, number in sorted(calls.items()) if name not in ("write", "sendto")]
-    # Each instruction: code, where to go if true, if false, value. "allow" and "notify" are the last two.
+    # Each instruction: code, where to go if true, if false, value. "allow", "notify" and "refuse" are the last.
     steps: List[Tuple[int, str, str, int]] = [
         (_LOAD, "", "", _ARCH),
-        (_EQUAL, "", "allow", arch),
+        (_EQUAL, "", "allow", machine.arch),
         (_LOAD, "", "", _NR),
         (_AT_LEAST, "allow", "", _X32),
     ]
     steps += [(_EQUAL, "notify", "", number) for number in always]
+    steps += [
+        (_EQUAL, "", "sendto", machine.socket),
+        (_LOAD, "", "", _ARGS),
+        (_EQUAL, "refuse", "allow", _VSOCK),
+    ]
+    sendto = len(steps)
     # Datagrams to an address; not what is sent on a connection.
     steps += [(_EQUAL, "", "write", calls["sendto"]), *_nonzero(4)]
     # The last words of a shell that did not find a program.
@@ -245,12 +261,14 @@ def program(arch: int, calls: Dict[str, int]) -> bytes:
         (_LOAD, "", "", _ARGS),
         (_EQUAL, "notify", "allow", _STANDARD_ERROR),
     ]
-    places = {"allow": len(steps), "notify": len(steps) + 1, "write": len(steps) - 3}
+    last = len(steps)
+    places = {"allow": last, "notify": last + 1, "refuse": last + 2, "sendto": sendto, "write": last - 3}
     done = b""
     for at, (step, true, false, value) in enumerate(steps):
         jumps = [places[to] - at - 1 if to else 0 for to in (true, false)]
         done += _INSTRUCTION.pack(step, jumps[0], jumps[1], value)
-    return done + _INSTRUCTION.pack(_RETURN, 0, 0, _ALLOW) + _INSTRUCTION.pack(_RETURN, 0, 0, _NOTIFY)
+    answers = (_ALLOW, _NOTIFY, _ERRNO | errno.EAFNOSUPPORT)
+    return done + b"".join(_INSTRUCTION.pack(_RETURN, 0, 0, answer) for answer in answers)
 
 
 def _nonzero(place: int) -> List[Tuple[int, str, str, int]]:

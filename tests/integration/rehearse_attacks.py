@@ -219,6 +219,7 @@ INSIDE = {
     "machines replaced": lambda: replace(JOB + "/machines"),
     "app": lambda: make("/deployer/app"),
     "tool": lambda: change("/deployer/deployer.pyz"),
+    "host of a virtual machine": lambda: socket.socket(40, socket.SOCK_STREAM).close(),  # AF_VSOCK
 }
 
 

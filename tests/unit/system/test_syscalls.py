@@ -7,10 +7,20 @@ from deployer.system import syscalls
 X86, ARM = (syscalls._MACHINES[name] for name in ("x86_64", "aarch64"))
 
 
+ALLOW, NOTIFY, NO_FAMILY = 0x7FFF0000, 0x7FC00000, 0x00050000 | 97
+
+
 def announced(machine, number, args=(0,) * 6, arch=None):
-    """Run the filter as the kernel does and return whether the call is announced."""
+    """Return whether the filter announces the call, which it does not refuse."""
+    value = answer(machine, number, args, arch)
+    assert value in (ALLOW, NOTIFY)
+    return value == NOTIFY
+
+
+def answer(machine, number, args=(0,) * 6, arch=None):
+    """Run the filter as the kernel does and return its answer."""
     data = struct.pack("=IIQ6Q", number, machine.arch if arch is None else arch, 0, *args)
-    code = list(struct.iter_unpack("=HBBI", syscalls.program(machine.arch, machine.calls)))
+    code = list(struct.iter_unpack("=HBBI", syscalls.program(machine)))
     at = word = 0
     while True:
         step, true, false, value = code[at]
@@ -18,8 +28,7 @@ def announced(machine, number, args=(0,) * 6, arch=None):
         if step == 0x20:
             (word,) = struct.unpack_from("=I", data, value)
         elif step == 0x06:
-            assert value in (0x7FFF0000, 0x7FC00000)
-            return value == 0x7FC00000
+            return value
         else:
             assert step in (0x15, 0x35)
             at += true if (word == value if step == 0x15 else word >= value) else false
@@ -45,6 +54,14 @@ def test_of_what_is_sent_only_datagrams_to_an_address(machine):
     assert not announced(machine, number, (3, 4096, 10, 0, 0, 0))
     for address in (1, 0x7FFF00000000, 0x7FFF12345678):
         assert announced(machine, number, (3, 4096, 10, 0, address, 16))
+
+
+@pytest.mark.parametrize("machine", [X86, ARM])
+def test_of_sockets_only_those_to_the_host_of_a_virtual_machine_are_refused(machine):
+    assert answer(machine, machine.socket, (40, 1, 0, 0, 0, 0)) == NO_FAMILY
+    assert answer(machine, machine.socket, (0x7F00000028, 1, 0, 0, 0, 0)) == NO_FAMILY  # the kernel reads 32 bits
+    assert {answer(machine, machine.socket, (family, 1, 0, 0, 0, 0)) for family in (0, 1, 2, 10, 16, 38)} == {ALLOW}
+    assert answer(X86, X86.socket, (40, 1, 0, 0, 0, 0), arch=ARM.arch) == ALLOW
 
 
 def test_calls_with_other_numbers_are_allowed():
