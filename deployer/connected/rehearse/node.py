@@ -22,6 +22,8 @@ from deployer.system import syscalls
 
 #: Seconds between two looks at the memory.
 _PERIOD = 0.25
+#: The most seconds between two looks, if a look takes long.
+_LONGEST_PERIOD = 5.0
 #: Bytes of a command.
 _MAX_COMMAND = 8 * 1024 * 1024
 #: Seconds for the observer to begin, and to write what it saw.
@@ -121,13 +123,18 @@ class _Node:
         self._observer = observer
         self._status: int | None = None
         self._killed = 0
+        self._weigh_again = 0.0
+        # A child writes to it if its program runs unobserved. Programs do not inherit it.
+        self._unobserved, self._tell_unobserved = os.pipe()
+        os.set_blocking(self._unobserved, False)
+        os.set_blocking(self._tell_unobserved, False)
 
     def serve(self, awaited: int) -> dict[str, object]:
         """Start what is asked for, reap what has ended, and look at the memory, until there is something to read.
 
         Returns:
-            What happened to the node. It was observed if its observer ended when it was told to, and well: the job's
-            processes have the same user, and can kill it.
+            What happened to the node. It was observed if its observer received each program, and ended when it was
+            told to, and well: the job's processes have the same user, and can kill it.
         """
         selector = selectors.DefaultSelector()
         for each in (self._listener, awaited):
@@ -143,13 +150,19 @@ class _Node:
         if self._observer is not None:
             self._end_others(self._observer)
         observed = self._observer is not None and self._status is None and self._stop(self._observer)
-        return {OBSERVED: observed, KILLED: self._killed}
+        return {OBSERVED: observed and not self._was_missed(), KILLED: self._killed}
+
+    def _was_missed(self) -> bool:
+        """Return whether a program of the node ran unobserved."""
+        with contextlib.suppress(BlockingIOError):
+            return bool(os.read(self._unobserved, 1))
+        return False
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         if os.fork() == 0:
             self._listener.close()
-            _answer(connection, self._order)
+            _answer(connection, self._order, self._tell_unobserved)
         connection.close()
 
     def _reap(self) -> None:
@@ -186,17 +199,27 @@ class _Node:
         """Kill the largest process if all of the node need more than it has, as the kernel would."""
         if self._order.memory_mb is None:
             return
-        used = {int(name): _memory(name) for name in os.listdir("/proc") if name.isdigit()}
-        for own in (os.getpid(), self._observer):
-            used.pop(own or 0, None)
-        total = sum(used.values()) // 1024
-        if total > self._order.memory_mb:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
-            self._killed += 1
+        begun = time.monotonic()
+        if begun < self._weigh_again:
+            return
+        used = {pid: _memory(pid) for pid in _processes() if pid not in (os.getpid(), self._observer)}
+        if sum(used.values()) // 1024 <= self._order.memory_mb:
+            return
+        # Pages that forked processes share were counted once for each of them.
+        if sum(min(size, _own_share(pid, size)) for pid, size in used.items()) // 1024 <= self._order.memory_mb:
+            took = time.monotonic() - begun  # the kernel goes through all pages: at most a tenth of a core
+            self._weigh_again = begun + min(10 * took, _LONGEST_PERIOD)
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
+        self._killed += 1
 
 
-def _memory(pid: str) -> int:
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _memory(pid: int) -> int:
     """Return the KiB of a process that no file has; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as stream:
@@ -206,7 +229,26 @@ def _memory(pid: str) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
 
 
-def _answer(connection: socket.socket, order: NodeOrder) -> NoReturn:
+def _own_share(pid: int, unknown: int) -> int:
+    """Return the KiB of a process, a page that n processes share counted as an n-th; 0 if it has ended.
+
+    Args:
+        unknown: what to return if the kernel does not tell.
+    """
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
+            lines = stream.read().split(b"\n")
+    except ProcessLookupError:
+        return 0
+    except OSError:
+        return 0 if not _memory(pid) else unknown
+    known = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines[1:]) if value}
+    # Without files, as in ``_memory``; kernels before 5.3 tell only the sum.
+    parts = [known[name] for name in (b"Pss_Anon", b"Pss_Shmem") if name in known]
+    return sum(parts) if parts else known.get(b"Pss", unknown)
+
+
+def _answer(connection: socket.socket, order: NodeOrder, unobserved: int) -> NoReturn:
     """Run the command that a connection brings, and send its exit code."""
     code = 255
     with contextlib.suppress(OSError, ValueError):
@@ -218,7 +260,7 @@ def _answer(connection: socket.socket, order: NodeOrder) -> NoReturn:
                 raise ValueError
         pid = os.fork()
         if pid == 0:
-            _become(data[1:-1].decode("utf-8", "surrogateescape"), descriptors, order)
+            _become(data[1:-1].decode("utf-8", "surrogateescape"), descriptors, order, unobserved)
         for descriptor in descriptors:
             os.close(descriptor)
         if data[:1] == far_shell.TIED:
@@ -240,22 +282,29 @@ def _follow(pid: int, connection: socket.socket) -> None:
                 os.killpg(pid, signal.SIGTERM)
 
 
-def _become(text: str, descriptors: Sequence[int], order: NodeOrder) -> NoReturn:
+def _become(text: str, descriptors: Sequence[int], order: NodeOrder, unobserved: int) -> NoReturn:
     try:
         os.setsid()
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
             os.close(descriptor)
         os.chdir(order.home)
-        start([_SHELL, "-c", text], order)
+        start([_SHELL, "-c", text], order, unobserved)
     except OSError as error:
         sys.stderr.write(f"{order.machine.name}: {error}\n")
     finally:
         os._exit(255)
 
 
-def start(words: Sequence[str], order: NodeOrder) -> NoReturn:
-    """Become a program of the user, without privileges and with the environment after a login. Raises OSError."""
+def start(words: Sequence[str], order: NodeOrder, unobserved: int | None = None) -> NoReturn:
+    """Become a program of the user, without privileges and with the environment after a login.
+
+    Args:
+        unobserved: a descriptor: something is written to it if no observer received the program; None: there is none.
+
+    Raises:
+        OSError: it cannot be started.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
@@ -268,5 +317,8 @@ def start(words: Sequence[str], order: NodeOrder) -> NoReturn:
     user = machine.user_name()
     known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}
     login = {"HOME": order.home, "USER": user, "LOGNAME": user, "SHELL": _SHELL, "PATH": order.path}
-    syscalls.announce()  # to the observer of the node; without one, the program runs unobserved
+    missed = syscalls.announce()  # to the observer of the node; without one, the program runs unobserved
+    if missed is not None and unobserved is not None:
+        with contextlib.suppress(BlockingIOError):  # many others have written
+            os.write(unobserved, b"u")
     os.execve(words[0], list(words), {**known, **login})

@@ -1,0 +1,86 @@
+"""A simulated node: which memory ends a process, and whether all programs were observed."""
+
+import mmap
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from deployer.connected.rehearse import node
+from deployer.connected.rehearse.file_system import MachineFiles
+from deployer.connected.rehearse.machine import SimulatedMachine
+from deployer.connected.rehearse.node import KILLED, OBSERVED, NodeOrder
+from deployer.system import syscalls
+
+MACHINE = SimulatedMachine("node1", "10.0.0.1", MachineFiles([], [], {}), "/x")
+ORDER = NodeOrder(MACHINE, "/x", "/x", "/bin", (), 100, (), "/x", 100)
+#: A main process of 60 MiB and three workers that share it.
+RESIDENT = {70: 60 * 1024, 71: 61 * 1024, 72: 60 * 1024, 73: 60 * 1024}
+
+
+@pytest.fixture
+def weighed(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Return a function that looks at the memory of processes with this share each; it returns who was killed."""
+    killed: list[int] = []
+    monkeypatch.setattr(node, "_processes", lambda: [os.getpid(), *RESIDENT])
+    monkeypatch.setattr(node, "_memory", RESIDENT.__getitem__)
+    monkeypatch.setattr(node.os, "kill", lambda pid, number: killed.append(pid) if number == signal.SIGKILL else None)
+
+    def weigh(share: int) -> list[int]:
+        monkeypatch.setattr(node, "_own_share", lambda *_: share * 1024)
+        with socket.socket(socket.AF_UNIX) as listener:
+            made = node._Node(ORDER, listener, None)
+            made._weigh()
+            made._weigh()
+        assert made._killed == len(killed)
+        return killed
+
+    return weigh
+
+
+def test_pages_that_processes_share_count_once(weighed: Callable[[int], list[int]]) -> None:
+    assert weighed(16) == []
+
+
+def test_the_largest_process_ends_if_all_need_more_than_there_is(weighed: Callable[[int], list[int]]) -> None:
+    assert weighed(26) == [71, 71]
+
+
+def test_a_share_is_never_more_than_what_a_process_has(weighed: Callable[[int], list[int]]) -> None:
+    assert weighed(1000) == [71, 71]  # 240 MiB
+
+
+def test_the_share_of_a_process_is_without_files() -> None:
+    before = node._own_share(os.getpid(), -1)
+    with mmap.mmap(-1, 8 * 1024 * 1024) as memory:
+        memory[:] = bytes(8 * 1024 * 1024)
+        assert 7 * 1024 < node._own_share(os.getpid(), -1) - before < 60 * 1024
+    assert 0 < before <= node._memory(os.getpid()) + 1024
+    assert node._own_share(2**22 + 1, 77) == 0
+
+
+@pytest.mark.parametrize(("why", "observed"), [(None, True), ("the observer has ended", False)])
+def test_a_node_with_a_program_that_no_observer_received_is_not_observed(
+    why: str | None, observed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program is started as ``ssh`` starts it, in a child."""
+    monkeypatch.setattr(syscalls, "announce", lambda: why)
+    monkeypatch.setattr(node.kernel, "drop_capabilities", lambda: None)
+    monkeypatch.setattr(node._Node, "_end_others", lambda *_: None)
+    monkeypatch.setattr(node._Node, "_stop", lambda *_: True)
+    reading, writing = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0deployer-test-node-{os.getpid()}")
+        made = node._Node(ORDER._replace(memory_mb=None), listener, 2**22 + 1)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                node.start(["/bin/true"], ORDER, made._tell_unobserved)
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        os.close(writing)  # the end
+        assert made.serve(reading) == {OBSERVED: observed, KILLED: 0}
+    os.close(reading)
