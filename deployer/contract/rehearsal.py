@@ -651,9 +651,7 @@ class _Judgement(object):
         """Yield the findings about files, programs, libraries and daemons."""
         groups: Dict[Tuple[str, str], List[Observation]] = {}
         for item in self.observations:
-            # What a program wrote as a/../b is b for another observer, which does not see its links.
-            path = item.what.startswith("/") and item.kind in (seen.WRITE, seen.MISSING)
-            groups.setdefault((item.kind, posixpath.normpath(item.what) if path else item.what), []).append(item)
+            groups.setdefault((item.kind, item.what), []).append(item)
         for (kind, what), group in groups.items():
             stopped = any(item is self.cause for item in group)
             if kind == seen.WRITE and _USUAL_WRITES.search(what) and not stopped:

@@ -297,7 +297,11 @@ def _text(value: "Any") -> str:
 
 
 def _path(value: "Any") -> str:
-    return os.path.abspath(os.fsdecode(value))
+    path = os.fsdecode(value)
+    if ".." in path:  # what is before it may be a link
+        folder, name = os.path.split(path)
+        path = os.path.join(os.path.realpath(folder), name)
+    return os.path.abspath(path)
 
 
 def _may_write(path: str) -> bool:

@@ -97,6 +97,7 @@ class Reach(object):
         opened: the files of containers that were opened, as their processes see them.
         calls: the number of calls that were observed.
         seconds: how long they waited.
+        all_listed: no file is missing in ``opened`` because there were too many.
         begun: when the first program of a container made a call, by the monotonic clock; None: none has.
     """
 
@@ -127,6 +128,7 @@ class Reach(object):
         self._listed = 0
         self._read: Set[Tuple[Tuple[int, ...], bytes]] = set()
         self.opened: Set[str] = set()
+        self.all_listed = True
         self.begun: Optional[float] = None
         self.calls = 0
         self.seconds = 0.0
@@ -194,7 +196,8 @@ class Reach(object):
     def _who(self, task: int, fresh: bool) -> Tracee:
         since, known = self._tasks.get(task, (0.0, None))
         now = time.monotonic()
-        if known is None or fresh or now - since > _KNOWN_FOR:
+        # One that is not in a container may have ended, and its number be that of a program in one.
+        if known is None or fresh or not known.inside or now - since > _KNOWN_FOR:
             if len(self._tasks) >= _MAX_KNOWN:
                 self._forget()
             elif known is not None:
@@ -256,8 +259,12 @@ class Reach(object):
             self._read.add((who.place, text))
 
     def _add(self, path: str) -> None:
-        if path not in self.opened and self._has_room(len(self.opened), len(path)):
+        if path in self.opened:
+            return
+        if self._has_room(len(self.opened), len(path)):
             self.opened.add(path)
+        else:
+            self.all_listed = False
 
     def _has_room(self, count: int, size: int) -> bool:
         """Return whether one more path can be kept."""
@@ -271,6 +278,7 @@ class Reach(object):
             self._misses[who.process].pop(os.fsdecode(name.rpartition(b"/")[2]), None)
 
     def _missed(self, who: Tracee, path: str, why: str) -> None:
+        path = _plain(who.root, path)
         if _USUAL_FILES.search(path) or (who.process not in self._misses and len(self._misses) >= _MAX_PROCESSES):
             return
         missed = self._misses.setdefault(who.process, {})
@@ -315,7 +323,7 @@ class Reach(object):
 
     def _refused(self, who: Tracee, path: str, why: Optional[str]) -> None:
         if why and not _BYTECODE.search(path) and not _USUAL_WRITES.match(path):
-            self._tell("write", path, who, why=why)
+            self._tell("write", _plain(who.root, path), who, why=why)
 
     def _without_terminal(self, who: Tracee) -> None:
         self._tell("missing", _TERMINAL, who, why="a job has no terminal")
@@ -398,21 +406,27 @@ class Reach(object):
                 return lambda: self._unix(who, text)
             path = who.path(AT_FDCWD, name.split(b"\0")[0])
             return lambda: self._unix(who, path)
-        if family not in (socket.AF_INET, socket.AF_INET6):
+        if family in (socket.AF_UNSPEC, socket.AF_NETLINK):  # the end of a connection; the kernel itself
             return None
+        if family not in (socket.AF_INET, socket.AF_INET6):
+            text = _of_family(family, address)
+            return lambda: self._tell("address", text, who)
         port = struct.unpack_from("!H", address, 2)[0]
         raw = address[4:8] if family == socket.AF_INET else address[8:24]
         if raw.startswith(b"\0" * 10 + b"\xff\xff"):
             family, raw = socket.AF_INET, raw[12:]
         ip = socket.inet_ntop(family, raw)
-        return lambda: self._connected(who, ip, port)
-
-    def _connected(self, who: Tracee, ip: str, port: int) -> None:
         own = ip.startswith("127.") or ip in ("::1", "0.0.0.0", "::")  # noqa: S104
         if ip in self._local or (own and port == _DNS):
-            return
+            return None
+        licence = ""
+        with suppress(OSError):  # only now: it may end before it is asked again
+            licence = "" if own else who.licence(ip)
+        return lambda: self._connected(who, ip, port, own, licence)
+
+    def _connected(self, who: Tracee, ip: str, port: int, own: bool, licence: str) -> None:
         if not own or len(self._waiting) >= _MAX_WAITING:
-            self._tell("address", "%s port %d" % (ip, port), who, licence=who.licence(ip))
+            self._tell("address", "%s port %d" % (ip, port), who, licence=licence)
         elif (ip, port) not in self._waiting and port not in self._ports():
             self._waiting[(ip, port)] = who
 
@@ -458,6 +472,15 @@ class Reach(object):
 
 
 _DNS = 53
+_VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
+
+
+def _of_family(family: int, address: bytes) -> str:
+    """Return an address of another family than IP as text."""
+    if family == _VSOCK and len(address) >= 12:
+        port, host = struct.unpack_from("=II", address, 4)
+        return "vsock:%d port %d" % (host, port)
+    return "family:%d" % family
 
 
 def listening() -> Set[int]:
@@ -478,6 +501,20 @@ def listening() -> Set[int]:
 def _abstract_sockets() -> Set[str]:
     with open("/proc/net/unix", errors="backslashreplace") as stream:
         return {line.split(None, 7)[7].rstrip("\n") for line in stream if len(line.split(None, 7)) == 8}
+
+
+def _plain(root: ProcessRoot, path: str) -> str:
+    """Return a path without ``..``; what is before it may be a link, so it is looked up."""
+    if ".." not in path.split("/"):
+        return path
+    folder, rest = path, ""
+    while folder.strip("/"):
+        folder, name = os.path.split(folder)
+        rest = os.path.join(name, rest)
+        found = root.find(folder)
+        if found is not None:
+            return os.path.normpath(os.path.join(found.path, rest))
+    return path
 
 
 def _signed(value: int) -> int:

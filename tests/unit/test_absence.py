@@ -24,6 +24,7 @@ REVIEWED = {
     "system/audit_hook.py::(module)": "the payload runs, unobserved",
     "system/audit_hook.py::hook": "runs in the payload, which must not notice",
     "system/audit_hook.py::quietly": "runs in the payload, which must not notice",
+    "system/reach.py::_connecting": "a process that is gone: its address is told all the same",
     "system/reach.py::handle": "an observed program's own business: the kernel answers it",
     "system/syscalls.py::__init__": "slower, on an older kernel",
     "system/syscalls.py::announce": "the reason is returned",

@@ -224,6 +224,7 @@ class NodeObserver:
             for each in received:
                 os.close(each)
             if message:
+                self._notes.whole = False
                 why = message.decode("utf-8", "backslashreplace")
                 self._notes.add(observation.BLIND, f"programs that are not Python are not observed: {why}", {})
 
@@ -249,10 +250,12 @@ class NodeObserver:
         for each in (lambda: self.usage.look(last=True), self._progress, lambda: used.update(self._used())):
             self._do(each)
         used.update(calls=self.reach.calls, seconds_waited=round(self.reach.seconds, 3))
+        listed = [name for name in self.reach.opened if "\n" not in name]
         used.update(whole=self._notes.whole)
+        used.update(all_files_listed=self.reach.all_listed and len(listed) == len(self.reach.opened))
         path = os.path.join(self._out, self._node)
         with files.published(path + ".files", flushed=False) as stream:
-            stream.writelines(os.fsencode(name) + b"\n" for name in sorted(self.reach.opened) if "\n" not in name)
+            stream.writelines(os.fsencode(name) + b"\n" for name in sorted(listed))
         with files.published(path + ".used.json", flushed=False) as stream:
             stream.write(json.dumps(used, sort_keys=True).encode() + b"\n")
 

@@ -130,13 +130,18 @@ def opened_files(found: Rehearsed) -> list[str]:
     """Return the files of the container that the job opened.
 
     Raises:
-        Unknown: its nodes were not observed.
+        Unknown: its nodes were not observed, or the list of one is not complete.
     """
     listed: set[str] = set()
-    for name in machine.names(found.layout.nodes):
-        data = observations.first_bytes(str(found.kernel / f"{name}.files"), _MAX_FILES)
-        if data is None:
+    for name, record in _records(found).items():
+        data = observations.first_bytes(str(found.kernel / f"{name}.files"), _MAX_FILES + 1)
+        if data is None or record.get("whole") is not True:
             raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
+        if record.get("all_files_listed") is not True or len(data) > _MAX_FILES:
+            raise Unknown(
+                f"the list of files that the job opened on {name} is not complete",
+                "the job opened more files than a rehearsal lists, or one with a line break in its name",
+            )
         listed.update(data.decode("utf-8", "surrogateescape").split("\n")[:-1])
     return sorted(listed)
 

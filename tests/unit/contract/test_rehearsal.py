@@ -389,13 +389,19 @@ def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
     assert found.finding.severity == WARNING
 
 
-def test_a_path_with_dots_is_the_one_that_another_observer_saw():
+def test_a_path_with_dots_in_the_error_is_the_one_that_observers_saw():
     found = judge(
         seen("write", "/deployer/data/MNIST", 1.0),
-        seen("write", "/deployer/job/../data/MNIST", 1.1, (), "node1.network"),
+        seen("write", "/deployer/data/MNIST", 1.1, (), "node1.network"),
         seen("uncaught", "OSError: [Errno 30] Read-only file system: '../data/MNIST'", 2.0, (LOAD, MAIN)),
     )
     assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/data/MNIST", True)]
+
+
+def test_a_path_of_an_observation_is_not_changed():
+    # /scratch can be a link: only who looked knows what is above it.
+    found = judge(seen("write", "/scratch/../x", 1.0, (), "node1.network"), ending=DONE)
+    assert brief(found) == [("rehearse.readonly", WARNING, "/scratch/../x", False)]
 
 
 def test_mirrors_are_one_finding():

@@ -181,3 +181,12 @@ def test_a_program_that_repeats_itself_does_not_fill_the_disk(place):
     (name,) = os.listdir(str(place / "seen"))
     for line in (place / "seen" / name).read_bytes().splitlines():
         json.loads(line.decode())
+
+
+def test_a_path_with_dots_is_the_one_that_the_kernel_uses(tmp_path, monkeypatch):
+    (tmp_path / "real/sub").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real/sub")
+    monkeypatch.chdir(str(tmp_path))
+    folder = os.path.realpath(str(tmp_path))
+    assert audit_hook._path(b"link/../x") == audit_hook._path("real/x") == folder + "/real/x"
+    assert audit_hook._path("link/x") == folder + "/link/x"

@@ -182,6 +182,92 @@ def test_addresses_and_daemons(observe):
     assert seen.of("daemon") == ["/run/gone.sock", "@gone-abstract", "127.0.0.1 port 1"]
 
 
+CONNECT_AND_END = """
+import socket
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.7", 9))
+"""
+
+
+def test_an_address_is_told_even_if_its_process_cannot_be_asked_for_more(observe, monkeypatch):
+    def ended(who, host):
+        raise OSError(3, "No such process")
+
+    monkeypatch.setattr(Inside, "licence", ended)
+    seen = observe([sys.executable, "-I", "-c", CONNECT_AND_END])
+    assert seen.of("address") == ["192.0.2.7 port 9"]
+
+
+def test_a_licence_is_read_while_the_call_waits(monkeypatch):
+    notes = Seen()
+    made = Reach(notes.add)
+    who = Inside(os.getpid())
+    monkeypatch.setattr(Inside, "licence", lambda who, host: "LM_LICENSE_FILE")
+    judge = made._connecting(who, struct.pack("=H", socket.AF_INET) + struct.pack("!H", 27000) + b"\xc0\0\x02\x07")
+    monkeypatch.undo()
+    judge()
+    assert [(what, about["licence"]) for _, what, about in notes.notes] == [("192.0.2.7 port 27000", "LM_LICENSE_FILE")]
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (struct.pack("=HHII", 40, 0, 1024, 2), "vsock:2 port 1024"),
+        (struct.pack("=H", 40), "family:40"),
+        (struct.pack("=HI", 30, 7), "family:30"),
+        (struct.pack("=HHII", socket.AF_NETLINK, 0, 0, 0), None),
+        (struct.pack("=HHII", socket.AF_UNSPEC, 0, 0, 0), None),
+    ],
+)
+def test_addresses_of_other_families_are_told(address, text):
+    notes = Seen()
+    judge = Reach(notes.add)._connecting(Inside(os.getpid()), address)
+    if judge is not None:
+        judge()
+    assert notes.of("address") == ([text] if text else [])
+
+
+def test_a_number_that_was_outside_of_a_container_is_looked_at_anew(monkeypatch):
+    class Reused(reach.Tracee):
+        looks = 0
+
+        def __init__(self, task):
+            super(Reused, self).__init__(task)
+            Reused.looks += 1
+            self.inside = self.apart = Reused.looks > 1
+
+    monkeypatch.setattr(reach, "Tracee", Reused)
+    made = Reach(Seen().add)
+    assert [made._who(os.getpid(), False).apart for _ in range(3)] == [False, True, True]
+    assert Reused.looks == 2
+
+
+def test_a_path_with_dots_is_the_one_that_the_kernel_uses(observe, tmp_path):
+    (tmp_path / "real/sub").mkdir(parents=True)
+    (tmp_path / "real/data").write_text("")
+    (tmp_path / "link").symlink_to("real/sub")
+    seen = observe("cat link/../gone; :")
+    assert seen.of("missing") == [str(tmp_path / "real/gone")]
+    root = Inside(os.getpid()).root
+    for path, plain in (
+        ("link/../new/file", "real/new/file"),
+        ("link/..", "real"),
+        ("gone/../x", "x"),
+        ("link/x", "link/x"),
+    ):
+        assert reach._plain(root, str(tmp_path / path)) == str(tmp_path / plain)
+    assert reach._plain(root, "//../..") == "/"
+
+
+def test_a_list_of_files_that_is_full_says_so(monkeypatch):
+    made = Reach(Seen().add)
+    monkeypatch.setattr(reach, "_MAX_OPENED", 1)
+    made._add("/one")
+    made._add("/one")
+    assert made.all_listed
+    made._add("/two")
+    assert (made.opened, made.all_listed) == ({"/one"}, False)
+
+
 def test_opened_files_are_listed(observe, tmp_path):
     (tmp_path / "input").write_text("x")
     (tmp_path / "link").symlink_to("input")

@@ -64,6 +64,27 @@ def test_an_observer_that_saw_everything_says_so(watching: NodeObserver, tmp_pat
     assert used(tmp_path)["whole"] is True
 
 
+def test_a_program_without_a_filter_makes_the_account_incomplete(watching: NodeObserver, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(syscalls.SOCKET)
+        watching._accept()
+        other.sendall(b"another program observes it already")
+        (connection, _) = next(iter(watching._waits.values()))
+        watching._greet(connection)
+    watching.end()
+    watching.serve()
+    assert used(tmp_path)["whole"] is False
+    assert "are not observed: another program observes it already" in (tmp_path / "node1.network.jsonl").read_text()
+
+
+def test_the_list_of_files_tells_whether_all_are_in_it(watching: NodeObserver, tmp_path: Path) -> None:
+    watching.reach.opened.update(["/one", "/two\nlines"])
+    watching.end()
+    watching.serve()
+    assert (tmp_path / "node1.files").read_text() == "/one\n"
+    assert (used(tmp_path)["whole"], used(tmp_path)["all_files_listed"]) == (True, False)
+
+
 def test_programs_of_a_container_cannot_speak_to_it(watching: NodeObserver, monkeypatch: pytest.MonkeyPatch) -> None:
     class Apart(Tracee):
         def __init__(self, task: int) -> None:

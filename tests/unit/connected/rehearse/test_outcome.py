@@ -11,6 +11,7 @@ from deployer.connected.rehearse import outcome
 from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.connected.rehearse.world import WorldReport
+from deployer.contract.errors import Unknown
 from deployer.contract.rehearsal import DONE, FAILED, LIMIT, MEMORY, STOPPED
 from deployer.system.observations import SEEN
 from tests.unit.connected.rehearse.test_simulated_plan import JOB, MANIFEST
@@ -122,6 +123,27 @@ def test_an_observer_that_did_not_see_everything_is_no_account(folder: Path, use
     made = outcome.judge(found(folder, 0))
     assert (made.watched, [item.finding.code for item in made.findings]) == ((), ["rehearse.blind"])
     assert "requested nothing" not in made.summary()
+
+
+@pytest.mark.parametrize(
+    ("used", "said"),
+    [
+        ({"whole": True, "all_files_listed": True}, ""),
+        ({"whole": True, "all_files_listed": False}, "is not complete"),
+        ({"whole": True}, "is not complete"),
+        ({"whole": False, "all_files_listed": True}, "are not known"),
+    ],
+)
+def test_only_a_complete_list_of_files_is_one(folder: Path, used: dict[str, bool], said: str) -> None:
+    (folder / "kernel" / "node1.files").write_text("/usr/bin/env\n/deployer/app/x.py\n")
+    (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
+    if said:
+        with pytest.raises(Unknown, match=said):
+            outcome.opened_files(found(folder, 0))
+    else:
+        assert outcome.opened_files(found(folder, 0)) == ["/deployer/app/x.py", "/usr/bin/env"]
+        with pytest.raises(Unknown, match="are not known"):
+            outcome.opened_files(found(folder, 0, observed=False))
 
 
 def test_what_was_requested_is_the_kernels_word(folder: Path) -> None:
