@@ -319,8 +319,8 @@ class Rehearsal(NamedTuple):
         judged = "verdict %s" % self.checked.verdict
         if self.accepted:
             judged += ", accepted " + ", ".join(self.accepted)
-        texts = (self.ranks, self.nodes, asked, _ended(self.ending), judged)
-        return printable("without network, %d ranks on %d nodes: %s; %s; %s" % texts)
+        texts = (_counted(self.ranks, "rank"), _counted(self.nodes, "node"), asked, _ended(self.ending), judged)
+        return printable("without network, %s on %s: %s; %s; %s" % texts)
 
     def lines(self) -> List[str]:
         """Return the report: what stopped the job, what else it reached for, what it used, and the verdict."""
@@ -877,9 +877,13 @@ def _used(used: Used) -> List[str]:
     return ["used: " + ", ".join(known)] if known else []
 
 
+def _counted(number: int, what: str) -> str:
+    return "%d %s%s" % (number, what, "s" * (number != 1))
+
+
 def _ended(ending: JobEnding) -> str:
     texts = {
-        DONE: "it ended well after %.1f s",
+        DONE: "it ended without an error after %.1f s",
         FAILED: "it failed after %.1f s",
         LIMIT: "it still ran when the time of the rehearsal was over, after %.1f s",
         MEMORY: "the kernel killed it for lack of memory after %.1f s",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.rehearse import far_shell, rehearse
+from deployer.connected.rehearse import far_shell, own_paths, rehearse
 from deployer.connected.rehearse.world import WorldOrder, WorldReport
 from deployer.contract import json_records
 from deployer.system import process
@@ -42,7 +42,7 @@ def simulate(site: Path, script: str, **other: object) -> WorldReport:
         parent=os.getpid(),
         nodes=1,
         folder=str(site / "world"),
-        readable=[*rehearse._python(), str(ATTACKS), str(job / "job.sh"), str(job / "agent")],
+        readable=[*own_paths.python(), str(ATTACKS), str(job / "job.sh"), str(job / "agent")],
         writable=[str(job)],
         fixed=[str(job / "environment"), str(job / "machines")],
         seen=str(site / "seen"),
@@ -51,7 +51,7 @@ def simulate(site: Path, script: str, **other: object) -> WorldReport:
         memory_mb=None,
         observer=rehearse._observer(job, 1),
     )._replace(**other)
-    own = process.base_environment() | {"PYTHONPATH": str(rehearse._package().parent)}
+    own = process.base_environment() | {"PYTHONPATH": str(own_paths.package().parent)}
     argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
     done = process.run(argv, 100, own, stdin=order.text())
     assert not done.stderr, done.stderr
@@ -98,6 +98,22 @@ def test_who_kills_the_observer_is_not_observed(site: Path) -> None:
     assert report.nodes["node1"]["observed"] is False
     report = simulate(site, "ssh node1 true")
     assert report.nodes["node1"]["observed"] is True
+
+
+def test_nodes_share_what_a_job_makes_in_the_data_folder_and_the_laptop_keeps_its_own(site: Path) -> None:
+    """Its path may have what separates the options of a mount."""
+    data = site / "root,a:b" / "data"
+    data.mkdir(parents=True)
+    (data / "known").write_text("known")
+    quoted = shlex.quote(str(data))
+    made = shlex.quote(f"echo made >{quoted}/made && rm {quoted}/known")
+    moved = shlex.quote(f"! mv {quoted} {quoted}2; ! touch {shlex.quote(str(data.parent / 'other'))}")
+    words = f"ssh node1 {made} && ssh node2 cat {quoted}/made && ssh node2 {moved}"
+    report = simulate(site, words, nodes=2, readable=[*own_paths.python(), str(data.parent)], layered=[str(data)])
+    assert report.exit_code == 0, (site / "job/output.log").read_text()
+    assert (site / "job/output.log").read_text().startswith("made\n")
+    assert [path.name for path in data.parent.iterdir()] == ["data"]
+    assert [path.name for path in data.iterdir()] == ["known"]
 
 
 BOMB = """

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +78,17 @@ def run(args: argparse.Namespace) -> int:
     )
     found = rehearsed(request, args.accept, args.engine, _silent if args.json else terminal.tell)
     outcome = found.outcome
-    if args.used:
-        files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
-    if args.record:
-        record(args.bundle, outcome)
     if args.json:
         print(json.dumps({**outcome.record(), "folder": str(found.folder), "engine": found.way}))
     else:
         show(outcome)
         print(f"simulated by: {found.way}")
         print(f"log: {found.folder}/output.log")
+    sys.stdout.flush()  # the report comes before an error of what follows
+    if args.used:
+        files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
+    if args.record:
+        record(args.bundle, outcome)
     if not outcome.exit_code:
         site = settings.site_for_hint(args.site)
         common.suggest(args, *(("push", args.bundle, site) if args.site else ("check", args.bundle, "--site", site)))

@@ -400,7 +400,8 @@ def more(codes: Sequence[str], prog: str = "") -> str:
     ours = prog or os.path.basename(sys.argv[0])
     at_laptop = CALLER in os.environ or not ours.endswith(".pyz")
     words = "deployer" if at_laptop else "python3 " + ours
-    return "more: %s explain %s%s" % (words, codes[0], ", or another of these codes" if len(codes) > 1 else "")
+    others = ", or another of these codes" if len(codes) > 1 else ""
+    return printable("more: %s explain %s%s" % (words, codes[0], others))
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:

@@ -8,7 +8,7 @@ from docker.errors import APIError, NotFound
 
 from deployer.connected.bundle import caches
 from deployer.connected.ground import engine, xdg
-from deployer.connected.rehearse.container import KEPT, volume_name
+from deployer.connected.rehearse.container import KEPT, reap, volume_name, volume_record
 from deployer.contract.errors import MissingTool, Refused
 from deployer.system import files
 
@@ -28,13 +28,16 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
     """
     folder = xdg.cache_folder(NAME)
     found = caches.entries(caches.named(NAME))
+    was_used = volume_record().is_file() or (folder / KEPT).is_dir()
+    if dry_run and was_used:
+        warn(f"the size of the Docker volume {volume_name()} is not counted")
     if not dry_run and files.is_folder(str(folder)):
         with open(folder / "used", "a") as used:
             try:
                 fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Refused("a rehearsal runs", _BUSY) from None
-            _remove_volume((folder / KEPT).is_dir(), warn)
+            _remove_volume(was_used, warn)
             files.remove_tree(str(folder))
     return caches.Pruned(NAME, len(found), sum(entry.size for entry in found))
 
@@ -50,6 +53,7 @@ def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:
         warn(f"the Docker volume {name} is left: {error.message}")
         return
     with contextlib.closing(client), engine.errors_named(client, f"remove the volume {name}"):
+        reap(client, name)  # a container that was never started keeps the volume
         try:
             client.api.remove_volume(name)
         except NotFound:

@@ -29,7 +29,7 @@ from docker.utils.socket import STDOUT, frames_iter
 import deployer
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine, progress, xdg
-from deployer.connected.rehearse import container_image
+from deployer.connected.rehearse import container_image, own_paths
 from deployer.connected.rehearse.crossing import (
     BINDS,
     BUNDLES,
@@ -45,9 +45,11 @@ from deployer.connected.rehearse.crossing import (
     STATE,
     WHOLE,
 )
-from deployer.connected.rehearse.request import RehearsalRequest
+from deployer.connected.rehearse.namespaces import SYSCTL
+from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.contract import json_records, rehearsal
 from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused, UsageError
+from deployer.contract.manifest import Manifest
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.tarformat import padding
 from deployer.contract.text import printable
@@ -72,9 +74,9 @@ _MOST_KEPT = 5
 _HOME = f"{STATE}/home"
 _PROGRAM = ["python3", "-S", "-m", "deployer.connected.rehearse.in_container"]
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ALLOW = (
-    "allow user namespaces on the engine's machine (Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
-)
+_ALLOW = f"allow user namespaces on the engine's machine ({SYSCTL})"
+_VOLUME_PREFIX = "deployer-rehearsal-"
+_VOLUME = re.compile(_VOLUME_PREFIX + r"[0-9a-f]{12}\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 
 
@@ -111,6 +113,7 @@ class _Bundle(NamedTuple):
     path: str
     place: str
     size: int
+    manifest: Manifest
 
 
 class _Host:
@@ -127,7 +130,11 @@ class _Host:
         self._uid, self._gid = (os.getuid(), os.getgid()) if os.getuid() else (_ORDINARY, _ORDINARY)
         self._owner = volume_name()
         self._bundles = [_bundle(path) for path in (request.bundle, *request.others)]
+        job_of(self._bundles[0].manifest, request)  # a wrong name is refused before anything is copied
         self._mounts, binds = _binds(request.binds)
+        own_paths.check_binds(request.binds)
+        self._shown = [(item.place, item.path) for item in self._bundles]
+        self._shown += reversed([(mount["Target"], mount["Source"]) for mount in self._mounts])  # /binds/10, /binds/1
         first, *others = (item.place for item in self._bundles)
         inside = request._replace(bundle=first, others=others, binds=binds)
         self._order = json.dumps({"request": inside.record(), "accepted": list(accepted)}).encode()
@@ -137,7 +144,7 @@ class _Host:
     def rehearse(self) -> Hosted:
         image = container_image.ensure(self._client, self._tell)
         with engine.errors_named(self._client, "prepare a rehearsal"):
-            self._reap()
+            reap(self._client, self._owner)
             known: dict[str, Any] = self._client.api.info()
         if known.get("Architecture") not in ("x86_64", "amd64"):
             self._tell(f"the engine's machine is {known.get('Architecture')}: all programs are emulated, and slow")
@@ -151,13 +158,16 @@ class _Host:
                 return self._kept(answer)
             error = json_records.parse(answer[ERROR], "the error of a rehearsal")
             if "forbidden" not in error:
-                raise _raised(error)
+                raise self._raised(error)
             forbidden = str(error["forbidden"])
         raise Refused(f"the engine's machine cannot simulate a site: {forbidden}", _ALLOW)
 
     def _answer(self, image: str, profile: str, memory: int) -> dict[str, bytes] | None:
         """Run the rehearsal in a container and return its answer; None: the engine's machine has no such profile."""
         api = self._client.api
+        with files.errors_named(f"write {self._folder}"):
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.write_text(str(volume_record()), self._owner)
         with engine.errors_named(self._client, "rehearse in a container"), contextlib.ExitStack() as cleanup:
             settings = api.create_host_config(
                 network_mode="none", cap_drop=["ALL"], auto_remove=True, pids_limit=_MOST_PROCESSES, mem_limit=memory,
@@ -175,7 +185,7 @@ class _Host:
                     "PYTHONPATH": f"{self._programs}:{self._programs}/{PYZ}",
                 },
             )["Id"]  # fmt: skip
-            cleanup.callback(self._remove, container)
+            cleanup.callback(_remove, self._client, container)
             self._copy_in(container)
             params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             connection = api.attach_socket(container, params=params)
@@ -213,9 +223,15 @@ class _Host:
 
     def _outside(self, text: str) -> str:
         """Return a text with the paths of this machine."""
-        for item in self._bundles:
-            text = text.replace(item.place, item.path)
+        for inside, path in self._shown:
+            text = text.replace(inside, path)
         return printable(text)
+
+    def _raised(self, error: dict[str, Any]) -> DeployerError:
+        """Return the error that a rehearsal ended with."""
+        kind = BY_EXIT_CODE.get(error["code"], DeployerError)
+        details = [self._outside(str(each)) for each in error["details"]]
+        return kind(self._outside(str(error["message"])), self._outside(str(error["hint"])), details)
 
     def _copy_in(self, container: str) -> None:
         """Copy what the rehearsal needs into a container that was not started yet."""
@@ -275,7 +291,6 @@ class _Host:
         """Keep the files of an answer in the cache, beside those of the last rehearsals."""
         outcome = rehearsal.read(answer[OUTCOME], "the outcome of the rehearsal")
         with files.errors_named(f"write {self._folder}"):
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder = Path(tempfile.mkdtemp(prefix=f"{outcome.job}-", dir=self._folder))
             for name in (LOG, RESULT):
                 if name in answer:
@@ -288,22 +303,36 @@ class _Host:
             outcome, folder, listed.decode("utf-8", "surrogateescape").splitlines() if listed is not None else None
         )
 
-    def _reap(self) -> None:
-        """Remove the containers of commands that were killed before they could start them."""
-        found = self._client.api.containers(all=True, filters={"label": f"{_OWNER}={self._owner}"})
-        for item in found:
-            if not _lives(str(item["Labels"].get(_PROCESS))):
-                self._remove(str(item["Id"]))
 
-    def _remove(self, container: str) -> None:
-        with contextlib.suppress(DockerException, OSError):
-            self._client.api.remove_container(container, force=True)
+def reap(client: docker.DockerClient, owner: str) -> None:
+    """Remove the containers of commands that were killed before they could start them."""
+    found = client.api.containers(all=True, filters={"label": f"{_OWNER}={owner}"})
+    for item in found:
+        if not _lives(str(item["Labels"].get(_PROCESS))):
+            _remove(client, str(item["Id"]))
+
+
+def _remove(client: docker.DockerClient, container: str) -> None:
+    with contextlib.suppress(DockerException, OSError):
+        client.api.remove_container(container, force=True)
+
+
+def volume_record() -> Path:
+    """Return the file with the name of the volume. It is there once a rehearsal has used the volume."""
+    return xdg.cache_folder("rehearse") / "volume"
 
 
 def volume_name() -> str:
-    """Return the name of the volume with the installed images. It belongs to this user's cache on this machine."""
+    """Return the name of the volume with the installed images. It belongs to this user's cache on this machine.
+
+    The name of this machine may change: a volume that was made keeps its name.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        known = volume_record().read_text()
+        if _VOLUME.match(known):
+            return known
     words = [socket.gethostname(), os.getuid(), str(xdg.cache_folder("rehearse"))]
-    return "deployer-rehearsal-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
+    return _VOLUME_PREFIX + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
 
 def _sources() -> dict[str, bytes]:
@@ -324,8 +353,9 @@ def _digest(sources: Mapping[str, bytes]) -> str:
 
 def _bundle(path: str) -> _Bundle:
     with opened(path) as stream:
-        found = begin(stream, path).digest.rpartition(":")[2]
-        return _Bundle(path, f"{BUNDLES}/{found}.tar", os.fstat(stream.fileno()).st_size)
+        found = begin(stream, path)
+        place = f"{BUNDLES}/{found.digest.rpartition(':')[2]}.tar"
+        return _Bundle(path, place, os.fstat(stream.fileno()).st_size, found.manifest)
 
 
 def _binds(binds: Sequence[str]) -> tuple[list[Mount], list[str]]:
@@ -353,12 +383,6 @@ def _files(stream: IO[bytes]) -> dict[str, bytes]:
             if content is not None and member.size <= LIMITS[member.name]:
                 found[member.name] = content.read()
     return found
-
-
-def _raised(error: dict[str, Any]) -> DeployerError:
-    """Return the error that a rehearsal ended with."""
-    kind = BY_EXIT_CODE.get(error["code"], DeployerError)
-    return kind(str(error["message"]), str(error["hint"]), error["details"])
 
 
 def _user() -> str:

@@ -40,6 +40,7 @@ from deployer.system import files
 
 #: Seconds after which what another rehearsal copied is removed: by then it is installed.
 _OLD = 3600
+_FREE = "see how much space the engine's machine has; `deployer cache prune rehearse --all` removes earlier rehearsals"
 
 
 def main() -> int:
@@ -48,10 +49,20 @@ def main() -> int:
     order = json_records.parse(files.read_bytes(ORDER), ORDER)
     try:
         answer = _answer(order)
-    except DeployerError as error:
+    except (DeployerError, OSError) as found:
+        error = found if isinstance(found, DeployerError) else _named(found)
         answer = {ERROR: _json(code=error.exit_code, message=error.message, hint=error.hint, details=error.details)}
     _send(answer)
     return 0
+
+
+def _named(error: OSError) -> DeployerError:
+    """Return an error of the container's system, with its path, as an error of ours."""
+    what = f"use {error.filename}" if error.filename else "continue"
+    try:
+        files.raise_named(error, f"{what} in the container of the rehearsal", _FREE)
+    except DeployerError as named:
+        return named
 
 
 def _end_with_the_laptop() -> None:
@@ -84,7 +95,8 @@ def _remove_old(folder: str, used: set[str]) -> None:
     for name in sorted(files.names(folder), reverse=True):  # what tells that a copy is whole, then the copy
         path = os.path.join(folder, name)
         if path.removesuffix(WHOLE) not in used and os.lstat(path).st_mtime < time.time() - _OLD:
-            files.remove_tree(path) if files.is_folder(path) else os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):  # another rehearsal removes it as well
+                files.remove_tree(path) if files.is_folder(path) else os.unlink(path)
 
 
 def _end_of(path: Path) -> bytes:

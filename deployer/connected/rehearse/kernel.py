@@ -88,6 +88,11 @@ def restrict(point: str, flags: int) -> None:
     mount("none", point, flags=MS_REMOUNT | MS_BIND | flags | kept)
 
 
+def detach(point: str) -> None:
+    """Unmount a file system when its last user has ended; no path leads to it from now on."""
+    _check(_libc.umount2(os.fsencode(point), _MNT_DETACH), f"umount {point}")
+
+
 def _mount_points() -> list[str]:
     """Return the paths of all mounts that this process sees."""
     with open("/proc/self/mountinfo", "rb") as stream:

@@ -21,6 +21,8 @@ _FORBIDS = {
     "/proc/sys/kernel/unprivileged_userns_clone": "0",
     "/proc/sys/user/max_user_namespaces": "0",
 }
+#: What allows user namespaces where Ubuntu forbids them.
+SYSCTL = "Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 
 
 def forbidden() -> str:

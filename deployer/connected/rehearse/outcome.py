@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from deployer import __version__
 from deployer.connected.rehearse import machine
+from deployer.connected.rehearse.crossing import LOG
 from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.contract import json_records, observation, rehearsal, sealed_file
 from deployer.contract.errors import DeployerError, Unknown
@@ -28,6 +30,8 @@ _OF_PAYLOAD = "payload."
 _NOT_WHOLE = "the kernel's account of %s is missing or not complete"
 #: Lines of our own in the log.
 _OWN_LINES = ("deployer: ", "hint: ")
+#: How a code looks.
+_CODE = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,40}\Z")
 #: Bytes of a file that an observer of a node writes.
 _MAX_USED = 1024 * 1024
 _MAX_FILES = 64 * 1024 * 1024
@@ -86,7 +90,7 @@ def _ending(found: Rehearsed) -> JobEnding:
         return JobEnding(rehearsal.LIMIT, None, None, seconds)
     else:
         how = rehearsal.FAILED if code else rehearsal.DONE
-    return JobEnding(how, code, _last_line(found.folder / "output.log") if code else None, seconds)
+    return JobEnding(how, code, _last_line(found.folder / LOG) if code else None, seconds)
 
 
 def _with_proof(reached: tuple[Reached, ...], found: Rehearsed, ending: JobEnding) -> tuple[Reached, ...]:
@@ -101,7 +105,9 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
     listed = (found.result or {}).get("findings")
     for item in listed if isinstance(listed, list) else []:
         with contextlib.suppress(TypeError, KeyError):
-            yield Finding(*(str(item[name]) for name in Finding._fields))
+            finding = Finding(*(str(item[name]) for name in Finding._fields))
+            if _CODE.match(finding.code):  # the job can write what it likes; codes are printed as they are
+                yield finding
 
 
 def _records(found: Rehearsed) -> dict[str, dict[str, Any]]:

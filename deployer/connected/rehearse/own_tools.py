@@ -1,6 +1,7 @@
 """The tools of a simulated site that runs on this machine."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from deployer.connected.bundle import kit
@@ -10,22 +11,17 @@ from deployer.connected.rehearse.rehearse import SiteTools
 from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
 
 
-def own_tools() -> SiteTools:
-    """Return them; parts of the kit are made if the cache lacks them."""
-    return SiteTools(make_pyz(), _ch_run())
+def own_tools(tell: Callable[[str], None]) -> SiteTools:
+    """Return them; parts of the kit are made if the cache lacks them. ``tell`` receives a line about each step."""
+    return SiteTools(make_pyz(), _ch_run(tell))
 
 
-def _ch_run() -> Path:
+def _ch_run(tell: Callable[[str], None]) -> Path:
     """Return the ch-run of the kit; this machine's own if the kit would first have to be made."""
     recipe = kit.PARTS["charliecloud"].recipe
     here = shutil.which("ch-run")
     folder = xdg.cache_folder("kit") / recipe.key()
     if here and not folder.is_dir():
         return Path(here)
-    kit.members("charliecloud", _ignore)
+    kit.members("charliecloud", tell)
     return folder / CHARLIECLOUD_FOLDER / CHARLIECLOUD_START
-
-
-def _ignore(line: str) -> None:
-    """Ignore what a step says of its progress."""
-    del line

@@ -4,26 +4,27 @@ import contextlib
 import fcntl
 import os
 import shlex
+import stat
 import sys
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import deployer
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
-from deployer.connected.rehearse import far_launcher, far_shell, limits, machine, simulated_plan
+from deployer.connected.rehearse import far_launcher, far_shell, limits, machine, own_paths, simulated_plan
+from deployer.connected.rehearse.crossing import LOG
+from deployer.connected.rehearse.namespaces import SYSCTL
 from deployer.connected.rehearse.node import OUT
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
 from deployer.contract import dialogue, json_records, plan_update
-from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused, UsageError
+from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
-from deployer.contract.plan import Plan
+from deployer.contract.plan import NOT_STAGED, Plan
 from deployer.contract.plan_update import PlanUpdate
 from deployer.system import files, observations, process
 from deployer.system.verify import begin, opened
@@ -42,8 +43,8 @@ _JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "
 #: The folder, beside the private root folder, of what observers saw.
 _OBSERVED = "observed"
 _MAX_RESULT = 64 * 1024 * 1024
-#: The job's output, and the bytes of it that are kept on a disk that the job filled.
-_LOG, _MAX_LOG = "output.log", 64 * 1024 * 1024
+#: The bytes of the job's output that are kept on a disk that the job filled.
+_MAX_LOG = 64 * 1024 * 1024
 
 
 class SiteTools(NamedTuple):
@@ -120,7 +121,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
     root = xdg.cache_folder("rehearse") / "root"
-    _check_binds(request.binds, root.parent)
+    own_paths.check_binds(request.binds, [str(tools.ch_run)])
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)
         site = _Site(root, world, tools, bar)
@@ -134,8 +135,10 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         with _alone(root.parent / "lock"):
             site.take(manifest, wanted, request, installed, memory_mb)
             folder = site.prepare(request, wanted, manifest, job, installed["digest"])
-        tell(f"running {job.name} on {wanted.nodes} simulated nodes, {request.seconds} s at most")
-        report = _run(request, wanted, folder, world, root, memory_mb, tools)
+        where = f"{wanted.nodes} simulated node{'s' * (wanted.nodes != 1)}"
+        tell(f"running {job.name} on {where}, {request.seconds} s at most")
+        layered = _layered(Path(installed["folder"]), request.site)
+        report = _run(request, wanted, folder, world, root, memory_mb, tools, layered)
     if report.stopped.startswith(limits.FILLED):
         _clear(folder)
     return Rehearsed(
@@ -152,21 +155,6 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         limit=request.seconds,
         extra=request.extra,
     )
-
-
-def _check_binds(binds: Sequence[str], cache: Path) -> None:
-    """Refuse folders in which the job could change the programs of its rehearsal, and what was seen of it."""
-    for source in map(_source, binds):
-        if f"{os.path.realpath(cache)}/".startswith(os.path.realpath(source).rstrip("/") + "/"):
-            raise UsageError(
-                f"--bind {source}: the rehearsal's own folder {cache} is in it, and the job could change it",
-                "bind a folder below it, or set XDG_CACHE_HOME to a folder elsewhere",
-            )
-
-
-def _source(bind: str) -> str:
-    """Return the path of this machine in a word of --bind."""
-    return os.path.abspath(os.path.expanduser(bind.partition(":")[0]))
 
 
 def _observed(root: Path, folder: Path) -> Path:
@@ -196,7 +184,7 @@ class _Site:
         (own / _CH_RUN).chmod(0o755)
         # The bytecode of the tool, which the commands here have made.
         (world / "home" / ".cache").mkdir()
-        (world / "home" / ".cache" / "deployer").symlink_to(_bytecode().parent.absolute())
+        (world / "home" / ".cache" / "deployer").symlink_to(own_paths.bytecode().parent.absolute())
 
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
         """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
@@ -322,26 +310,28 @@ def _run(
     root: Path,
     memory_mb: int | None,
     tools: SiteTools,
+    layered: Sequence[str] = (),
 ) -> WorldReport:
-    """Run the job at the simulated site."""
+    """Run the job at the simulated site. What it changes in the folders of ``layered`` ends with it."""
     order = WorldOrder(
         parent=os.getpid(),
         nodes=wanted.nodes,
         folder=str(world),
         readable=[
-            *map(str, (root, tools.ch_run.parent, _bytecode(), *(folder / name for name in _JOB_PROGRAMS))),
-            *_python(),
+            *map(str, (root, tools.ch_run.parent, own_paths.bytecode(), *(folder / name for name in _JOB_PROGRAMS))),
+            *own_paths.python(),
         ],
-        writable=[str(folder), str(world / "site"), *map(_source, request.binds)],
+        writable=[str(folder), str(world / "site"), *map(own_paths.source, request.binds)],
         fixed=[str(folder / name) for name in _SCRIPTS_OWN],
         seen=str(_observed(root, folder)),
         job=str(folder),
         words=["/usr/bin/timeout", f"--kill-after={_PATIENCE}", str(request.seconds), "/bin/bash", "-l", "./job.sh"],
         memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
         observer=_observer(folder, wanted.nodes),
+        layered=layered,
     )
     own = process.base_environment("LC_CTYPE")
-    own["PYTHONPATH"] = str(_package().parent)
+    own["PYTHONPATH"] = str(own_paths.package().parent)
     argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
     limit = request.seconds + _PATIENCE + _AROUND
     done = process.run(argv, limit, own, stdin=order.text(), check=False)
@@ -352,20 +342,44 @@ def _run(
     if report.exit_code is None:
         raise Refused(
             f"this machine cannot simulate a site: {report.error}",
-            "allow user namespaces (Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0), "
-            "or rehearse on another Linux machine",
+            report.hint
+            or f"allow user namespaces ({SYSCTL}), use --engine docker, or rehearse on another Linux machine",
         )
     return report
 
 
+def _layered(installed: Path, site: Plan | None) -> list[str]:
+    """Return the folders of an installed image in which a job can make files, as at the site.
+
+    The data folder is bound there. The app is as well, unless the site stages the image: then it is part of that.
+    """
+    staged = site is None or any(option.staging != NOT_STAGED for option in site.start_options)
+    return [str(installed / name) for name in ("data", *(() if staged else ("app",)))]
+
+
 def _clear(folder: Path) -> None:
-    """Remove what a job made that filled the disk. Its log stays, unless that is what did."""
+    """Remove what a job made that filled the disk. The end of its log stays."""
     for name in files.names(str(folder)):
         path = folder / name
         if files.is_folder(str(path)) and not files.is_link(str(path)):
             files.remove_tree(str(path))
-        elif name != _LOG or path.lstat().st_size > _MAX_LOG:
+        elif name != LOG:
             path.unlink()
+        else:
+            _shorten(path)
+
+
+def _shorten(path: Path) -> None:
+    """Keep the end of a file, in place: a copy may not fit. A link is not followed."""
+    with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK), "r+b") as stream:
+        state = os.fstat(stream.fileno())
+        from_here = state.st_size - _MAX_LOG
+        if not stat.S_ISREG(state.st_mode) or from_here <= 0:
+            return
+        for at in range(0, _MAX_LOG, files.CHUNK):
+            data = os.pread(stream.fileno(), min(files.CHUNK, _MAX_LOG - at), from_here + at)
+            os.pwrite(stream.fileno(), data, at)
+        os.truncate(stream.fileno(), _MAX_LOG)
 
 
 def _observer(folder: Path, nodes: int) -> list[str]:
@@ -373,26 +387,8 @@ def _observer(folder: Path, nodes: int) -> list[str]:
     words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.observer", "--out", OUT, "--node", NODE]
     for address in machine.addresses(nodes).values():
         words += ["--peer", address]
-    words += ["--log", str(folder / _LOG)]
+    words += ["--log", str(folder / LOG)]
     return [*words, "--measure", "/tmp", "--measure", str(folder)]  # noqa: S108  a node's own
-
-
-def _package() -> Path:
-    """Return the folder of this package."""
-    return Path(deployer.__file__).resolve().parent
-
-
-def _python() -> list[str]:
-    """Return what this Python consists of, and this package. A prefix itself may be the home of the user."""
-    prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
-    parts = [os.path.join(prefix, name) for prefix in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
-    paths = sysconfig.get_paths()
-    return [*parts, paths["stdlib"], paths["platstdlib"], sys.executable, str(_package())]
-
-
-def _bytecode() -> Path:
-    """Return the folder of the tool's bytecode."""
-    return xdg.cache_folder("pyz")
 
 
 def _result(folder: Path) -> Mapping[str, Any] | None:

@@ -1,5 +1,7 @@
 """Where a simulated site is made: in namespaces of this machine, or in a container of Docker."""
 
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -7,16 +9,14 @@ from typing import NamedTuple
 from deployer.connected.ground import progress
 from deployer.connected.rehearse import namespaces
 from deployer.connected.rehearse.request import RehearsalRequest
+from deployer.contract import programs
 from deployer.contract.errors import MissingTool, Refused, Unknown
 from deployer.contract.rehearsal import Rehearsal
 
 NAMESPACES, DOCKER = "namespaces", "docker"
 WAYS = (NAMESPACES, DOCKER)
 
-_REMEDY = (
-    "start Docker, or allow user namespaces (Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0), "
-    "or rehearse on another machine"
-)
+_ELSEWHERE = "or rehearse on another machine"
 
 
 class Judged(NamedTuple):
@@ -59,16 +59,27 @@ def rehearsed(
 
         hosted = container.rehearse(request, accepted, tell)
         return Judged(hosted.outcome, hosted.folder, DOCKER, hosted.opened)
+    if way == NAMESPACES and (forbidden := namespaces.forbidden()):
+        raise Refused(f"this machine cannot simulate a site: {forbidden}", f"use --engine docker, or {_remedy()}")
     from deployer.connected.rehearse.outcome import judge, opened_files
     from deployer.connected.rehearse.own_tools import own_tools
     from deployer.connected.rehearse.rehearse import rehearse
 
-    found = rehearse(request, own_tools(), tell, progress.far_bar)
+    found = rehearse(request, own_tools(tell), tell, progress.far_bar)
     try:
         listed = opened_files(found)
     except Unknown:
         listed = None
     return Judged(judge(found, tuple(accepted)), found.folder, NAMESPACES, listed)
+
+
+def _remedy() -> str:
+    """Return how namespaces become possible here."""
+    if sys.platform != "linux":
+        return _ELSEWHERE.partition(" ")[2]
+    if shutil.which("ip") is None:
+        return f"{programs.remedy('ip')}, {_ELSEWHERE}"
+    return f"allow user namespaces ({namespaces.SYSCTL}), {_ELSEWHERE}"
 
 
 def _possible(tell: Callable[[str], None]) -> str:
@@ -81,6 +92,8 @@ def _possible(tell: Callable[[str], None]) -> str:
     try:
         engine.connect().close()
     except MissingTool as error:
-        raise Refused(f"this machine cannot simulate a site: {forbidden}; {error.message}", _REMEDY) from error
+        raise Refused(
+            f"this machine cannot simulate a site: {forbidden}; {error.message}", f"start Docker, or {_remedy()}"
+        ) from error
     tell(f"the simulated site runs in a container of Docker, because {forbidden}")
     return DOCKER

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from deployer.connected.rehearse import kernel, machine, node
-from deployer.connected.rehearse.file_system import MachineFiles
+from deployer.connected.rehearse.file_system import MachineFiles, layered
 from deployer.connected.rehearse.limits import MOST_TASKS, LaptopLimit
 from deployer.connected.rehearse.machine import LOGIN, SimulatedMachine
 from deployer.connected.rehearse.namespaces import explained
@@ -51,6 +51,7 @@ class WorldOrder(NamedTuple):
         memory_mb: MiB of a node; None: no limit.
         observer: the words of a node's observer; NODE is replaced by its name, OUT by the folder for what it sees.
         tasks: the most processes and threads at once.
+        layered: folders of which all nodes share a changeable view in memory, if the kernel permits that.
     """
 
     parent: int
@@ -65,6 +66,7 @@ class WorldOrder(NamedTuple):
     memory_mb: int | None
     observer: Sequence[str]
     tasks: int = MOST_TASKS
+    layered: Sequence[str] = ()
 
     def text(self) -> str:
         """Return the order as JSON."""
@@ -82,6 +84,7 @@ class WorldReport(NamedTuple):
         exit_code: that of job.sh's command; None: there was no simulated site.
         seconds: from the start of job.sh to its end.
         error: why there was no simulated site.
+        hint: what to do then; empty: nothing is known.
         nodes: what each node reported, by its name.
         stopped: which limit of this machine ended the job; empty: none.
     """
@@ -91,6 +94,7 @@ class WorldReport(NamedTuple):
     error: str = ""
     nodes: Mapping[str, Mapping[str, Any]] = {}
     stopped: str = ""
+    hint: str = ""
 
 
 def main() -> int:
@@ -122,7 +126,7 @@ def _be_first(order: WorldOrder) -> NoReturn:
         _report(_live(order))
     except (OSError, DeployerError) as error:
         said = explained(error) if isinstance(error, OSError) else error.message
-        _report(WorldReport(None, error=said))
+        _report(WorldReport(None, error=said, hint=error.hint if isinstance(error, DeployerError) else ""))
     finally:
         os._exit(0)
 
@@ -131,6 +135,7 @@ def _live(order: WorldOrder) -> WorldReport:
     kernel.keep_capabilities()
     sockets = os.path.join(order.folder, "sockets")
     kernel.mount("tmpfs", sockets, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=700")
+    writable = [*order.writable, *layered(order.layered, os.path.join(order.folder, "machine"))]
     addresses = machine.addresses(order.nodes)
     home = os.path.join(order.folder, "home")
     settings = machine.settings(addresses, home)
@@ -139,7 +144,7 @@ def _live(order: WorldOrder) -> WorldReport:
     readable = [*order.readable, *(os.path.join(order.folder, name) for name in ("bin", "home", "sockets"))]
 
     def node_order(name: str, fixed: Sequence[str], cpus: Sequence[int]) -> NodeOrder:
-        made = MachineFiles([*readable, *fixed], order.writable, settings)
+        made = MachineFiles([*readable, *fixed], writable, settings)
         simulated = SimulatedMachine(name, addresses[name], made, os.path.join(order.folder, "machine"))
         observer = [name if word == NODE else word for word in order.observer]
         return NodeOrder(simulated, sockets, home, path, cpus, order.memory_mb, observer, order.seen, order.tasks)

@@ -575,7 +575,7 @@ def test_the_report_has_first_what_stopped_the_job():
     clean = RECORD._replace(findings=(), ending=DONE, requested=())
     assert "It reached for nothing that the site lacks." in clean.lines()
     begin = "without network, 4 ranks on 2 nodes: requested "
-    assert clean.summary() == begin + "nothing; it ended well after 3.0 s; verdict RUN"
+    assert clean.summary() == begin + "nothing; it ended without an error after 3.0 s; verdict RUN"
     unknown = clean._replace(watched=(rehearsal.PYTHON,)).summary()
     assert "nothing" not in unknown
     assert "what it requested is not known" in unknown

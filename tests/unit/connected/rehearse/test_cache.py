@@ -7,7 +7,7 @@ import pytest
 from docker.errors import APIError, NotFound
 
 from deployer.connected.ground import engine
-from deployer.connected.rehearse import cache
+from deployer.connected.rehearse import cache, container
 from deployer.contract.errors import MissingTool, Refused
 
 
@@ -21,7 +21,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def with_engine(monkeypatch, remove):
-    api = SimpleNamespace(remove_volume=remove, hooks={"response": []})
+    api = SimpleNamespace(
+        remove_volume=remove, hooks={"response": []}, containers=lambda **_: [], remove_container=lambda *_, **__: None
+    )
     monkeypatch.setattr(engine, "connect", lambda: SimpleNamespace(api=api, close=lambda: None))
 
 
@@ -67,3 +69,22 @@ def test_without_an_engine_or_a_volume_the_folder_is_removed(folder, monkeypatch
     monkeypatch.setattr(engine, "connect", missing)
     cache.remove(dry_run=False, warn=warned.append)
     assert "is left: no Docker engine answers at nowhere" in warned[0]
+
+
+def test_a_container_that_was_never_started_goes_and_the_volume_keeps_its_name(folder, monkeypatch):
+    steps = []
+    api = SimpleNamespace(
+        containers=lambda **_: [{"Id": "never", "Labels": {}}],
+        remove_container=lambda name, force: steps.append(name),
+        remove_volume=steps.append,
+        hooks={"response": []},
+    )
+    monkeypatch.setattr(engine, "connect", lambda: SimpleNamespace(api=api, close=lambda: None))
+    (folder / "docker").rmdir()
+    (folder / "volume").write_text("deployer-rehearsal-0123456789ab")
+    monkeypatch.setattr(container.socket, "gethostname", lambda: "renamed")
+    warned = []
+    cache.remove(dry_run=True, warn=warned.append)
+    assert warned == ["the size of the Docker volume deployer-rehearsal-0123456789ab is not counted"]
+    cache.remove(dry_run=False, warn=print)
+    assert steps == ["never", "deployer-rehearsal-0123456789ab"]

@@ -155,6 +155,24 @@ def test_an_error_in_the_container_is_the_error_of_the_command(asked):
         asked(FakeApi({"error.json": json.dumps(error)}))
 
 
+def test_an_error_in_the_container_names_paths_of_this_machine(asked, tmp_path):
+    (tmp_path / "set").mkdir()
+    error = {"code": 3, "message": "/binds/0 is \x1b[2J", "hint": "give /binds/0/x", "details": ["in /binds/0"]}
+    with pytest.raises(Refused) as caught:
+        asked(FakeApi({"error.json": json.dumps(error)}), binds=[f"{tmp_path}/set:/data"])
+    found = caught.value
+    assert found.message == f"{tmp_path}/set is \\x1b[2J"
+    assert (found.hint, found.details) == (f"give {tmp_path}/set/x", [f"in {tmp_path}/set"])
+
+
+def test_a_wrong_job_is_refused_before_anything_is_copied(asked, monkeypatch):
+    api = FakeApi()
+    monkeypatch.setattr(engine, "connect", lambda: SimpleNamespace(api=api, close=lambda: None))
+    with pytest.raises(UsageError, match="has no job wrong"):
+        rehearse(RehearsalRequest(str(asked.bundle), "wrong", None, None, 10), [], print)
+    assert not api.made
+
+
 def test_a_container_that_ends_without_an_answer_is_an_error_with_its_last_line(asked):
     for answer in (b"", frame(1, b"no tar"), frame(1, tar({"output.log": "x"}))):
         with pytest.raises(DeployerError, match="ended without an answer: Kill"):
@@ -172,8 +190,11 @@ def test_progress_has_the_paths_of_this_machine(asked):
 
 def test_folders_are_bound_only_if_the_engine_can_see_them(asked, monkeypatch, tmp_path):
     api = FakeApi(DONE)
-    asked(api, binds=[f"{tmp_path}:/data"])
-    assert [mount["Source"] for mount in api.made[0]["host_config"]["mounts"][1:]] == [str(tmp_path)]
+    (tmp_path / "set").mkdir()
+    asked(api, binds=[f"{tmp_path}/set:/data"])
+    assert [mount["Source"] for mount in api.made[0]["host_config"]["mounts"][1:]] == [str(tmp_path / "set")]
+    with pytest.raises(UsageError, match="the job could change it"):
+        asked(FakeApi(DONE), binds=[f"{tmp_path}:/data"])
     assert json.loads(api.files[crossing.ORDER])["request"]["binds"] == ["/binds/0:/data"]
     with pytest.raises(UsageError, match="does not exist"):
         asked(FakeApi(DONE), binds=[str(tmp_path / "nowhere")])

@@ -62,7 +62,8 @@ def test_a_limit_of_this_machine_stops_the_job(folder: Path) -> None:
 
 def test_what_ranks_did_not_prove_is_reported_if_nothing_else_stopped_the_job(folder: Path) -> None:
     error = {"code": "net.alone", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
-    result = {"findings": [error, {**error, "severity": "warning"}, {**error, "code": "payload.failed"}, "damaged", {}]}
+    others = [{**error, "severity": "warning"}, {**error, "code": "payload.failed"}, {**error, "code": "a.b\x1b[2J"}]
+    result = {"findings": [error, *others, "damaged", {}]}
     codes = [item.finding.code for item in outcome.judge(found(folder, 3, result=result)).findings]
     assert codes == ["net.alone", "rehearse.ended"]
     assert [item.finding.code for item in outcome.judge(found(folder, 0, result=result)).findings] == []

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from deployer.connected.rehearse import rehearse
+from deployer.connected.rehearse import own_paths, rehearse
 from deployer.connected.rehearse.rehearse import SiteTools
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.connected.rehearse.simulated_plan import RehearsedLayout
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import Job
+from deployer.contract.plan import NOT_STAGED, SQUASHFS, StartOption
 from deployer.system import process
 from tests import bundles
 from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
@@ -74,9 +76,9 @@ def test_what_runs_outside_of_the_container_cannot_be_changed(tmp_path, monkeypa
 
 
 def test_a_python_whose_prefix_is_the_home_does_not_show_the_home(monkeypatch):
-    monkeypatch.setattr(rehearse.sys, "base_prefix", "/home/user")
-    assert "/home/user/lib" in rehearse._python()
-    assert "/home/user" not in rehearse._python()
+    monkeypatch.setattr(own_paths.sys, "base_prefix", "/home/user")
+    assert "/home/user/lib" in own_paths.python()
+    assert "/home/user" not in own_paths.python()
 
 
 def test_what_filled_the_disk_is_removed_and_the_log_stays(tmp_path, monkeypatch):
@@ -89,6 +91,50 @@ def test_what_filled_the_disk_is_removed_and_the_log_stays(tmp_path, monkeypatch
     rehearse._clear(folder)
     assert [path.name for path in folder.iterdir()] == ["output.log"]
     assert (tmp_path / "elsewhere").is_dir()
-    monkeypatch.setattr(rehearse, "_MAX_LOG", 1)
+    monkeypatch.setattr(rehearse, "_MAX_LOG", 5)
+    monkeypatch.setattr(rehearse.files, "CHUNK", 2)
     rehearse._clear(folder)
-    assert list(folder.iterdir()) == []
+    assert (folder / "output.log").read_text() == "ch 1\n"
+    secret = tmp_path / "elsewhere" / "secret"
+    secret.write_text("longer than that")
+    (folder / "output.log").unlink()
+    (folder / "output.log").symlink_to(secret)
+    rehearse._clear(folder)
+    assert secret.read_text() == "longer than that"
+
+
+def test_a_bind_with_the_programs_of_the_rehearsal_is_refused(tmp_path, monkeypatch):
+    program = tmp_path / "project" / ".venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "project")
+    for bound in ("project", "link", "project/.venv"):
+        with pytest.raises(UsageError, match=r"a program that deployer consists of, .*the job could change it"):
+            own_paths.check_binds([f"{tmp_path}/{bound}:/data"], [str(program)])
+    own_paths.check_binds([f"{tmp_path}/other:/data"], [str(program)])
+    monkeypatch.setattr(own_paths.sys, "executable", str(program))
+    with pytest.raises(UsageError, match="the job could change it"):
+        own_paths.check_binds([f"{tmp_path}/project"])
+
+
+def test_a_job_can_make_files_where_it_can_at_the_site():
+    folder = Path("/root/images/a")
+    option = StartOption("charliecloud-folder", "charliecloud", NOT_STAGED, "srun", "", None)
+    site = SimpleNamespace(start_options=[option])
+    assert rehearse._layered(folder, None) == [str(folder / "data")]
+    assert rehearse._layered(folder, site) == [str(folder / "data"), str(folder / "app")]
+    site.start_options.append(option._replace(staging=SQUASHFS))
+    assert rehearse._layered(folder, site) == [str(folder / "data")]
+
+
+def test_a_site_that_cannot_be_simulated_has_its_own_remedy(tmp_path, monkeypatch):
+    said = {"exit_code": None, "error": "cannot join the nodes", "hint": "modprobe veth"}
+    done = [process.Completed([], 0, json.dumps(each), "") for each in (said, {**said, "hint": ""})]
+    monkeypatch.setattr(process, "run", lambda *_, **__: done.pop(0))
+    request = RehearsalRequest("b.tar", None, None, None, 10)
+    words = (request, RehearsedLayout(1, 1, 1, 1), tmp_path / "job", tmp_path, tmp_path / "root", None, TOOLS)
+    for hint in ("modprobe veth", "--engine docker"):
+        with pytest.raises(Refused, match="cannot join the nodes") as caught:
+            rehearse._run(*words)
+        assert hint in caught.value.hint

@@ -43,6 +43,34 @@ def test_macos_and_a_machine_without_ip_cannot_make_namespaces(monkeypatch):
     assert "Linux" in namespaces.forbidden()
 
 
+def test_what_is_asked_for_is_tested_and_its_own_cause_remedied(monkeypatch):
+    monkeypatch.setattr(namespaces, "forbidden", lambda: "it is forbidden")
+    with pytest.raises(Refused, match="it is forbidden") as caught:
+        ways.rehearsed(REQUEST, (), ways.NAMESPACES, print)
+    assert "--engine docker" in caught.value.hint
+    monkeypatch.setattr(engine, "connect", missing)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Refused) as caught:
+        ways.rehearsed(REQUEST, (), None, print)
+    assert "apt-get install iproute2" in caught.value.hint
+
+
+def test_an_error_of_the_container_s_system_is_an_answer(monkeypatch, tmp_path):
+    answers = []
+    (tmp_path / "order").write_text("{}")
+    monkeypatch.setattr(in_container, "ORDER", str(tmp_path / "order"))
+    monkeypatch.setattr(in_container, "_end_with_the_laptop", lambda: None)
+    monkeypatch.setattr(in_container, "_send", answers.append)
+
+    def full(order):
+        raise OSError(28, "No space left on device", "/rehearsal/x")
+
+    monkeypatch.setattr(in_container, "_answer", full)
+    assert in_container.main() == 0
+    assert b"/rehearsal/x" in answers[0]["error.json"]
+    assert b"cache prune rehearse" in answers[0]["error.json"]
+
+
 def test_a_request_crosses_as_it_is():
     assert read(REQUEST.record()) == REQUEST
 
