@@ -23,8 +23,9 @@ from tests.integration.conftest import ROOT, Cli
 from tests.lab import Lab
 
 DOWNLOAD = """\
-import sys
+import os, sys
 if sys.argv[1:]:
+    os.makedirs("../data/MNIST", exist_ok=True)
     import urllib.request
     urllib.request.urlopen(sys.argv[1])
 """
@@ -38,6 +39,10 @@ def rehearsed(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "bundles" / "hello-mpi", folder / "hello-mpi")
     program = folder / "hello-mpi" / "app" / "hello.py"
     program.write_text(DOWNLOAD + program.read_text())
+    (folder / "hello-mpi" / "known").mkdir()
+    (folder / "hello-mpi" / "known" / "file").touch()
+    (definition,) = (folder / "hello-mpi").glob("*.yaml")
+    definition.write_text(definition.read_text() + "\ndata: {known: {folder: known}}\n")
     built("pack", folder / "hello-mpi", "-o", folder / "hello.tar")
     return folder / "hello.tar"
 
@@ -56,7 +61,7 @@ def test_two_nodes_run_mpi_and_a_download_is_found_and_named(built: Cli, rehears
     first = outcome["findings"][0]
     assert (first["code"], first["stopped"]) == ("rehearse.network", True)
     assert "storage.googleapis.com" in first["subject"]
-    assert (first["file"], first["line"]) == ("/deployer/app/hello.py", 4)
+    assert (first["file"], first["line"]) == ("/deployer/app/hello.py", 5)
     assert not [line for line in _processes() if outcome["folder"] in line]
 
 
@@ -111,7 +116,7 @@ def test_in_a_container_a_download_is_named_and_a_killed_command_leaves_nothing(
     first = outcome["findings"][0]
     assert (outcome["engine"], first["code"], first["stopped"]) == ("docker", "rehearse.network", True)
     assert "storage.googleapis.com" in first["subject"]
-    assert (first["file"], first["line"]) == ("/deployer/app/hello.py", 4)
+    assert (first["file"], first["line"]) == ("/deployer/app/hello.py", 5)
     program = [str(ROOT / ".venv" / "bin" / "deployer"), "rehearse", "--engine", "docker", str(rehearsed)]
     with subprocess.Popen(program, env=built.environment, stderr=subprocess.PIPE, text=True) as started:
         assert started.stderr is not None
