@@ -38,6 +38,8 @@ _FRAMEWORK = re.compile(
 #: (cuSPARSELt).
 _NVIDIA = re.compile(r"^lib(cu(da|blas|dnn|fft|rand|solver|sparse|pti|inj|file|tensor|tlass)|np|nv|nccl)\w*[.-]")
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
+#: The name by which a library is loaded. Packages append the rest of its version: libnccl.so.2.20.5, of wheels without.
+_SONAME = re.compile(r".+?\.so(\.\d+)?(?=\.|$)")
 _UNKNOWN = ((0, 0), (0, 0))
 
 
@@ -104,11 +106,11 @@ def kernels(case: Case) -> Iterator[Finding]:
         yield Finding("facts.gpu", MISSING_FACTS, partition, text, CAPTURE)
         return
     unserved = {path: has for path, has in found.items() if not fatbin.serve(has, capability)}
-    served = {posixpath.basename(path) for path in found if path not in unserved}
+    served = {_soname(path) for path in found if path not in unserved}
     nothing = all(map(_NCCL_CUDNN.match, served))
     mapped = _mapped(case)
     for path, has in unserved.items():
-        needed = path in mapped or (_is_needed(path, mapped) and posixpath.basename(path) not in served)
+        needed = path in mapped or (_is_needed(path, mapped) and _soname(path) not in served)
         yield Finding(
             "gpu.kernels",
             ERROR if needed or nothing else WARNING,
@@ -131,6 +133,7 @@ def toolkit(case: Case) -> Iterator[Finding]:
     if has is None:
         return
     mapped = _mapped(case)
+    usable, refused = set(), []
     for path, found in _kernels(case).items():
         release, own = _PTX.get(fatbin.ptx_version(found) or (0, 0), ("", (0, 0)))
         floor, _ = _FLOORS.get(int(release.partition(".")[0] or 0), _UNKNOWN)
@@ -138,14 +141,19 @@ def toolkit(case: Case) -> Iterator[Finding]:
         if capability and not fatbin.serve(fatbin.machine_code(found), capability) and fatbin.serve(found, capability):
             floor, why = max(floor, own), f"it has only PTX of CUDA {release} for {_dotted(capability)}"
         if has < floor:
-            yield Finding(
-                "gpu.driver",
-                ERROR if _is_needed(path, mapped) else WARNING,
-                path,
-                f"{why}, which needs driver {_dotted(floor)} or newer, and {case.plan.partition} has "
-                f"{driver.version if driver else ''}",
-                "build it with an older CUDA, or with machine code for these GPUs: only the site can update the driver",
-            )
+            refused.append((path, why, floor))
+        elif not capability or fatbin.serve(found, capability):
+            usable.add(_soname(path))
+    for path, why, floor in refused:
+        needed = path in mapped or (_is_needed(path, mapped) and _soname(path) not in usable)
+        yield Finding(
+            "gpu.driver",
+            ERROR if needed else WARNING,
+            path,
+            f"{why}, which needs driver {_dotted(floor)} or newer, and {case.plan.partition} has "
+            f"{driver.version if driver else ''}",
+            "build it with an older CUDA, or with machine code for these GPUs: only the site can update the driver",
+        )
 
 
 def _shown(found: Sequence[str]) -> str:
@@ -167,6 +175,13 @@ def _kernels(case: Case) -> dict[str, Sequence[str]]:
 
 def _is_judged(name: str) -> bool:
     return _NCCL_CUDNN.match(name) is not None or _NVIDIA.match(name) is None
+
+
+def _soname(path: str) -> str:
+    """Return the name that a second copy of a library shares with the first: that up to its major version."""
+    name = posixpath.basename(path)
+    match = _SONAME.match(name)
+    return match[0] if match else name
 
 
 def _mapped(case: Case) -> set[str]:

@@ -737,6 +737,7 @@ BLAS = "/usr/lib/python3/dist-packages/nvidia/cublas/lib/libcublasLt.so.12"
 NCCL = "/usr/lib/python3/dist-packages/nvidia/nccl/lib/libnccl.so.2"
 CUDNN = "/usr/lib/python3/dist-packages/nvidia/cudnn/lib/libcudnn_ops.so.9"
 OTHER_NCCL, CUDNN_8 = "/usr/lib/libnccl.so.2", "/usr/lib/libcudnn_ops_infer.so.8"
+DEBIAN_NCCL, DEBIAN_CUDNN = "/usr/lib/libnccl.so.2.20.5", "/usr/lib/libcudnn_ops.so.9.1.0"
 CUDNN_PART = "/usr/lib/python3/dist-packages/nvidia/cudnn/lib/libcudnn_engines_runtime_compiled.so.9"
 
 
@@ -756,6 +757,9 @@ CUDNN_PART = "/usr/lib/python3/dist-packages/nvidia/cudnn/lib/libcudnn_engines_r
         ({TORCH: ["sm_70"], CUDNN_PART: ["sm_75"]}, "7.0", []),
         ({TORCH: ["sm_50"], NCCL: ["sm_60", "sm_70"]}, "5.2", [("gpu.kernels", ERROR)]),  # NCCL 2.32
         ({TORCH: ["sm_50"], NCCL: ["sm_60"], OTHER_NCCL: ["sm_50"]}, "5.2", [("gpu.kernels", WARNING)]),
+        ({TORCH: ["sm_70"], CUDNN: ["sm_70"], DEBIAN_CUDNN: ["sm_75"]}, "7.0", [("gpu.kernels", WARNING)]),
+        ({TORCH: ["sm_70"], CUDNN: ["sm_75"], DEBIAN_CUDNN: ["sm_70"]}, "7.0", [("gpu.kernels", WARNING)]),
+        ({TORCH: ["sm_70"], CUDNN: ["sm_75"], CUDNN_8: ["sm_70"]}, "7.0", [("gpu.kernels", ERROR)]),
         ({ATTENTION: ["sm_90"], NCCL: ["sm_70"]}, "7.0", [("gpu.kernels", ERROR)]),  # NCCL alone computes nothing
         ({TORCH: ["sm_70"]}, None, [("facts.gpu", UNKNOWN)]),
         ({}, None, []),
@@ -770,6 +774,7 @@ def test_kernels_and_gpus(found: dict[str, list[str]], capability: str | None, e
 
 
 HOROVOD = "/usr/lib/python3/dist-packages/horovod/tensorflow/mpi_lib.cpython-311-x86_64-linux-gnu.so"
+NEW = ["sm_70", "compute_90", "ptx_9.0"]
 
 
 @pytest.mark.parametrize(
@@ -782,6 +787,9 @@ HOROVOD = "/usr/lib/python3/dist-packages/horovod/tensorflow/mpi_lib.cpython-311
         ({HOROVOD: ["sm_60", "compute_70", "ptx_7.8"]}, "470.82", "8.0", [("gpu.driver", ERROR)]),  # its PTX does not
         ({HOROVOD: ["sm_60", "compute_70", "ptx_7.8"]}, "520.61", "8.0", []),
         ({TORCH: ["sm_70"], ATTENTION: ["sm_70", "compute_90", "ptx_9.0"]}, "535.54", "7.0", [("gpu.driver", WARNING)]),
+        ({NCCL: NEW, DEBIAN_NCCL: ["sm_70", "ptx_7.8"]}, "535.54", "7.0", [("gpu.driver", WARNING)]),
+        ({NCCL: NEW, DEBIAN_NCCL: ["sm_80", "ptx_7.8"]}, "535.54", "7.0", [("gpu.driver", ERROR)]),  # not for this GPU
+        ({NCCL: NEW, CUDNN: ["sm_70", "ptx_7.8"]}, "535.54", "7.0", [("gpu.driver", ERROR)]),
         ({TORCH: ["sm_70", "compute_70", "ptx_12.0"]}, "535.54", "7.0", []),  # of a release that nobody knows yet
         ({TORCH: ["compute_70", "ptx_8.2"]}, None, "7.0", []),
         ({TORCH: ["sm_60", "compute_60", "ptx_7.8"]}, "470.82", "3.7", []),  # gpu.kernels says it
