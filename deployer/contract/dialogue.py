@@ -16,9 +16,19 @@ PROGRESS_LINE = "deployer-progress:"
 COLOUR = "DEPLOYER_COLOUR"
 #: The options with which commands of the laptop's `deployer` name this site, as shell text: hints print them.
 CALLER = "DEPLOYER_CALLER"
-#: The beginning of a warning after an install, which `deploy` prints only the first time.
-REPLACES = "another bundle is installed as "
+#: Digits of a digest in a warning.
+_SHOWN = 12
 _DIGITS = frozenset("0123456789")
+
+
+def replaces(label: str, digest: str) -> str:
+    """Return the beginning of a warning after an install, which `deploy` prints unless it pushed that bundle itself.
+
+    Args:
+        label: NAME:VERSION.
+        digest: the bundle that had this name before.
+    """
+    return "another bundle is installed as %s (%s)" % (label, digest.rpartition(":")[2][:_SHOWN])
 
 
 def listener(tell: Optional[Callable[[int, int], None]]) -> Optional[Callable[[str], bool]]:

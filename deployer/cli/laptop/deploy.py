@@ -111,16 +111,16 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
                 error.message += "; the job may have been submitted"
                 error.hint = see_jobs(args)
             raise
-        code = 0
+        code, last = 0, done.job
         if done.job and deploy.stages[-1].state == DONE and shows:
             print(f"submitted {done.seconds:.1f} s after the start", flush=True)
         if done.job and not args.no_follow:
-            code = _follow_silently(deploy, done) if args.json else _follow(args, deploy, done)
+            code, last = (_follow_silently if args.json else _follow)(args, deploy, done)
         elif done.job:
             common.suggest(args, "logs", *site_options(args), "-f", done.job)
         if args.json:
             stages = [stage.record() for stage in deploy.stages]
-            status = deploy.remote.site(["status", done.job]) if done.job else None
+            status = deploy.remote.site(["status", last]) if done.job else None
             print(json.dumps({**done.record(), "stages": stages, "status": status}))
     return _Round(code, done.digest if done.job else "")
 
@@ -145,6 +145,7 @@ def _request(args: argparse.Namespace) -> DeployRequest:
             apt_sources=user_settings.path("apt_sources", None),
         ),
         args.dry_run,
+        args.partition,
     )
 
 
@@ -164,7 +165,14 @@ def _job_words(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> int:
+class _Followed(NamedTuple):
+    """An exit code, and the name of the last job: the one submitted, or one that continued it."""
+
+    code: int
+    job: str
+
+
+def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Followed:
     """Print what the job prints until it ends, then how it ended."""
     quiet, site = ["--quiet"] if terminal.is_quiet() else [], site_options(args)
     job, number = done.job, done.job_id
@@ -181,21 +189,34 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> int:
         deploy.followed(done.job)
     elif status == EXIT_INTERRUPTED:
         tell_of_job(args, job, number, "the same command follows it again; ")
-    return status
+    return _Followed(status, job)
 
 
-def _follow_silently(deploy: Deploy, done: Deployed) -> int:
-    code = 0
+def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Followed:
+    """Wait until the job has ended, and with --again those that continue it."""
+    job = done.job
+    while True:
+        ended = _ended(deploy, job)
+        after = deploy.continuation(job) if args.again else None
+        if after is None:
+            break
+        job = str(after["job"])
+    if ended:
+        terminal.complain(ended.lines())
+    deploy.followed(done.job)
+    return _Followed(ended.exit_code if ended else EXIT_DONE, job)
+
+
+def _ended(deploy: Deploy, job: str) -> DeployerError | None:
+    """Wait until a job has ended. Return the site's error if the job failed; None: it did well."""
     try:
-        deploy.remote.site(["status", done.job, "--wait"], timeout=_LONGEST)
+        deploy.remote.site(["status", job, "--wait"], timeout=_LONGEST)
     except DeployerError as error:
         # Of the job's end nothing is known after another error, or after one of this side, such as a timeout.
         if error.exit_code not in _ENDED or isinstance(error, JobFailed):
             raise
-        terminal.complain(error.lines())
-        code = error.exit_code
-    deploy.followed(done.job)
-    return code
+        return error
+    return None
 
 
 def _show(stage: DeployStage) -> None:

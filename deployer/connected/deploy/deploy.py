@@ -7,6 +7,7 @@ build and a pack from their caches, a push with the parts that have arrived, and
 is followed.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import rehearsed
 from deployer.connected.check.check import CODES, Verdict
 from deployer.connected.deploy import last_deploy
+from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.ground import xdg
 from deployer.connected.ground.sign import sign
 from deployer.connected.linker import index
@@ -34,8 +36,10 @@ from deployer.connected.transfer.remote import Remote
 from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.findings import ERROR
+from deployer.contract.manifest import REHEARSALS_PREFIX
 from deployer.contract.rehearsal import Rehearsal
-from deployer.system.verify import begin, opened, read_seal
+from deployer.contract.sealed_file import payload
+from deployer.system.verify import begin, opened, read_seal, verify_rest
 
 #: The stages in order.
 BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = STAGES = ("build", "pack", "rehearse", "check", "push", "run")
@@ -66,6 +70,7 @@ class DeployRequest(NamedTuple):
         key: a key to sign the bundle with.
         settings: files with settings of the build.
         dry_run: send no bundle and submit nothing.
+        partition: the partition among ``words``, which is rehearsed; None: the profile's first.
     """
 
     definition: Path
@@ -82,6 +87,7 @@ class DeployRequest(NamedTuple):
     key: Path | None = None
     settings: BuildOptions = BuildOptions()
     dry_run: bool = False
+    partition: str | None = None
 
 
 class DeployStage(NamedTuple):
@@ -109,7 +115,7 @@ class Deployed(NamedTuple):
     Attributes:
         bundle: the file; None after a dry run that would pack.
         digest: the bundle's digest; empty likewise.
-        verdict: the verdict of ``check``; None likewise, or for a bundle with only data.
+        verdict: the verdict of ``check``; None likewise, or if it would rehearse, or for a bundle with only data.
         folder: the installed image at the site; None after a dry run.
         job: the name of the job; empty if none was submitted.
         job_id: the scheduler's number of the job.
@@ -219,6 +225,9 @@ class Deploy:
             return Deployed(None)
         if self._needs_rehearsal():
             packed = self._rehearse(packed)
+            if self.stages[-1].state == WOULD:  # without the outcomes check would refuse it
+                self._not_yet(CHECK, PUSH, RUN)
+                return Deployed(packed.path, packed.digest)
         verdict = None if self.definition.is_data else self._check(packed)
         folder = self._push(packed)
         done = Deployed(packed.path, packed.digest, verdict, folder)
@@ -295,6 +304,11 @@ class Deploy:
             if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
                 said += [UNCHANGED, f"{_megabytes(path.stat().st_size)}: {path}"]
                 return _Bundle(path, last.digest)
+            if last.inputs == inputs and last.payload and (digest := _only_rehearsed(path, last.payload)):
+                said += [UNCHANGED, f"{_megabytes(path.stat().st_size)}, verified: {path}"]
+                if not request.dry_run:
+                    self._keep(path, last, digest)
+                return _Bundle(path, digest)
             if request.dry_run:
                 said += [WOULD, f"pack into {path}"]
                 return None
@@ -309,9 +323,16 @@ class Deploy:
                 sign(path, request.key)
             if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
                 inputs = ""  # so the next deploy packs again
-            last_deploy.write(path, last._replace(inputs=inputs, file=last_deploy.state_of(path), digest=packed.digest))
+            last = last._replace(inputs=inputs, payload=payload(packed.manifest))
+            last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
             said += [DONE, f"{_megabytes(packed.size)}: {path}"]
             return _Bundle(path, packed.digest)
+
+    def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
+        """Sign a bundle whose outcomes have changed, if there is a key, and record that it is the last deploy's."""
+        if self._request.key:
+            sign(path, self._request.key)  # the outcomes are a part of the bundle
+        last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=digest))
 
     def _needs_rehearsal(self) -> bool:
         policy = self._profile.policy
@@ -330,18 +351,30 @@ class Deploy:
                 said += [WOULD, f"rehearse {', '.join(names)}"] if names else [UNCHANGED, "each job was rehearsed"]
                 return packed
             last = last_deploy.read(path)
+            digest = packed.digest
             for name in names:
-                outcome = usual.rehearsal(str(path), name, self._profile, self._say)
+                outcome = usual.rehearsal(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
-                    raise _not_clean(outcome)
+                    raise self._not_clean(outcome)
                 rehearsals.record(path, outcome)
-            if request.key:
-                sign(path, request.key)  # the outcomes are a part of the bundle
-            with opened(str(path)) as stream:
-                digest = read_seal(stream, str(path)).digest
-            last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=digest))
+                with opened(str(path)) as stream:
+                    digest = read_seal(stream, str(path)).digest
+                if not request.key:  # so that it is not lost if the next rehearsal fails
+                    self._keep(path, last, digest)
+            if request.key:  # once, since a security key may have to be touched
+                self._keep(path, last, digest)
             said += [DONE, f"{', '.join(names)}: nothing that {self._profile.name} lacks"]
             return _Bundle(path, digest)
+
+    def _not_clean(self, outcome: Rehearsal) -> Refused:
+        """Return the error for a rehearsal that the site would not accept."""
+        found = next((item.finding for item in outcome.findings if item.finding.severity == ERROR), None)
+        if found is None:
+            request = self._request
+            partition = ["--partition", request.partition] if request.partition else []
+            words = ["deployer", "rehearse", str(self._bundle), outcome.job, "--site", request.site, *partition]
+            return Refused(f"the rehearsal of {outcome.job} did not end well", f"see: {shlex.join(words)}")
+        return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
 
     def _check(self, packed: _Bundle) -> Verdict:
         with self._stage(CHECK) as said:
@@ -374,8 +407,9 @@ class Deploy:
             else:
                 said += [DONE, f"{_megabytes(pushed.sent)} sent, installed at {remote.host}: {pushed.folder}"]
             last = last_deploy.read(packed.path)
+            own = dialogue.replaces(self._label, last.pushed) if last.pushed else None
             for warning in pushed.warnings:
-                if not (last.pushed and warning.startswith(dialogue.REPLACES)):  # it replaces what this command pushed
+                if own is None or not warning.startswith(own):  # it replaces what this command pushed
                     self._say(f"warning: {warning}")
             if pushed.folder and last.pushed != packed.digest:
                 last_deploy.write(packed.path, last._replace(pushed=packed.digest))
@@ -437,14 +471,23 @@ class Deploy:
         return self.remote.site(["status", str(name)]) if name else None
 
 
-def _not_clean(outcome: Rehearsal) -> Refused:
-    """Return the error for a rehearsal that the site would not accept."""
-    found = next((item.finding for item in outcome.findings if item.finding.severity == ERROR), None)
-    if found is None:
-        return Refused(
-            f"the rehearsal of {outcome.job} did not end well", f"see: deployer rehearse B.tar {outcome.job}"
-        )
-    return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
+def _only_rehearsed(path: Path, packed: str) -> str:
+    """Return the digest of a bundle that is still what was packed, but for outcomes of rehearsals.
+
+    Empty: it is not, or it is damaged.
+    """
+    try:
+        with opened(str(path)) as stream:
+            bundle = begin(stream, str(path), ())  # new outcomes void its signatures: it is signed again
+            names = [member.name for member in bundle.manifest.members]
+            first = next((place for place, name in enumerate(names) if name.startswith(REHEARSALS_PREFIX)), len(names))
+            if payload(bundle.manifest) != packed or not all(
+                name.startswith(REHEARSALS_PREFIX) for name in names[first:]
+            ):
+                return ""
+            return verify_rest(bundle, str(path)).digest
+    except (IntegrityError, UsageError):
+        return ""
 
 
 def _megabytes(size: int) -> str:

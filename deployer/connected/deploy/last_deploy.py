@@ -38,6 +38,7 @@ class LastDeploy(NamedTuple):
         job: the name of a job whose end was not seen; empty: there is none.
         words: the words with which that job was submitted.
         pushed: the digest of the bundle that was installed at the site; empty: none was.
+        payload: the digest of all that was packed, without outcomes of rehearsals.
     """
 
     inputs: str = ""
@@ -46,6 +47,7 @@ class LastDeploy(NamedTuple):
     job: str = ""
     words: Sequence[str] = ()
     pushed: str = ""
+    payload: str = ""
 
 
 def record_of(bundle: Path) -> Path:
@@ -64,7 +66,8 @@ def read(bundle: Path) -> LastDeploy:
             return LastDeploy()
         words, file = fields.words("words"), [int(number) for number in found["file"]]
         texts = [fields.text(name) for name in ("inputs", "digest", "job")]
-        return LastDeploy(texts[0], file, texts[1], texts[2], words, fields.maybe_text("pushed") or "")
+        later = [fields.maybe_text(name) or "" for name in ("pushed", "payload")]
+        return LastDeploy(texts[0], file, texts[1], texts[2], words, *later)
     except (OSError, ValueError, KeyError, TypeError, DeployerError):
         return LastDeploy()
 

@@ -12,12 +12,15 @@ from deployer.contract.rehearsal import Rehearsal
 SECONDS = 120
 
 
-def rehearsal(bundle: str, job: str | None, site: Profile | None, tell: Callable[[str], None]) -> Rehearsal:
+def rehearsal(
+    bundle: str, job: str | None, site: Profile | None, tell: Callable[[str], None], partition: str | None = None
+) -> Rehearsal:
     """Rehearse a job of a bundle (None: the first), and return the outcome.
 
     Args:
-        site: whose first partition is simulated; None: no site in particular.
+        site: what is simulated; None: no site in particular.
         tell: receives a line about what is done now.
+        partition: of the site; None: its first.
     """
-    plan = plan_of(bundle, site, next(iter(site.partitions), None)) if site else None
+    plan = plan_of(bundle, site, partition or next(iter(site.partitions), None)) if site else None
     return ways.rehearsed(RehearsalRequest(bundle, job, plan, None, SECONDS), (), None, tell).outcome

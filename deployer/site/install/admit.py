@@ -23,8 +23,10 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
     receipts = [image.receipt for image in store.installed() if image.receipt.name == name]
     warnings = origin(trust, digest)
     warnings += policy.check_rollback(policies, name, version, [receipt.version for receipt in receipts])
-    if any(receipt.version == version and receipt.digest != digest for receipt in receipts):
-        warnings.append("%s%s:%s; from now on the name means this one" % (dialogue.REPLACES, name, version))
+    others = [receipt.digest for receipt in receipts if receipt.version == version and receipt.digest != digest]
+    if others:  # the newest first
+        before = dialogue.replaces("%s:%s" % (name, version), others[0])
+        warnings.append("%s; from now on the name means this one" % before)
     return warnings + _plans_lost(manifest, store)
 
 

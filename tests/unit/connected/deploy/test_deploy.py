@@ -13,14 +13,18 @@ from deployer.cli.laptop import deploy as command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
 from deployer.connected.build.init import init
-from deployer.connected.bundle import pack
+from deployer.connected.bundle import pack, rehearsals
+from deployer.connected.bundle.contents import Contents
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage, _Bundle
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
+from deployer.contract import dialogue
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, TransferError, UsageError
-from deployer.contract.rehearsal import FAILED, Rehearsal
+from deployer.contract.rehearsal import FAILED, STOPPED, Rehearsal
+from deployer.contract.sealed_file import payload
+from deployer.system.verify import begin, opened
 from tests import bundles
 from tests.unit.connected.bundle.test_rehearsals import JOB, REQUIRES, outcome
 from tests.unit.connected.transfer.test_remote import far
@@ -190,7 +194,7 @@ def test_a_job_is_done_with_only_if_its_end_was_seen(
     remote = _FakeRemote(statuses=statuses)
     connected(deploy, remote)
     args = SimpleNamespace(site="lab", ssh_config=None, again=None)
-    assert command._follow(args, deploy, DONE) == statuses[1]  # type: ignore[arg-type]
+    assert command._follow(args, deploy, DONE).code == statuses[1]  # type: ignore[arg-type]
     assert remote.asked == ["logs", "status"]
     assert last_deploy.read(bundle).job == ("" if ended else "x-1")
 
@@ -209,7 +213,7 @@ def test_an_interrupted_follow_goes_on_with_the_job_that_continues_it(
     remote = _FakeRemote(statuses=[0, 130], jobs=CHAIN)
     connected(deploy, remote)
     args = SimpleNamespace(site="lab", ssh_config=None, again=3)
-    assert command._follow(args, deploy, DONE) == 130  # type: ignore[arg-type]
+    assert command._follow(args, deploy, DONE) == (130, "x-2")  # type: ignore[arg-type]
     assert remote.asked == ["logs --follow x-1", "status x-1", "status x-2", "logs --follow x-2"]
     assert "interrupted: job x-2 (8) continues on the site" in capsys.readouterr().err
     # The same command: the job that continues it is active, so none is submitted.
@@ -240,12 +244,27 @@ def test_the_same_with_json(deploy: Deploy, tmp_path: Path, answer: object, ende
     bundle = tmp_path / "b.tar"
     last_deploy.write(bundle, LastDeploy("i", [1], "d", "x-1", ["w"]))
     connected(deploy, _FakeRemote(answer))
+    args: Any = SimpleNamespace(again=None)
     if ended:
-        assert command._follow_silently(deploy, DONE) == (1 if answer else 0)
+        assert command._follow_silently(args, deploy, DONE) == (1 if answer else 0, "x-1")
     else:
         with pytest.raises(DeployerError):
-            command._follow_silently(deploy, DONE)
+            command._follow_silently(args, deploy, DONE)
     assert last_deploy.read(bundle).job == ("" if ended else "x-1")
+
+
+def test_the_record_has_the_status_of_the_last_job(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(deploy: Deploy) -> Deployed:
+        connected(deploy, _FakeRemote(jobs=CHAIN))
+        deploy.stages.append(DeployStage("run", "done", 1, ""))
+        return DONE
+
+    monkeypatch.setattr(Deploy, "run", run)
+    for options, wanted in (["--again", "3"], "x-2"), ([], "x-1"):
+        assert main(["deploy", str(data), "lab", "--json", *options]) == 0
+        assert json.loads(capsys.readouterr().out)["status"]["job"] == wanted
 
 
 def test_the_end_of_a_job_leaves_a_newer_one_recorded(deploy: Deploy, tmp_path: Path) -> None:
@@ -284,13 +303,17 @@ def test_an_edit_during_a_pack_lets_the_next_deploy_pack_again(
     deploy: Deploy, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: bool
 ) -> None:
     packs = []
+    packed = tmp_path / "packed.tar"
+    packed.write_bytes(bundles.build())
+    with opened(str(packed)) as stream:
+        manifest = begin(stream, str(packed)).manifest
 
     def packing(contents: object, sites: object, path: Path, **_: object) -> Any:
         packs.append(path)
         path.write_text("bundle")
         if edited:
             (data / "data" / "one").write_text("changed")
-        return SimpleNamespace(digest="sha256:11", size=6)
+        return SimpleNamespace(digest="sha256:11", size=6, manifest=manifest)
 
     monkeypatch.setattr(pack, "pack", packing)
     deploy._pack(deploy._contents())
@@ -341,21 +364,22 @@ def test_texts_of_the_site_have_no_effect_on_the_terminal(capsys: pytest.Capture
     assert "warning: \\x1b[2Jx" in said.err
 
 
-def _pushed(warning: str) -> Any:
-    done = SimpleNamespace(digest="sha256:11", sent=9, folder="/r/images/x", warnings=(warning, "not signed"))
-    return lambda *_: done
-
-
-def test_the_warning_about_the_bundle_before_is_printed_once(
+def test_only_a_bundle_that_this_command_pushed_is_replaced_without_a_warning(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(push, "push", _pushed("another bundle is installed as x:1; from now on ..."))
+    colleague, own = (f"{dialogue.replaces('digits:1.0.0', f'sha256:{n}')}; from now on ..." for n in (99, 11))
+
+    def pushed(warning: str) -> Any:
+        done = SimpleNamespace(digest="sha256:11", sent=9, folder="/r/images/x", warnings=(warning, "not signed"))
+        return lambda *_: done
+
     with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
         connected(made, _FakeRemote())
-        for _ in range(2):
+        for warning in colleague, own, colleague:
+            monkeypatch.setattr(push, "push", pushed(warning))
             made._push(_Bundle(tmp_path / "b.tar", "sha256:11"))
-    assert [text.split(" ")[1] for text in said] == ["another", "not", "not"]
+    assert [text.split(" ")[1] for text in said] == ["another", "not", "not", "another", "not"]
 
 
 @pytest.fixture
@@ -398,3 +422,91 @@ def test_a_rehearsal_with_an_error_ends_the_deploy_with_its_remedy(
         deploy._rehearse(strict)
     assert caught.value.hint
     assert strict.path.read_bytes() == before
+
+
+def _payload_of(path: Path) -> str:
+    with opened(str(path)) as stream:
+        return payload(begin(stream, str(path)).manifest)
+
+
+@pytest.mark.parametrize(("damaged", "dry_run"), [(False, False), (False, True), (True, False)])
+def test_a_rehearsal_by_hand_is_kept_and_signed(
+    deploy: Deploy, strict: _Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, dry_run: bool
+) -> None:
+    """Jobs that need data are rehearsed by hand, and the next deploy must not pack again without the outcome."""
+    path, signed = strict.path, list[Path]()
+    monkeypatch.setattr("deployer.connected.deploy.deploy.sign", lambda bundle, _: signed.append(bundle))
+    monkeypatch.setattr(deploy, "_request", deploy._request._replace(key=tmp_path / "key", dry_run=dry_run))
+    monkeypatch.setattr("deployer.connected.build.bases.alone.ready", lambda _: None)
+    monkeypatch.setattr(last_deploy, "inputs_of", lambda *_: "inputs")
+    before = LastDeploy("inputs", last_deploy.state_of(path), "sha256:11", words=[], payload=_payload_of(path))
+    last_deploy.write(path, before)
+    rehearsals.record(path, outcome(path))
+    if damaged:
+        content = bytearray(path.read_bytes())
+        content[600] ^= 1
+        path.write_bytes(content)
+        monkeypatch.setattr(pack, "pack", _no_pack)
+        with pytest.raises(NotImplementedError):
+            deploy._pack(Contents("x", "1", None))
+        return
+    new = deploy._pack(Contents("x", "1", None))
+    assert new is not None
+    assert (new.digest != "sha256:11", deploy.stages[-1].state) == (True, "unchanged")
+    assert deploy._rehearse(new) == new
+    assert signed == ([] if dry_run else [path])
+    wanted = before if dry_run else before._replace(file=last_deploy.state_of(path), digest=new.digest)
+    assert last_deploy.read(path) == wanted
+
+
+def _no_pack(*_: object, **__: object) -> None:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("key", [None, "key"])
+def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
+    deploy: Deploy, tmp_path: Path, strict: _Bundle, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    strict.path.write_bytes(bundles.build(jobs=[JOB, JOB._replace(name="test")]))
+    monkeypatch.setattr(
+        deploy, "_request", deploy._request._replace(key=tmp_path / key if key else None, partition="gpu")
+    )
+    last_deploy.write(strict.path, LastDeploy("inputs", last_deploy.state_of(strict.path), "sha256:11"))
+    asked: list[object] = []
+
+    def rehearsal(bundle: str, job: str, *rest: object) -> Rehearsal:
+        asked.append(rest[-1])
+        return outcome(Path(bundle), job=job) if job == "train" else stopped(Path(bundle))
+
+    def stopped(path: Path) -> Rehearsal:
+        found = outcome(path, job="test")
+        return found._replace(ending=found.ending._replace(how=STOPPED))
+
+    monkeypatch.setattr(usual, "rehearsal", rehearsal)
+    with pytest.raises(Refused, match="the rehearsal of test did not end well") as caught:
+        deploy._rehearse(strict)
+    assert asked == ["gpu", "gpu"]
+    assert caught.value.hint == f"see: deployer rehearse {strict.path} test --site lab --partition gpu"
+    kept = list(last_deploy.read(strict.path).file) == last_deploy.state_of(strict.path)
+    assert kept is (key is None)  # with a key the next deploy finds it unsigned, and signs it
+
+
+def test_a_dry_run_of_an_unrehearsed_bundle_ends_without_a_check(
+    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploy, "_request", deploy._request._replace(dry_run=True))
+    monkeypatch.setattr(deploy, "_pack", lambda _: strict)
+    assert deploy._deliver(Contents("x", "1", None)) == Deployed(strict.path, strict.digest)
+    assert [(stage.name, stage.state) for stage in deploy.stages] == [
+        (name, "would") for name in ("rehearse", "check", "push", "run")
+    ]
+
+
+def test_the_rehearsal_is_of_the_requested_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(usual, "plan_of", lambda _, __, partition: asked.append(partition))
+    monkeypatch.setattr("deployer.connected.rehearse.ways.rehearsed", lambda *_: SimpleNamespace(outcome=None))
+    site: Any = SimpleNamespace(partitions={"batch": 1, "gpu": 2})
+    for partition in (None, "gpu"):
+        usual.rehearsal("b.tar", None, site, lambda _: None, partition)
+    assert asked == ["batch", "gpu"]

@@ -126,9 +126,10 @@ def test_an_older_version_is_a_warning_and_a_policy_refuses(tmp_path, store):
 
 
 def test_another_bundle_of_the_same_name_is_said(tmp_path, store):
-    installing.install(write(tmp_path, bundles.build()), store)
+    before = installing.install(write(tmp_path, bundles.build()), store).image.receipt.digest
     outcome = installing.install(write(tmp_path, bundles.build(extra=[("deployer/app/x", b"x")])), store)
-    assert "another bundle is installed as tiny:1.0" in outcome.warnings[1]
+    shown = before.partition(":")[2][:12]
+    assert "another bundle is installed as tiny:1.0 (%s); from now on" % shown in outcome.warnings[1]
 
 
 def test_a_policy_judges_before_anything_is_parsed(tmp_path, store, signers, monkeypatch):
