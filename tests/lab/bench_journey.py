@@ -6,7 +6,7 @@ changed line takes the whole way again. Deployer has one command for both, ``dep
 Both start from the same image in the engine and an empty site; the line to the laptop is limited at both ends.
 
 The seconds of all rounds are kept as JSON in ``.deployer/bench-journey.json``: a rate that is measured again replaces
-its own alone, and the table shows all.
+its own alone, and the table shows all. Rates of another definition are dropped: a table is of one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def measure(args: argparse.Namespace) -> None:
         sys.exit(f"bench: error: unknown rate: {', '.join(unknown)}; known: {', '.join(_RATES)}")
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
-    figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    figures = _earlier(args.definition)
     lab = Lab("bench-journey")
     try:
         with take_engine() as engine:
@@ -88,6 +88,12 @@ def measure(args: argparse.Namespace) -> None:
     _table(figures)
     if args.plot:
         _draw(args.plot, figures)
+
+
+def _earlier(definition: str) -> dict[str, Any]:
+    """Return what was measured of a definition before, by rate."""
+    figures: dict[str, Any] = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    return {rate: each for rate, each in figures.items() if each.get("definition") == definition}
 
 
 def _conditions() -> dict[str, Any]:

@@ -44,3 +44,11 @@ def test_a_rank_that_did_not_start_ends_the_measurement() -> None:
     assert bench_journey._first_rank("x\nstarted 17.5\nstarted 12.25\n") == 12.25
     with pytest.raises(SystemExit, match="1 ranks started, not 2"):
         bench_journey._first_rank("started 17.5\n")
+
+
+def test_rates_of_another_definition_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_journey, "FIGURES", tmp_path / "figures.json")
+    assert bench_journey._earlier("a") == {}
+    known = {"10": {"definition": "a"}, "100": {"definition": "b"}}
+    (tmp_path / "figures.json").write_text(json.dumps(known))
+    assert bench_journey._earlier("a") == {"10": {"definition": "a"}}
