@@ -74,7 +74,7 @@ def _lint(args: argparse.Namespace) -> int:
             severity = terminal.word(item.severity)
             print(f"{item.subject}: {severity} {item.code}: {item.message}\n    {item.remedy}")
         if not linted.image and definition.needs_engine:
-            terminal.tell("its layers were not checked: the image is not built, or no Docker engine answers")
+            terminal.warn("its layers were not checked: the image is not built, or no Docker engine answers")
         if not linted.findings:
             print("nothing found")
         elif not (failed or terminal.is_quiet()):

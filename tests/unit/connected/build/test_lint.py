@@ -435,7 +435,7 @@ def test_lint_ends_with_3_for_an_error_and_with_0_for_a_warning(tmp_path: Path, 
     assert code == 3
     assert f"{place}/Dockerfile:4: error secrets.variable: ENV API_TOKEN" in out
     assert f"{place}/Dockerfile:5: warning dockerfile.user: the image ends as user alice" in out
-    assert err.startswith("its layers were not checked")
+    assert err.startswith("deployer: warning: its layers were not checked")
     assert "deployer: error: 1 error found: secrets.variable\n" in err
     assert err.endswith("\nmore: deployer explain secrets.variable\n")
     assert say("lint", place, "--accept", "secrets.variable")[0] == 0
