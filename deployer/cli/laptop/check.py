@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -55,15 +56,28 @@ def run(args: argparse.Namespace) -> int:
         terminal.show(f"{each.checked.verdict}: {each.bundle} on {each.site}{partition}")
         common.show(each.checked, explained(each.plan) if each.plan else ())
     if verdict.checked.verdict != REFUSE:
-        suggest_push(args, args.bundle, args.site)
+        found = {finding.code for finding in verdict.checked.findings}
+        suggest_push(args, args.bundle, args.site, site.name, [code for code in args.accept if code in found])
     return _EXIT.get(verdict.checked.verdict, 0)
 
 
-def suggest_push(args: argparse.Namespace, bundle: str, site: str) -> None:
-    """Print the command that sends a checked bundle; if it has no plan for the site, the one that packs it with one."""
+def suggest_push(
+    args: argparse.Namespace, bundle: str, site: str, name: str = "", accepted: Collection[str] = ()
+) -> None:
+    """Print the command that sends a checked bundle, or the one that packs it with a plan that ``push`` accepts.
+
+    Args:
+        site: the site as the user named it.
+        name: the name in its profile; empty: the profile is read again.
+        accepted: codes that its plan has to accept: ``push`` knows only those of the plan.
+    """
     with opened(bundle) as stream:
-        manifest = begin(stream, bundle).manifest
-    if manifest.is_data or profile_of(site, args.ssh_config).name in plans_in(manifest):
+        begun = begin(stream, bundle)
+        manifest = begun.manifest
+        name = name or profile_of(site, args.ssh_config).name
+        may_go = manifest.is_data or (name in plans_in(manifest) and not {*accepted} - checking.accepted(begun, name))
+    if may_go:
         common.suggest(args, "push", bundle, site, *ssh_options(args))
     else:
-        common.suggest(args, "pack", "DEF", "--site", site, "-o", bundle)
+        options = [f"--accept={code}" for code in dict.fromkeys(accepted)]
+        common.suggest(args, "pack", "DEF", "--site", site, *options, "-o", bundle)

@@ -117,6 +117,8 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
         if done.job and not args.no_follow:
             code, last = (_follow_silently if args.json else _follow)(args, deploy, done)
         elif done.job:
+            if terminal.is_quiet() and not args.json:  # a result, and no stage has told it
+                print(f"job {done.job} submitted as {done.job_id}", flush=True)
             common.suggest(args, "logs", *site_options(args), "-f", done.job)
         if args.json:
             stages = [stage.record() for stage in deploy.stages]

@@ -101,19 +101,34 @@ def run(args: argparse.Namespace) -> int:
 
         rehearse.show(outcome)
     if not code:
-        _suggest(args, packed)
+        _suggest(args, packed, sites)
     return code
 
 
-def _suggest(args: argparse.Namespace, packed: packing.Packed) -> None:
-    """Print the next command: with a plan that may run, or only data, it is `push`."""
+def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> None:
+    """Print the next command: with a plan that may run, or only data, `push`, after what the site requires before."""
     sites = [site for site, _ in map(_site, args.site)]
     site = settings.site_for_hint(sites[0] if sites else None)
     verdicts = [plan.checked.verdict for plan in packed.plans if plan.checked]
     if packed.manifest.is_data or (verdicts and set(verdicts) != {REFUSE}):
+        if not packed.manifest.is_data and (words := _rehearsal_due(args, packed, profiles)):
+            common.suggest(args, "rehearse", args.output, *words, "--site", site, "--record")
+            return
         common.suggest(args, "push", args.output, site)
     elif not sites:
         common.suggest(args, "check", args.output, "--site", site)
+
+
+def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> list[str]:
+    """Return the job whose rehearsal the first site requires before it takes the bundle; empty if none is due."""
+    policy = profiles[0].policy if profiles else None
+    if policy is None or not policy.rehearsal:
+        return []
+    from deployer.connected.check import rehearsed
+
+    if rehearsed.CODE in args.accept:
+        return []
+    return [job.name for job in packed.manifest.jobs[int(args.rehearse) :]][:1]  # --rehearse did the first
 
 
 def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":

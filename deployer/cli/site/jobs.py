@@ -371,7 +371,9 @@ def _rehearse(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(done.record())
     else:
-        _print_lines([*done.lines(), common.more(list(dict.fromkeys(item.finding.code for item in done.findings)))])
+        _print_lines(done.lines())
+        if done.findings and not terminal.is_quiet():
+            terminal.show(common.more(list(dict.fromkeys(item.finding.code for item in done.findings))))
     return done.exit_code
 
 

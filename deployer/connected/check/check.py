@@ -201,6 +201,15 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
     return found
 
 
+def accepted(bundle: Bundle, site: str) -> set[str]:
+    """Return the codes that the first plan which a bundle carries for a site accepts; empty if there is none."""
+    name = f"{PLANS_PREFIX}{site}.json"
+    if all(member.name != name for member in bundle.manifest.members):
+        return set()
+    checked = plans.read(b"".join(map(bundle.read, bundle.member_segments(name))), name).checked
+    return set(checked.accepted) if checked else set()
+
+
 def _verdict(
     bundle: Bundle,
     profile: Profile,

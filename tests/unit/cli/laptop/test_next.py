@@ -1,0 +1,130 @@
+"""The command that follows: it is one that is not refused as printed."""
+
+import argparse
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from deployer.cli.laptop import check, pack
+from deployer.cli.laptop import deploy as deploy_command
+from deployer.cli.site import common
+from deployer.cli.site import jobs as site_jobs
+from deployer.connected.check.rehearsed import CODE
+from deployer.connected.site_profile.model import RuntimePolicy
+from deployer.connected.site_profile.profile import load
+from deployer.contract import json_records
+from deployer.contract.job import Job
+from deployer.contract.verdict import RUN, Checked
+from deployer.site.run import rehearse
+from deployer.system import terminal
+from tests import bundles, running
+
+_FRONT = SimpleNamespace(prog="deployer")
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DEPLOYER_SITE", raising=False)
+
+
+def bundle(folder: Path, accepted: list[str]) -> str:
+    plan = running.PLAN._replace(checked=Checked(RUN, [], accepted))
+    (folder / "b.tar").write_bytes(
+        bundles.build(extra=[("deployer/plans/lab.json", json_records.dumps(plan.record()))])
+    )
+    return str(folder / "b.tar")
+
+
+@pytest.mark.parametrize(
+    ("name", "carried", "accepted", "said"),
+    [
+        ("lab", [], [], "push {} ssh:login1"),
+        ("lab", ["pmi.unmet"], ["pmi.unmet"], "push {} ssh:login1"),
+        ("lab", [], ["pmi.unmet"], "pack DEF --site ssh:login1 --accept=pmi.unmet -o {}"),
+        ("other", [], [], "pack DEF --site ssh:login1 -o {}"),
+    ],
+)
+def test_after_check(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    carried: list[str],
+    accepted: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr(check, "profile_of", lambda *_: pytest.fail("a second login"))
+    path = bundle(tmp_path, carried)
+    check.suggest_push(argparse.Namespace(front=_FRONT, ssh_config=None), path, "ssh:login1", name, accepted)
+    assert capsys.readouterr().err == f"next: deployer {said.format(path)}\n"
+
+
+@pytest.mark.parametrize(
+    ("required", "rehearsed", "accept", "said"),
+    [
+        (False, False, [], "push b.tar lab"),
+        (True, False, [], "rehearse b.tar first --site lab --record"),
+        (True, True, [], "rehearse b.tar second --site lab --record"),
+        (True, False, [CODE], "push b.tar lab"),
+    ],
+)
+def test_after_pack(
+    capsys: pytest.CaptureFixture[str], required: bool, rehearsed: bool, accept: list[str], said: str
+) -> None:
+    policy = RuntimePolicy(runtimes=["charliecloud"], rehearsal=required)
+    profile = load("lab").model_copy(update={"policy": policy})
+    jobs = [Job(name, ["true"], 1, 1, 1, "00:01:00") for name in ("first", "second")]
+    packed: Any = SimpleNamespace(
+        manifest=SimpleNamespace(is_data=False, jobs=jobs),
+        plans=[running.PLAN._replace(checked=Checked(RUN, [], []))],
+    )
+    args = argparse.Namespace(front=_FRONT, site=["lab"], output="b.tar", rehearse=rehearsed, accept=accept)
+    pack._suggest(args, packed, [profile])
+    assert capsys.readouterr().err == f"next: deployer {said}\n"
+
+
+class _FakeDeploy:
+    submitting = False
+
+    def __init__(self, *_: object) -> None:
+        self.stages = [SimpleNamespace(state="done")]
+
+    def __enter__(self) -> "_FakeDeploy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self) -> SimpleNamespace:
+        return SimpleNamespace(job="tiny-1", job_id="77", seconds=1.0, digest="sha256:1")
+
+
+def test_a_quiet_deploy_that_follows_nothing_prints_the_job(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploy_command, "Deploy", _FakeDeploy)
+    monkeypatch.setattr(deploy_command, "_request", lambda _: None)
+    args = argparse.Namespace(json=False, no_follow=True)
+    monkeypatch.setattr(deploy_command, "site_options", lambda _: [])
+    monkeypatch.setattr(common, "suggest", lambda *_: None)
+    with terminal.manners(True, False):
+        assert deploy_command._once(args).code == 0
+    assert capsys.readouterr().out == "job tiny-1 submitted as 77\n"
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_rehearsal_at_the_site_explains_itself_unless_it_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    found = [SimpleNamespace(finding=SimpleNamespace(code="rehearse.network"))]
+    done = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found, exit_code=0)
+    monkeypatch.setattr(rehearse, "rehearse", lambda *_: done)
+    for name in ("_store", "_exec_request"):
+        monkeypatch.setattr(site_jobs, name, lambda _: None)
+    with terminal.manners(quiet, False):
+        site_jobs._rehearse(argparse.Namespace(json=False, accept=[], rest=[]))
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "verdict: RUN"
+    assert [line.split(":")[0] for line in said[1:]] == ([] if quiet else ["more"])
