@@ -16,7 +16,7 @@ from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, Rule
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.observation import CodeFrame, Observation, Observed
 from deployer.contract.plan import DATA, JOB
-from deployer.contract.text import printable
+from deployer.contract.text import counted, printable
 
 SCHEMA = "rehearsal"
 #: The most bytes of an outcome in a bundle.
@@ -319,7 +319,7 @@ class Rehearsal(NamedTuple):
         judged = "verdict %s" % self.checked.verdict
         if self.accepted:
             judged += ", accepted " + ", ".join(self.accepted)
-        texts = (_counted(self.ranks, "rank"), _counted(self.nodes, "node"), asked, _ended(self.ending), judged)
+        texts = (counted(self.ranks, "rank"), counted(self.nodes, "node"), asked, _ended(self.ending), judged)
         return printable("without network, %s on %s: %s; %s; %s" % texts)
 
     def lines(self) -> List[str]:
@@ -875,10 +875,6 @@ def _used(used: Used) -> List[str]:
     )
     known = ["%s %s" % (name, form % value) for name, value, form in texts if value is not None]
     return ["used: " + ", ".join(known)] if known else []
-
-
-def _counted(number: int, what: str) -> str:
-    return "%d %s%s" % (number, what, "s" * (number != 1))
 
 
 def _ended(ending: JobEnding) -> str:

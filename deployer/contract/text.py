@@ -43,6 +43,11 @@ def fault(text: str, lines: bool = False) -> Optional[str]:
     return "%s has the control character %s" % (shown, escaped(found.group()))
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number with the name of what it counts: ``1 node``, ``2 nodes``."""
+    return "%d %s%s" % (number, what, "s" * (number != 1))
+
+
 def printable(text: str) -> str:
     """Return a text in one line without effect on a terminal: characters that are not printable are escaped."""
     return text if text.isprintable() else "".join(char if char.isprintable() else escaped(char) for char in text)

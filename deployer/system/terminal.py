@@ -164,7 +164,7 @@ def complain(lines: List[str]) -> None:
 
 
 def hint(kind: str, text: str) -> None:
-    """Print a line such as ``next: COMMAND``, for a person who wants to know more than the result."""
+    """Print a line such as ``next: COMMAND``, unless only results are wanted."""
     if not (_manners.quiet or _manners.plain):
         sys.stdout.flush()  # both may be the same terminal, or the same file
         _write("%s: %s" % (kind, text))

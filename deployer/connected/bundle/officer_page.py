@@ -23,6 +23,7 @@ from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import member_segments
 from deployer.contract.shell import quoted
 from deployer.contract.tarformat import FILE
+from deployer.contract.text import counted
 from deployer.system.trust import Trust
 from deployer.system.verify import Verification, VerifiedBundle, begin, opened, verify
 
@@ -112,7 +113,7 @@ def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list
                 (
                     job.name,
                     element("code", quoted(job.command)),
-                    f"{_counted(job.nodes, 'node')}, {_counted(job.ranks_per_node, 'rank')} per node",
+                    f"{counted(job.nodes, 'node')}, {counted(job.ranks_per_node, 'rank')} per node",
                 )
                 for job in manifest.jobs
             ],
@@ -144,10 +145,6 @@ def _table(
 ) -> "ET.Element[str]":
     """Return a table, or a text if it has no rows."""
     return table(caption, head, rows) if rows else element("p", none)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _verdicts(made: list[Plan], rehearsals: list[Rehearsal]) -> "ET.Element[str]":
@@ -189,7 +186,7 @@ def _packages(document: Mapping[str, Any], today: dt.date) -> "ET.Element[str]":
         ends = _bad("; ".join(flag.line() for flag in flags)) if flags else supported
         rows.append((str(item.get("name", "")), str(item.get("version", "")), _licence(item), ends))
     late = end_of_support.flags(document, today)
-    text = f"{_counted(len(rows), 'component')}. Products out of support on {today}: {len(late)}."
+    text = f"{counted(len(rows), 'component')}. Products out of support on {today}: {len(late)}."
     head = ("name", "version", "licence", "end of support")
     return section("Packages", element("p", text), table("Components (SBOM)", head, rows))
 

@@ -34,7 +34,7 @@ def ensure(client: docker.DockerClient, tell: Callable[[str], None]) -> str:
 
     Raises:
         JobFailed: it cannot be made, for instance because Debian's packages cannot be downloaded.
-        SpaceError: there is no space for it.
+        SpaceError: the disk is full.
     """
     host = settings.from_host(None, None, os.environ)
     if shutil.which("mmdebstrap") and sys.platform == "linux" and os.uname().machine == "x86_64":

@@ -8,7 +8,7 @@ import os
 
 #: Processes and threads at once. Kernels number 32768, unless they are told to count higher.
 MOST_TASKS = 8192
-#: How a text begins if there is no space left for the job's files.
+#: The first words of the text if the job's files have filled the disk.
 FILLED = "it filled the disk"
 #: The part that is left, of what was free at the start.
 _LEFT = 10

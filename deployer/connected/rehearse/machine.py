@@ -65,7 +65,7 @@ def _lines(found: Sequence[str]) -> str:
 
 
 def user_name() -> str:
-    """Return the name of this user; the number if there is no name."""
+    """Return this user's name, or the number of a user without a name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

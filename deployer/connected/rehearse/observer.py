@@ -189,7 +189,7 @@ class NodeObserver:
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
-        # Programs of a container can connect, too, and say what they like.
+        # Programs of a container can also connect, and send anything.
         if len(self._waits) >= _MAX_WAITS or not _is_ours(connection):
             connection.close()
             return

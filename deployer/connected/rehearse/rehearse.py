@@ -26,6 +26,7 @@ from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import NOT_STAGED, Plan
 from deployer.contract.plan_update import PlanUpdate
+from deployer.contract.text import counted
 from deployer.system import files, observations, process
 from deployer.system.verify import begin, opened
 
@@ -135,7 +136,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         with _alone(root.parent / "lock"):
             site.take(manifest, wanted, request, installed, memory_mb)
             folder = site.prepare(request, wanted, manifest, job, installed["digest"])
-        where = f"{wanted.nodes} simulated node{'s' * (wanted.nodes != 1)}"
+        where = counted(wanted.nodes, "simulated node")
         tell(f"running {job.name} on {where}, {request.seconds} s at most")
         layered = _layered(Path(installed["folder"]), request.site)
         report = _run(request, wanted, folder, world, root, memory_mb, tools, layered)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.model import Partition, Profile, age
 from deployer.contract.json_records import Record
+from deployer.contract.text import counted
 
 _UNKNOWN = "unknown"
 
@@ -29,7 +30,7 @@ class Summary(NamedTuple):
 
     def __str__(self) -> str:
         kind = {"document": "documented"}.get(self.kind, self.kind)
-        old = "no date" if self.days is None else f"{self.days} day{'s' * (self.days != 1)} old"
+        old = "no date" if self.days is None else f"{counted(self.days, 'day')} old"
         return f"{self.batch}; {self.runtimes}; {self.mpi}; {kind}, {old}"
 
     def record(self) -> Record:

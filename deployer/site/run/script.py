@@ -18,6 +18,7 @@ from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, StartOption
 from deployer.contract.rank_record import SAVED
 from deployer.contract.shell import Code, Program, Text, Value, Variable, Word, code
+from deployer.contract.text import counted
 from deployer.site.container import home
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Runtime
@@ -130,9 +131,9 @@ def _head(inputs: Inputs) -> Code:
             version=launch.version,
             site=launch.site,
             deployer=__version__,
-            nodes=_counted(layout.nodes, "node"),
-            ranks=_counted(layout.ranks_per_node, "rank"),
-            threads=_counted(layout.threads, "thread"),
+            nodes=counted(layout.nodes, "node"),
+            ranks=counted(layout.ranks_per_node, "rank"),
+            threads=counted(layout.threads, "thread"),
             variant=launch.start_option,  # the older word for a start option: job.sh keeps it
             reason=launch.reason,
         )
@@ -348,7 +349,7 @@ def _ranks(inputs: Inputs) -> Code:
             "# The ranks: {launcher} starts {ranks} per node, with {units} per rank.\n",
             launcher=inputs.start_option.launcher,
             ranks=layout.ranks_per_node,
-            units=_counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
+            units=counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
         )
     ]
     if pinning.straddling:
@@ -398,7 +399,7 @@ inside=({inside}
 """,
         launcher=inputs.start_option.launcher,
         ranks=layout.ranks_per_node,
-        units=_counted(pin(layout).units, "core" if pin(layout).by_core else "hardware thread"),
+        units=counted(pin(layout).units, "core" if pin(layout).by_core else "hardware thread"),
         environment=agent_script.environment(inputs.scheduler, slots) if way == AGENT else code(""),
         hub=shell.folded(hub, 105),
         words=shell.folded([*starter, *node_words], 105),
@@ -686,7 +687,3 @@ def _given(inputs: Inputs, *words: str) -> List[Text]:
 def _more(words: Sequence[Text]) -> Code:
     """Return words as text that follows other words."""
     return code(" {words}", words=words) if words else code("")
-
-
-def _counted(count: int, thing: str) -> str:
-    return "%d %s%s" % (count, thing, "" if count == 1 else "s")
