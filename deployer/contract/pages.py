@@ -70,7 +70,11 @@ class Page(NamedTuple):
     def summary(self) -> str:
         """Return its title, or its first sentence without marks and severity."""
         what = _inline(next((text for label, text in self.parts() if label == "What"), ""))
-        text = self.title or _SEVERITY.sub("", what)
+        text = self.title or what
+        severity = _SEVERITY.match(text)
+        if severity:
+            text = text[severity.end() :]
+            text = text[:1].upper() + text[1:]
         return re.split(r"(?<=[^.])[.:;] ", text + " ")[0].strip().rstrip(".")
 
     def record(self) -> Record:

@@ -1,4 +1,4 @@
-"""The reference that is made from the code, as Markdown: commands, keys of definitions and profiles, codes.
+"""The reference that is made from the code, as Markdown: commands, keys of definitions and profiles, variables, codes.
 
 Used by scripts/docs.
 """
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from deployer.cli.laptop import main as laptop
+from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Argument, commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
@@ -16,6 +17,13 @@ from deployer.connected.site_profile import profile
 from deployer.contract import pages
 from deployer.system import documents
 
+_READERS = {
+    "On the laptop and at the site": variables.BOTH,
+    "On the laptop": variables.LAPTOP,
+    "At the site": variables.SITE,
+    "In the program of a job": variables.JOB,
+}
+_RANKS = "../deployer.md#where-ranks-find-each-other"
 _PROFILES = "What to write, and which of them `capture` finds: [site-admin.md](../site-admin.md#what-to-write)."
 
 
@@ -26,6 +34,7 @@ def handbook() -> dict[str, str]:
         "commands-of-the-site.md": _page("Commands of the site", _commands(site.front())),
         "keys-of-definitions.md": _page("Keys of `bundle.yaml`", [table(definition.schema())]),
         "keys-of-profiles.md": _page("Keys of site profiles", [_PROFILES, table(profile.schema())]),
+        "variables.md": _page("Settings and environment variables", _variables()),
         "codes.md": _page("All codes", _codes()),
     }
 
@@ -54,6 +63,19 @@ def _commands(front: Front) -> Iterator[str]:
 def _row(argument: Argument) -> str:
     shown = " ".join(filter(None, [", ".join(argument.names), argument.value]))
     return f"| `{shown}` | {_cell(argument.text)} |"
+
+
+def _variables() -> Iterator[str]:
+    order = "An option counts before a variable, and a variable before the settings file"
+    yield f"{order}: [Settings](../stager.md#settings)."
+    for title, readers in _READERS.items():
+        rows = [
+            f"| {', '.join(f'`{name}`' for name in each.names)} | {_cell(each.text)} |"
+            for each in variables.read_by(readers)
+        ]
+        yield f"## {title}"
+        yield "| variable | meaning |\n|---|---|\n" + "\n".join(rows)
+    yield f"Variables that find the other ranks (`RANK`, `MASTER_ADDR`, ...) are in the [guide]({_RANKS})."
 
 
 def _codes() -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from deployer import __version__
 from deployer.cli.laptop import main as laptop
+from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Described, commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
@@ -33,6 +34,11 @@ def _overview(front: Front, found: list[Described]) -> Iterator[str]:
         for command in listed:
             yield from (".TP", f".B {_roff(command.name)}", _roff(command.summary) + ".")
             yield from (".br", f"Example: {_roff(examples[(command.name,)])}")
+    yield ".SH ENVIRONMENT"
+    for variable in variables.read_by(
+        variables.BOTH, variables.SITE if front.prog == "deployer.pyz" else variables.LAPTOP
+    ):
+        yield from (".TP", f".B {_roff(', '.join(variable.names))}", _roff(variable.text))
     yield ".SH EXIT STATUS"
     for page in pages.pages(documents.read()):
         if page.topic == "exit codes":

@@ -43,6 +43,11 @@ def test_a_page_is_a_section_whose_heading_begins_with_a_code() -> None:
     assert second.summary == "refused"
 
 
+def test_a_summary_leaves_out_the_severity() -> None:
+    text = "## a.code\n\n**What**: A warning: it is slow: why. More."
+    assert pages.pages({"rules.md": text})[0].summary == "It is slow"
+
+
 def test_a_page_without_marks() -> None:
     first = pages.pages({"lint.md": TEXT})[0]
     assert [line for line in first.lines(wrapped, table) if line] == [

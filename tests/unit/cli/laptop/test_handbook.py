@@ -17,4 +17,5 @@ def test_every_command_and_code_has_its_place() -> None:
     assert "| `--ranks-per-node R` |" in made["commands-of-the-site.md"]
     assert "| `jobs.NAME.command` |" in made["keys-of-definitions.md"]
     assert "| `partitions.NAME.node.cores` |" in made["keys-of-profiles.md"]
+    assert "| `DEPLOYER_SITE` |" in made["variables.md"]
     assert made["codes.md"].count("\n| [`") == len(pages.pages(documents.read()))
