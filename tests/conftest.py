@@ -46,6 +46,7 @@ _INSTALL = "run scripts/setup --tests as root (Debian package {})"
 
 ENGINES = {
     "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
+    "chromium": Engine(_programs("chromium"), _INSTALL.format("chromium")),
     "docker": Engine(_programs("docker", "dockerd"), _INSTALL.format("docker.io")),
     "fish": Engine(_programs("fish"), _INSTALL.format("fish")),
     "groff": Engine(_programs("groff"), _INSTALL.format("groff-base")),

@@ -1,22 +1,18 @@
 """Our pages in a real browser: the tree that it reads is the one that we wrote, and nothing of a hostile name runs."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from deployer.cli.laptop.main import main
 from deployer.connected.ground.html_page import element, page, section, table
 from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
 from tests.integration.conftest import ROOT
 from tests.pages import HOSTILE, Page
+from tests.unit.connected.bundle.test_officer_page import write as bundle
 
-BROWSER = shutil.which("chromium")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="chromium is not installed: apt-get install chromium"),
-]
+pytestmark = pytest.mark.needs("chromium")
 
 
 def seen(tmp_path: Path, text: str, *words: str) -> str:
@@ -30,7 +26,7 @@ def browse(tmp_path: Path, address: str, *words: str) -> str:
     argv = [
         "unshare",
         "-rn",
-        str(BROWSER),
+        "chromium",
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
@@ -39,25 +35,36 @@ def browse(tmp_path: Path, address: str, *words: str) -> str:
     return subprocess.run([*argv, *words, address], capture_output=True, text=True, check=True, timeout=120).stdout
 
 
-@pytest.mark.parametrize("name", ["job", "hostile"])
-def test_a_browser_reads_what_was_written(tmp_path: Path, name: str) -> None:
+def job_page() -> str:
     ranks = [{"rank": rank, "host": "cn1", "cpus": str(rank)} for rank in range(4)]
     job = {"job": HOSTILE, "ranks": ranks, "payload": {"loss": [3, 2, 1]}}
-    made = {
-        "job": make([PicturedJob(job, [TimedStep("payload", 0, 1)])]),
-        "hostile": page(HOSTILE, section(HOSTILE, table(HOSTILE, ["a"], [[element("code", HOSTILE)]]))),
-    }[name]
+    return make([PicturedJob(job, [TimedStep("payload", 0, 1)])])
+
+
+def officer_page(folder: Path) -> str:
+    old, new = bundle(folder / "a.tar", b"1"), bundle(folder / "b.tar", b'x = "http://data.example/d"')
+    assert main(["inspect", new, "--html", str(folder / "officer.html"), "--since", old]) == 0
+    return (folder / "officer.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["job", "officer", "hostile"])
+def test_a_browser_reads_what_was_written(tmp_path: Path, name: str) -> None:
+    if name == "hostile":
+        made = page(HOSTILE, section(HOSTILE, table(HOSTILE, ["a"], [[element("code", HOSTILE)]])))
+    else:
+        made = job_page() if name == "job" else officer_page(tmp_path)
     read, written = Page("<!DOCTYPE html>\n" + seen(tmp_path, made, "--dump-dom").partition(">")[2]), Page(made)
     assert read.tags == written.tags
     assert read.text.split() == written.text.split()
 
 
+@pytest.mark.slow
 def test_it_can_be_printed(tmp_path: Path) -> None:
-    made = make([PicturedJob({"job": "x", "ranks": [{"rank": 0, "host": "cn1", "cpus": "0"}]}, [])])
-    seen(tmp_path, made, f"--print-to-pdf={tmp_path}/page.pdf")
+    seen(tmp_path, job_page(), f"--print-to-pdf={tmp_path}/page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF-")
 
 
+@pytest.mark.slow
 def test_the_documents_are_searched_in_a_folder(tmp_path: Path) -> None:
     built = subprocess.run([ROOT / "scripts" / "docs"], capture_output=True, text=True, check=True, timeout=120).stdout
     site = Path(built.splitlines()[-1]).parent

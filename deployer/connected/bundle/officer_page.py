@@ -16,6 +16,7 @@ from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.connected.ground.html_page import element, facts, page, section, table
 from deployer.connected.rootfs.entries import shown
+from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import plan as plans
 from deployer.contract.manifest import APP_PREFIX, PLANS_PREFIX, Manifest
 from deployer.contract.plan import Plan
@@ -200,9 +201,16 @@ def _licence(item: Mapping[str, Any]) -> str:
 
 
 def _changes(manifest: Manifest) -> "ET.Element[str]":
-    text = "What the maker's deployer changed while it made one layer of the image's layers, by kind."
-    rows = [(kind.replace("_", " "), str(count)) for kind, count in sorted(manifest.changes.items()) if count]
-    changes = _table("Changes", ("kind", "number"), rows, "It changed nothing.")
+    text = (
+        "What the maker's deployer changed in the image's files when it made one layer of them. The maker can list "
+        "every path: deployer pack --changes FILE."
+    )
+    rows = [
+        (kind.replace("_", " "), str(count), CHANGES.get(kind, ""))
+        for kind, count in sorted(manifest.changes.items())
+        if count
+    ]
+    changes = _table("Changes", ("kind", "number", "meaning"), rows, "It changed nothing.")
     return section("Changes by flatten", element("p", text), changes)
 
 

@@ -1,11 +1,14 @@
 import io
 import os
+import re
 import struct
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from deployer.connected.bundle import layer
+from deployer.connected.rootfs import flatten
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.contract import plan, tarformat
 from deployer.contract.errors import UsageError
@@ -201,3 +204,9 @@ def test_every_image_has_the_canary_and_no_other() -> None:
     tree = tar.tree()
     assert content(tree, b"deployer/canary") == plan.CANARY_TEXT.encode()
     assert by_path(tree)[b"deployer/canary"].mode == 0o644
+
+
+def test_each_kind_of_change_has_its_meaning() -> None:
+    source = Path(flatten.__file__).read_text()
+    kinds = re.findall(r'changed\["(\w+)"\]|^            \("(\w+)", |(?:DEVICE|SOCKET): "(\w+)"', source, re.MULTILINE)
+    assert sorted({name for found in kinds for name in found if name}) == sorted(flatten.CHANGES)
