@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 import zlib
-from typing import FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
+from typing import FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from deployer.contract import json_records, sealed_file
 from deployer.contract.errors import IntegrityError
@@ -143,6 +143,17 @@ def cut(segments: Iterable[Segment]) -> List[Part]:
                 continue
         parts.append(Part(segment.offset, segment.size))
     return parts
+
+
+def inside(segments: Iterable[Segment], parts: Iterable[Part]) -> Iterator[Segment]:
+    """Yield the segments that are in parts. Both are in the order of the bundle."""
+    places = iter(parts)
+    part = next(places, None)
+    for segment in segments:
+        while part and part.end <= segment.offset:
+            part = next(places, None)
+        if part and part.offset <= segment.offset:
+            yield segment
 
 
 # ---------------------------------------------------------------- the ending

@@ -16,6 +16,8 @@ PROGRESS_LINE = "deployer-progress:"
 COLOUR = "DEPLOYER_COLOUR"
 #: The options with which commands of the laptop's `deployer` name this site, as shell text: hints print them.
 CALLER = "DEPLOYER_CALLER"
+#: The beginnings of the warnings about a bundle whose signers no policy names, which `deploy` prints once.
+NOT_SIGNED, UNKNOWN_SIGNERS = ORIGINS = ("not signed: ", "signed by ")
 #: Digits of a digest in a warning.
 _SHOWN = 12
 _DIGITS = frozenset("0123456789")

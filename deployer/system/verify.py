@@ -67,6 +67,11 @@ class Verification(object):
         self._left = {segment.offset: segment for segment in manifest.segments if segment.size}
 
     @property
+    def seal(self) -> Seal:
+        """The bundle's seal."""
+        return self._seal
+
+    @property
     def digest(self) -> str:
         """The bundle's digest."""
         return self._seal.digest

@@ -148,6 +148,18 @@ class FrameCache:
         """Return whether the bundle of a record has a link in the cache, and so stays when its own file is gone."""
         return record.with_suffix(_BUNDLE).is_file()
 
+    def share(self, record: Path, bundle: Path) -> None:
+        """Let a record have a link to ``bundle``, which has the same frames at the same places, in place of its own."""
+        link = record.with_suffix(_BUNDLE)
+        new = link.with_suffix(f".{os.getpid()}.part")
+        try:
+            if not os.path.samefile(link, bundle):
+                os.link(bundle, new)
+                os.replace(new, link)
+        except OSError as error:
+            _log.debug("not shared: %s", error)
+            new.unlink(missing_ok=True)
+
     def trim(self) -> None:
         """Remove the longest unused bundles until the cache is within its limit, and indexes without a bundle."""
         found = []

@@ -1,6 +1,8 @@
 """The layer of a bundle: made from the image, or copied from a bundle in the frame cache if it is known."""
 
 import functools
+import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,7 +16,7 @@ from deployer.connected.bundle.compress import Press, Pressed
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.framecache import FrameCache, Kept
 from deployer.connected.bundle.known_layers import DamagedLayer, KnownBundle, KnownLayer, KnownTree, LayerRecord
-from deployer.connected.bundle.seal import BundleWriter
+from deployer.connected.bundle.seal import BundleWriter, layer_member
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import families
@@ -24,12 +26,15 @@ from deployer.connected.rootfs import imageconfig
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract import command
+from deployer.contract import command, sealed_file
 from deployer.contract.manifest import FRAME, Segment
 from deployer.system import files
 
 if TYPE_CHECKING:
     from deployer.connected.bundle.packages import PackageInventory
+
+#: The names of a bundle that only `deploy` uses: its own, and the one in the frame cache.
+_NAMES = 2
 
 
 class LayerSource(Protocol):
@@ -43,8 +48,11 @@ class LayerSource(Protocol):
     def config(self) -> Mapping[str, Any]:
         """Return the image's configuration."""
 
+    def end_in(self, path: Path, front: bytes) -> int:
+        """Return where the layer ends in the file ``path`` if it is there already, after ``front``; else 0."""
+
     def write(self, writer: BundleWriter) -> KnownLayer:
-        """Write the layer, and return what is known of it.
+        """Write the layer, unless it is there already, and return what is known of it.
 
         Raises:
             DamagedLayer: a known layer is damaged.
@@ -68,6 +76,7 @@ class LayerSources:
         scratch: keeps the image's files open.
         output: the path of the bundle, for errors.
         may_know: use a known layer if there is one.
+        own: ``output`` is a file of ``deploy``: a known layer stays in it, and the frame cache shares it.
     """
 
     def __init__(
@@ -78,6 +87,7 @@ class LayerSources:
         scratch: Scratch,
         output: Path,
         may_know: bool,
+        own: bool = False,
     ) -> None:
         self._read = contents.read
         self._codec = codec
@@ -91,7 +101,9 @@ class LayerSources:
             self._records = list(known_layers.records(self._key, frames.records()))
         self._load = functools.lru_cache(1)(LayerRecord.load)  # of a large image: for its users, then for its layer
         self._users: Sequence[MpiUser] | None = None
-        self._stays = False  # the known layer is in the cache and stays there
+        self._own = own
+        self._stays: LayerRecord | None = None  # of the known layer, which is in the cache and stays there
+        self._was: Sequence[Segment] = ()  # where its frames are there
 
     def users(self) -> Sequence[MpiUser]:
         """Return the image's files that are linked to an MPI library."""
@@ -111,7 +123,11 @@ class LayerSources:
 
     def keep(self, made: KnownLayer, name: str) -> None:
         """Add the finished bundle to the cache, if its layer is not there. ``name`` is its digest in hexadecimal."""
-        if not self._frames or self._stays:
+        if not self._frames:
+            return
+        if self._stays:
+            if self._own and list(made.segments) == list(self._was):
+                self._frames.share(self._stays.path, self._output)
             return
         frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(made.keys, made.segments, strict=True))
         # The key is of what was read: the name of an image may have moved since it was looked up.
@@ -137,7 +153,8 @@ class LayerSources:
                 cleanup.enter_context(bundle)
                 layer = self._load(record)
                 if layer:
-                    self._stays = self._frames.holds(record.path)
+                    self._stays = record if self._frames.holds(record.path) else None
+                    self._was = layer.segments
                     return KnownBundle(layer, bundle)
         return None
 
@@ -176,6 +193,9 @@ class ReadLayer:
     def reused(self) -> int:
         return self._press.reused
 
+    def end_in(self, *_: object) -> int:
+        return 0
+
     def write(self, writer: BundleWriter) -> KnownLayer:
         tree, press = self._tree, self._press
         with ThreadPoolExecutor(1, "packages") as beside:
@@ -205,6 +225,7 @@ class CopiedLayer:
     def __init__(self, known: KnownBundle, codec: Codec) -> None:
         self._tree = KnownTree(known, codec.decompress)
         self._known = known
+        self._stands = False
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -222,8 +243,25 @@ class CopiedLayer:
     def reused(self) -> int:
         return len(self._known.layer.segments)
 
+    def end_in(self, path: Path, front: bytes) -> int:
+        """Return where the layer ends in ``path``, which must be the bundle in the cache itself, with no third name."""
+        known, bundle = self._known
+        start = front + sealed_file.member_header(layer_member(known.layer))
+        end = len(start) + known.layer.size
+        state, there = os.fstat(bundle.fileno()), files.status(str(path), follow=False)
+        if there is None or not os.path.samestat(state, there) or state.st_nlink != _NAMES or state.st_size < end:
+            return 0
+        places = itertools.accumulate((segment.size for segment in known.segments), initial=len(start))
+        if [segment.offset for segment in known.segments] + [end] != list(places):
+            return 0
+        self._stands = os.pread(bundle.fileno(), len(start), 0) == start
+        return end if self._stands else 0
+
     def write(self, writer: BundleWriter) -> KnownLayer:
         known = self._known.layer
+        if self._stands:
+            writer.standing_layer(known.layer, known.segments)
+            return known
         with progress.bar("pack", known.raw.size) as advance:
             # Each frame is verified. So the layer is the one with this digest, without computing it anew.
             layer = writer.layer(_counted(known_layers.copied(self._known), advance), known.layer.digest)

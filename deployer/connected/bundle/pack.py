@@ -3,6 +3,7 @@
 import functools
 import gc
 import hashlib
+import io
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from deployer.connected.bundle.framecache import FrameCache
 from deployer.connected.bundle.known_layers import DamagedLayer, KnownLayer
 from deployer.connected.bundle.layer_source import LayerSources
 from deployer.connected.bundle.pyz import make_pyz, vendored
+from deployer.connected.bundle.renewed import renewed
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
@@ -39,8 +41,10 @@ from deployer.contract.manifest import (
     PLANS_PREFIX,
     VARIANTS_PREFIX,
     WHEELS_PREFIX,
+    BundleMember,
     Image,
     Manifest,
+    Segment,
     check_label,
 )
 from deployer.contract.plan import Plan
@@ -122,6 +126,7 @@ def pack(
     changes: Path | None = None,
     checking: Checking | None = None,
     say: Callable[[str], None] = _logger.info,
+    own: bool = False,
 ) -> Packed:
     """Write a bundle with a plan for each partition of each profile, and the verdict of ``check`` in each plan.
 
@@ -136,6 +141,8 @@ def pack(
         changes: a file for the list of all paths that flatten changed.
         checking: how plans are checked; None: without accepted rules and cache.
         say: called with the steps of making the kit, and with a warning if a part is left out.
+        own: ``output`` is a file of deployer's own cache, which nobody else changes. If it has the layer already, only
+            what follows the layer is written, and the layer is not read; after an error the file is gone.
 
     Raises:
         UsageError: the contents cannot be packed.
@@ -149,7 +156,7 @@ def pack(
         raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")
     files.reap_parts(str(output))
     write = functools.partial(
-        _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking or Checking(), say
+        _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking or Checking(), say, own
     )
     with _busy():
         try:
@@ -182,6 +189,7 @@ def _packed(
     changes: Path | None,
     checking: Checking,
     say: Callable[[str], None],
+    own: bool,
     may_know: bool,
 ) -> Packed:
     """Write a bundle, as ``pack`` describes.
@@ -195,7 +203,7 @@ def _packed(
     with ExitStack() as cleanup:
         frames = cleanup.enter_context(closing(FrameCache(cache, codec))) if cache else None
         scratch = cleanup.enter_context(Scratch(output.parent))
-        sources = LayerSources(contents, codec, frames, scratch, output, may_know)
+        sources = LayerSources(contents, codec, frames, scratch, output, may_know, own)
         if not contents.mpi and any(profile.starts_inside for profile in profiles):
             contents = contents._replace(mpi=None)  # its own MPI is what starts the ranks
         contents = _with_families(contents, sources, say)
@@ -208,7 +216,9 @@ def _packed(
             contents = contents._replace(carried={**contents.carried, **parts})
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
         source = sources.layer(cleanup)
-        with files.published(str(output)) as stream:
+        front = _front()
+        standing = source.end_in(output, front.data) if own else 0
+        with renewed(output, standing) if standing else files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
                 settings = imageconfig.read(source.config)
                 if settings.dropped:
@@ -219,9 +229,11 @@ def _packed(
                 made = _mount_points(contents, profiles, plans, source.tree)
                 if commands.CODE not in checking.accept:
                     _refuse_missing(contents, settings, source.tree, plans)
-                writer = BundleWriter(stream)
-                writer.member("deployer.pyz", make_pyz(), 0o755)
-                writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
+                if standing:
+                    stream.seek(len(front.data))
+                else:
+                    stream.write(front.data)
+                writer = BundleWriter.after(stream, front.members, front.segments)
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=made)
                 layer = _write_sbom(writer, contents, layer)
@@ -233,6 +245,28 @@ def _packed(
                 files.write_text(str(changes), "".join(_change_lines(source.changed)))
         sources.keep(layer, digest.rpartition(":")[2])
         return Packed(output, digest, output.stat().st_size, manifest, source.reused, plans)
+
+
+class _Front(NamedTuple):
+    """What is before the layer.
+
+    Attributes:
+        data: the bytes.
+        members: the members in them.
+        segments: the segments in them.
+    """
+
+    data: bytes
+    members: Sequence[BundleMember]
+    segments: Sequence[Segment]
+
+
+def _front() -> _Front:
+    stream = io.BytesIO()
+    writer = BundleWriter(stream)
+    writer.member("deployer.pyz", make_pyz(), 0o755)
+    writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
+    return _Front(stream.getvalue(), writer.members, writer.segments)
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:

@@ -7,13 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
 from deployer.connected.bundle.compress import Pressed
+from deployer.connected.bundle.known_layers import DamagedLayer
 from deployer.connected.rootfs.entries import Extent, Stored
 from deployer.contract import json_records, oci, sealed_file, tarformat
 from deployer.contract import manifest as manifests
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, BundleMember, Manifest, Segment
 from deployer.contract.tarformat import BLOCK
-from deployer.system import files
+from deployer.system import digest, files
 
 _DATA_SEGMENT = 8 * 1024 * 1024
 _FLUSH_EVERY = 32 * 1024 * 1024
@@ -25,6 +26,7 @@ class BundleWriter:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._offset = 0
+        self._stands = False  # the layer was there already, and was not read
         self.members: list[BundleMember] = []
         self.segments: list[Segment] = []
 
@@ -66,7 +68,8 @@ class BundleWriter:
     def written(self, manifest: Manifest) -> "UnsealedBundle":
         """Return the bundle that was written so far, for reading. ``manifest`` needs no members or segments."""
         self._stream.flush()  # readers do not see the buffer
-        return UnsealedBundle(self._stream, manifest._replace(members=list(self.members), segments=list(self.segments)))
+        whole = manifest._replace(members=list(self.members), segments=list(self.segments))
+        return UnsealedBundle(self._stream, whole, self._stands)
 
     def blob(self, data: bytes) -> oci.Blob:
         """Append an OCI blob, named by its digest."""
@@ -74,13 +77,13 @@ class BundleWriter:
         self.member(blob.member, data)
         return blob
 
-    def layer(self, frames: Iterable[Pressed], digest: str = "") -> oci.Blob:
+    def layer(self, frames: Iterable[Pressed], known: str = "") -> oci.Blob:
         """Append the layer, frame by frame, and return its descriptor.
 
         Its header contains the digest and the size, which are known only at the end, so the header is written last.
 
         Args:
-            digest: the digest of the layer if it is known; else it is computed.
+            known: the digest of the layer if it is known; else it is computed.
         """
         state = hashlib.sha256()
         header_offset = self._offset
@@ -90,15 +93,15 @@ class BundleWriter:
         with _Flusher(self._stream) as flusher:
             for pressed in frames:
                 data, sha256 = pressed.frame
-                if not digest:
+                if not known:
                     state.update(data)
                 written.append(Segment(FRAME, self._offset, len(data), sha256, pressed.raw, pressed.holds))
                 self._stream.write(data)
                 self._offset += len(data)
                 flusher.wrote(len(data))
             flusher.settle()
-        blob = oci.Blob(digest or "sha256:" + state.hexdigest(), self._offset - start)
-        member = BundleMember(blob.member, blob.size, 0o644)
+        blob = oci.Blob(known or "sha256:" + state.hexdigest(), self._offset - start)
+        member = layer_member(blob)
         self.members.append(member)
         header = sealed_file.member_header(member)
         if len(header) != BLOCK:
@@ -112,6 +115,18 @@ class BundleWriter:
         self.segments += written
         self._pad(blob.size)
         return blob
+
+    def standing_layer(self, layer: oci.Blob, frames: Iterable[Segment]) -> None:
+        """Go on after the layer, which the stream has here already, with its header. It ends after the last frame."""
+        self._stands = True
+        member = layer_member(layer)
+        header = sealed_file.member_header(member)
+        self.members.append(member)
+        self.segments.append(Segment(HEADER, self._offset, len(header), hashlib.sha256(header).hexdigest()))
+        self.segments += frames
+        self._offset += len(header) + layer.size
+        self._stream.seek(self._offset)
+        self._pad(layer.size)
 
     def seal(self, manifest: Manifest) -> str:
         """Write the manifest and the tail, and return the bundle's digest.
@@ -148,6 +163,11 @@ class BundleWriter:
         self._offset += size
 
 
+def layer_member(layer: oci.Blob) -> BundleMember:
+    """Return the member with a layer."""
+    return BundleMember(layer.member, layer.size, 0o644)
+
+
 def _check_readable(manifest: Manifest) -> None:
     """Raise UsageError if a site would refuse the manifest. The segment table is our own and long, so it is skipped."""
     try:
@@ -157,10 +177,11 @@ def _check_readable(manifest: Manifest) -> None:
 
 
 class UnsealedBundle:
-    """A bundle that is not sealed yet. Its writer made the bytes, so nothing is verified."""
+    """A bundle that is not sealed yet. Its writer made the bytes, so only a layer that was there before is verified."""
 
-    def __init__(self, stream: IO[bytes], manifest: Manifest) -> None:
+    def __init__(self, stream: IO[bytes], manifest: Manifest, verifies: bool = False) -> None:
         self._stream = stream
+        self._verifies = verifies
         self.manifest = manifest
 
     def member_segments(self, name: str) -> list[Segment]:
@@ -172,8 +193,15 @@ class UnsealedBundle:
         return self.member_segments(sealed_file.layer_member(self.manifest))
 
     def read(self, segment: Segment) -> bytes:
-        """Return a segment's bytes."""
-        return files.reader(self._stream.fileno())(segment.offset, segment.size)
+        """Return a segment's bytes.
+
+        Raises:
+            DamagedLayer: the layer was there before, and is damaged.
+        """
+        data = files.reader(self._stream.fileno())(segment.offset, segment.size)
+        if self._verifies and segment.kind == FRAME and digest.sha256(data) != segment.sha256:
+            raise DamagedLayer("a bundle in the cache is damaged")
+        return data
 
 
 class _Flusher(ThreadPoolExecutor):

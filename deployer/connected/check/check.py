@@ -201,6 +201,11 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
     return found
 
 
+def verdict_of(plan: Plan) -> Verdict | None:
+    """Return the verdict that is in a plan; None: it was not checked."""
+    return Verdict(plan.bundle, plan.site, plan.partition, plan.checked, plan) if plan.checked else None
+
+
 def accepted(bundle: Bundle, site: str) -> set[str]:
     """Return the codes that the first plan which a bundle carries for a site accepts; empty if there is none."""
     name = f"{PLANS_PREFIX}{site}.json"

@@ -22,7 +22,7 @@ from deployer.connected.build.lint import lint
 from deployer.connected.bundle import caches, framecache, pack, rehearsals, sources
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import rehearsed
-from deployer.connected.check.check import CODES, Verdict
+from deployer.connected.check.check import CODES, Verdict, verdict_of
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.ground import xdg
@@ -31,12 +31,13 @@ from deployer.connected.linker import index
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
-from deployer.connected.transfer.push import PushOptions
+from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.findings import ERROR
 from deployer.contract.manifest import REHEARSALS_PREFIX
+from deployer.contract.plan import Plan
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import payload
 from deployer.system.verify import begin, opened, read_seal, verify_rest
@@ -140,10 +141,17 @@ class Deployed(NamedTuple):
 
 
 class _Bundle(NamedTuple):
-    """A packed bundle: its file and its digest."""
+    """A packed bundle.
+
+    Attributes:
+        path: its file.
+        digest: its digest.
+        plans: the plans that `pack` has just checked and put into it; empty: it was packed before.
+    """
 
     path: Path
     digest: str
+    plans: Sequence[Plan] = ()
 
 
 class Deploy:
@@ -318,7 +326,8 @@ class Deploy:
             checking = pack.Checking(accepted, index.default_folder())
             cache = framecache.default_folder()
             with caches.in_use():
-                packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say)
+                own = request.output is None
+                packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
             if request.key:
                 sign(path, request.key)
             if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
@@ -326,7 +335,7 @@ class Deploy:
             last = last._replace(inputs=inputs, payload=payload(packed.manifest))
             last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
             said += [DONE, f"{_megabytes(packed.size)}: {path}"]
-            return _Bundle(path, packed.digest)
+            return _Bundle(path, packed.digest, packed.plans)
 
     def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
         """Sign a bundle whose outcomes have changed, if there is a key, and record that it is the last deploy's."""
@@ -334,10 +343,12 @@ class Deploy:
             sign(path, self._request.key)  # the outcomes are a part of the bundle
         last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=digest))
 
-    def _needs_rehearsal(self) -> bool:
+    def _requires_rehearsal(self) -> bool:
         policy = self._profile.policy
-        required = policy is not None and bool(policy.rehearsal) and not self.definition.is_data
-        return required and rehearsed.CODE not in self._request.accept
+        return policy is not None and bool(policy.rehearsal) and not self.definition.is_data
+
+    def _needs_rehearsal(self) -> bool:
+        return self._requires_rehearsal() and rehearsed.CODE not in self._request.accept
 
     def _rehearse(self, packed: _Bundle) -> _Bundle:
         """Rehearse the jobs of which the bundle has no clean outcome, and store it. Return the bundle as it is then."""
@@ -378,8 +389,12 @@ class Deploy:
 
     def _check(self, packed: _Bundle) -> Verdict:
         with self._stage(CHECK) as said:
-            with opened(str(packed.path)) as stream:
-                verdict = pushing.check_for(begin(stream, str(packed.path)), self._profile, self._push_options())
+            found = [each for each in map(verdict_of, packed.plans) if each]
+            if found and not self._requires_rehearsal():  # `pack` has just checked the same files with this profile
+                verdict: Verdict | None = pushing.chosen(found, self._profile, self._request.force)
+            else:
+                with opened(str(packed.path)) as stream:
+                    verdict = pushing.check_for(begin(stream, str(packed.path)), self._profile, self._push_options())
             if verdict is None:
                 raise AssertionError("a bundle without a plan is refused")
             said += [DONE, f"{verdict.checked.verdict}: {verdict.way}"]
@@ -391,15 +406,14 @@ class Deploy:
         )
 
     def _push(self, packed: _Bundle) -> str | None:
-        options = self._push_options()
+        options = self._push_options()._replace(packed=packed.digest)
         with self._stage(PUSH) as said:
             remote = self.remote
-            pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
-            if pushed.digest != packed.digest:
-                raise IntegrityError(
-                    f"{packed.path} was replaced during the deploy: packed {packed.digest}, sent {pushed.digest}",
-                    "let nothing else write this file, and deploy again",
-                )
+            try:
+                pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
+            except DamagedBundle as error:
+                self._forget(packed.path)
+                raise DamagedBundle(error.message, "deploy again: it is packed anew") from error
             if pushed.sent == 0:
                 said += [UNCHANGED, f"installed at {remote.host}: {pushed.folder}"]
             elif pushed.folder is None:
@@ -407,13 +421,23 @@ class Deploy:
             else:
                 said += [DONE, f"{_megabytes(pushed.sent)} sent, installed at {remote.host}: {pushed.folder}"]
             last = last_deploy.read(packed.path)
-            own = dialogue.replaces(self._label, last.pushed) if last.pushed else None
+            now = last._replace(pushed=packed.digest) if pushed.folder else last
+            if pushed.folder and pushed.sent:  # else it was installed before, without warnings
+                now = now._replace(origin=_origin(pushed))
+            known = [dialogue.replaces(self._label, last.pushed)] if last.pushed else []  # what this command pushed
+            known += dialogue.ORIGINS if now.origin == last.origin else ()
             for warning in pushed.warnings:
-                if own is None or not warning.startswith(own):  # it replaces what this command pushed
+                if not warning.startswith(tuple(known)):
                     self._say(f"warning: {warning}")
-            if pushed.folder and last.pushed != packed.digest:
-                last_deploy.write(packed.path, last._replace(pushed=packed.digest))
+            if now != last:
+                last_deploy.write(packed.path, now)
             return pushed.folder
+
+    def _forget(self, path: Path) -> None:
+        """Let the next deploy pack again, from the image if the bundle in the frame cache is damaged as well."""
+        last_deploy.write(path, last_deploy.read(path)._replace(inputs="", payload="", file=()))
+        if self._request.output is None:
+            path.unlink(missing_ok=True)
 
     def _run(self, packed: _Bundle, done: Deployed) -> Deployed:
         request = self._request
@@ -488,6 +512,12 @@ def _only_rehearsed(path: Path, packed: str) -> str:
             return verify_rest(bundle, str(path)).digest
     except (IntegrityError, UsageError):
         return ""
+
+
+def _origin(pushed: Pushed) -> str:
+    """Return what the site says of a bundle's signers, the same for each unsigned bundle."""
+    said = [warning for warning in pushed.warnings if warning.startswith(dialogue.ORIGINS)]
+    return " ".join(said).replace(pushed.digest, "")
 
 
 def _megabytes(size: int) -> str:

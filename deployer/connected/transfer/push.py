@@ -22,11 +22,11 @@ from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.delta import HeldSegments
-from deployer.contract.errors import Refused, SpaceError, TransferError, UsageError
+from deployer.contract.errors import IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files, terminal
-from deployer.system.verify import Verification, VerifiedBundle, begin, opened, verify_rest
+from deployer.system.verify import Verification, begin, opened, verify_rest
 
 #: The site unpacks and verifies at disk speed, and a shared file system may be slow.
 _INSTALL_SECONDS = 4 * 3600
@@ -46,6 +46,8 @@ class PushOptions(NamedTuple):
         squashfs: also make the image's SquashFS file on the site.
         without_plan: send a bundle that has no plan for the site. ``run`` cannot use it there.
         judged: the caller has just checked the plans that it carries.
+        packed: the digest of the bundle that the caller packed. Another one is not sent, and of this one only what is
+            sent is verified here. Empty: all of it is.
     """
 
     full: bool = False
@@ -56,9 +58,14 @@ class PushOptions(NamedTuple):
     squashfs: bool = False
     without_plan: bool = False
     judged: bool = False
+    packed: str = ""
 
 
 DEFAULTS = PushOptions()
+
+
+class DamagedBundle(IntegrityError):
+    """The bundle that a deploy packed is damaged. Nothing was sent."""
 
 
 class Pushed(NamedTuple):
@@ -141,7 +148,13 @@ def push(
     """
     with opened(str(bundle)) as stream:
         verification = begin(stream, str(bundle))
-        verified = _verified(verification, bundle)
+        if not options.packed:
+            _verify(verification, bundle)
+        elif verification.digest != options.packed:
+            raise IntegrityError(
+                f"{bundle} was replaced during the deploy: packed {options.packed}, found {verification.digest}",
+                "let nothing else write this file, and deploy again",
+            )
         verdict = None if options.judged else check_for(verification, profile, options)
         if profile.login.inbox and options.transfer_host is None:
             options = options._replace(transfer_host=profile.login.transfer)
@@ -151,9 +164,9 @@ def push(
                 remote.prepare()
             if _has_published(remote) and (newer := newest(profile)) is not profile:
                 verdict = check_for(verification, newer, options)
-            pushed = _push(stream, verified, remote, options)._replace(checked=verdict.checked if verdict else None)
+            pushed = _push(stream, verification, remote, options)._replace(checked=verdict.checked if verdict else None)
             if options.squashfs and pushed.folder:
-                pushed = pushed._replace(squashfs=_squash(verified, remote))
+                pushed = pushed._replace(squashfs=_squash(verification, remote))
             return pushed
 
 
@@ -166,20 +179,32 @@ def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> V
     found = check_carried(bundle, profile, options.facts)
     if not found and not bundle.manifest.is_data and not options.without_plan:
         raise _no_plan(profile, bundle.manifest)
-    if not found:
-        return None
+    return chosen(found, profile, options.force) if found else None
+
+
+def chosen(found: Sequence[Verdict], profile: Profile, force: bool) -> Verdict:
+    """Return the first verdict that is not a refusal, else the first, of those on all plans for a site.
+
+    Prints the other plans that are refused.
+
+    Args:
+        force: also return a refusal.
+
+    Raises:
+        Refused: all plans are refused.
+    """
     refused = [each for each in found if each.checked.verdict == REFUSE]
-    chosen = next((each for each in found if each not in refused), found[0])
-    if chosen in refused and not options.force:
-        raise _refused(profile, chosen.checked)
+    first = next((each for each in found if each not in refused), found[0])
+    if first in refused and not force:
+        raise _refused(profile, first.checked)
     for each in refused:
-        if each is not chosen:
+        if each is not first:
             against = each.checked.against[0]
             terminal.warn(
                 f"check refuses partition {each.partition} of {profile.name}: "
                 f"{against.code}: {against.subject}: {against.message}"
             )
-    return chosen
+    return first
 
 
 def _has_published(remote: Remote) -> bool:
@@ -194,7 +219,7 @@ def _has_published(remote: Remote) -> bool:
         return False
 
 
-def _squash(bundle: VerifiedBundle, remote: Remote) -> json_records.Record | None:
+def _squash(bundle: Verification, remote: Remote) -> json_records.Record | None:
     answer = remote.site(["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"], timeout=_INSTALL_SECONDS)
     made: json_records.Record | None = answer["squashfs"]
     return made
@@ -225,7 +250,7 @@ def _refused(profile: Profile, checked: Checked) -> Refused:
     )
 
 
-def _push(stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions) -> Pushed:
+def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> Pushed:
     if options.dry_run or options.transfer_host:
         offer = _offered(remote.site(["known", bundle.digest]), stream, bundle, remote, options)
         if options.dry_run or offer.shipment is None:
@@ -246,13 +271,15 @@ class _Offer(NamedTuple):
 
 
 def _offered(
-    known: json_records.Record, stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions
+    known: json_records.Record, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions
 ) -> _Offer:
     done = Pushed(bundle.digest, 0, len(json.dumps(known)), 0, known["folder"], 0.0, 0.0, str(known["python"]))
     if known["folder"]:
         return _Offer(done, None)
     held = frozenset() if options.full else delta.read_held(str(known["held"]))
     shipment = shipment_for(stream, bundle.seal, bundle.manifest, held)
+    if options.packed:
+        _verify_parts(bundle, shipment)
     _check_space(remote, int(known["free"]), shipment, bundle)
     return _Offer(done._replace(sent=shipment.size, parts=len(shipment.parts)), shipment)
 
@@ -260,7 +287,7 @@ def _offered(
 class _Sending:
     """A push through one command at the site, which lists what the site has, receives the parts, and installs them."""
 
-    def __init__(self, stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, options: PushOptions) -> None:
+    def __init__(self, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> None:
         self._stream, self._bundle, self._remote, self._options = stream, bundle, remote, options
         self._done: Pushed | None = None
         self._started = self._sent = 0.0
@@ -303,7 +330,7 @@ class _Sending:
 
 
 def _uploaded(
-    done: Pushed, shipment: Shipment, stream: IO[bytes], bundle: VerifiedBundle, remote: Remote, host: str
+    done: Pushed, shipment: Shipment, stream: IO[bytes], bundle: Verification, remote: Remote, host: str
 ) -> Pushed:
     """Send the parts by sftp through ``host``, which may allow nothing else, and install them."""
     place = remote.inbox or f"{remote.workspace}/incoming"  # what is put into the inbox is kept
@@ -340,21 +367,34 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
     if receipt is not None:
         held = delta.read_receipt(files.read_text(str(receipt)).encode(), str(receipt))
     with opened(str(bundle)) as stream:
-        verified = _verified(begin(stream, str(bundle)), bundle)
-        manifest = verified.manifest
-        shipment = shipment_for(stream, verified.seal, manifest, held)
+        verification = begin(stream, str(bundle))
+        _verify(verification, bundle)
+        manifest = verification.manifest
+        shipment = shipment_for(stream, verification.seal, manifest, held)
         with progress.bar("write", shipment.size) as advance:
             as_files(stream, shipment, folder, advance)
     size, count = shipment.size, len(shipment.parts)
-    return FolderPush(verified.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
+    return FolderPush(verification.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 
 
-def _verified(verification: Verification, bundle: Path) -> VerifiedBundle:
+def _verify(verification: Verification, bundle: Path) -> None:
+    """Verify all of a bundle."""
     with progress.bar("verify", bundle.stat().st_size) as advance:
-        return verify_rest(verification, str(bundle), advance)
+        verify_rest(verification, str(bundle), advance)
 
 
-def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: VerifiedBundle) -> None:
+def _verify_parts(verification: Verification, shipment: Shipment) -> None:
+    """Verify what is sent of a bundle; its end was verified when it was opened."""
+    segments = delta.inside(verification.manifest.segments, shipment.parts)
+    with progress.bar("verify", sum(part.size for part in shipment.parts)) as advance:
+        try:
+            for _ in verification.check(segments, advance):
+                pass
+        except IntegrityError as error:
+            raise DamagedBundle(error.message) from error
+
+
+def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: Verification) -> None:
     """Raise SpaceError unless the site has space for the bundle with its parts, and later for the bundle and image."""
     need = shipment.ending.end + max(shipment.size, bundle.manifest.unpacked)
     if free < need:

@@ -47,8 +47,9 @@ def origin(trust: Trust, digest: str) -> List[str]:
         return []
     if trust.keys:
         keys = ", ".join(key.fingerprint for key in trust.keys)
-        return ["signed by %s, which no policy here knows; to trust signers, use --signers FILE" % keys]
-    return ["not signed: compare %s with the stager's by phone or on paper" % digest]
+        known = "which no policy here knows; to trust signers, use --signers FILE"
+        return ["%s%s, %s" % (dialogue.UNKNOWN_SIGNERS, keys, known)]
+    return ["%scompare %s with the stager's by phone or on paper" % (dialogue.NOT_SIGNED, digest)]
 
 
 def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:

@@ -1,9 +1,10 @@
 """Layers that are known are not made again, and what comes out is the same file."""
 
 import errno
+import fcntl
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,11 @@ from deployer.connected.bundle.known_layers import KnownLayer
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import Refused, SpaceError
+from deployer.contract.errors import Refused, SpaceError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import FRAME, WHEELS_PREFIX
 from deployer.system import files
+from deployer.system.verify import begin, opened
 from tests import elves, tars, wheels
 
 PYTHON = b"#!/usr/bin/python3\n" + b"print('tool')\n" * 20
@@ -75,6 +77,12 @@ class Packer:
         return packing.pack(
             self.contents(source), profiles, self.folder / f"{name}.tar", codec, cache
         ).path.read_bytes()
+
+    def deploy(self, source: Source, text: str, own: bool = True) -> bytes:
+        """Pack into the same file as before, as `deploy` does, after a change of the program."""
+        (self.app / "train.py").write_text(text)
+        path = self.folder / "own.tar"
+        return packing.pack(self.contents(source), [load("lab")], path, "zstd", self.cache, own=own).path.read_bytes()
 
     def cached(self, pattern: str) -> list[Path]:
         return sorted(self.cache.glob("*/" + pattern))
@@ -334,3 +342,107 @@ def test_two_packs_at_once(packer: Packer) -> None:
         thread.join()
     assert set(found.values()) == {expected}
     assert source.reads == 1
+
+
+# ------------------------------------------------------------------------------------------------ deploy's own file
+
+
+def _unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no frame be copied."""
+    monkeypatch.setattr(known_layers, "copied", lambda _: pytest.fail("the layer was copied"))
+
+
+def test_of_deploys_own_file_only_the_end_is_written_again(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, path = Source(), packer.folder / "own.tar"
+    packer.deploy(source, "1")
+    before = path.stat()
+    with monkeypatch.context() as patch:
+        _unread(patch)
+        for text in "a longer program", "2":
+            fast = packer.deploy(source, text)
+            assert fast == packer.pack(source, "slow", "lab", cached=False)
+    (link,) = packer.cached("*.tar")
+    assert os.path.samestat(before, path.stat())
+    assert os.path.samefile(link, path)
+    assert list(packer.folder.glob(".*")) == []
+
+
+def _third_name(packer: Packer, path: Path) -> None:
+    (packer.folder / "third.tar").hardlink_to(path)
+
+
+def _another_inode(_: Packer, path: Path) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+def _another_front(_: Packer, path: Path) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(5000)
+        stream.write(b"other")
+
+
+def _cut(_: Packer, path: Path) -> None:
+    os.truncate(path, 1_900_000)
+
+
+def _moved(_: Packer, path: Path) -> None:
+    path.rename(path.with_name("moved.tar"))
+    path.symlink_to("moved.tar")
+
+
+@pytest.mark.parametrize("change", [_third_name, _another_inode, _another_front, _cut, _moved, None])
+def test_a_file_that_is_not_deploys_own_alone_is_written_whole(
+    packer: Packer, change: Callable[[Packer, Path], None] | None
+) -> None:
+    source, path = Source(), packer.folder / "own.tar"
+    packer.deploy(source, "1")
+    if change:
+        change(packer, path)
+    others = {each: each.read_bytes() for each in packer.folder.glob("*.tar") if each != path}
+    inode = path.lstat().st_ino
+    fast = packer.deploy(source, "2", own=change is not None)
+    assert path.lstat().st_ino != inode
+    assert fast == packer.pack(source, "slow", "lab", cached=False)
+    assert others == {each: each.read_bytes() for each in others}
+    if change:  # and the next time its end alone
+        assert os.path.samefile(path, packer.cached("*.tar")[-1]) or change is _cut
+
+
+def test_a_pack_that_fails_leaves_the_layer_for_the_next_one(packer: Packer, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, path = Source(), packer.folder / "own.tar"
+    packer.deploy(source, "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_write_sbom", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            packer.deploy(source, "2")
+    assert [each.name for each in packer.folder.iterdir() if each.suffix in (".tar", ".part")] == []
+    packer.deploy(source, "3")
+    assert os.path.samefile(path, packer.cached("*.tar")[0])
+    _unread(monkeypatch)
+    assert packer.deploy(source, "4") == packer.pack(source, "slow", "lab", cached=False)
+    assert source.reads == 2
+
+
+def test_a_file_that_another_process_writes_is_left_alone(packer: Packer) -> None:
+    source, path = Source(), packer.folder / "own.tar"
+    before = packer.deploy(source, "1")
+    with path.open("r+b") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="another process writes"):
+            packer.deploy(source, "2")
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_layer_that_check_reads_is_made_again(packer: Packer) -> None:
+    source, path = Source(), packer.folder / "own.tar"
+    packer.deploy(source, "1")
+    with opened(str(path)) as stream:
+        frames = [each for each in begin(stream, str(path)).manifest.segments if each.kind == FRAME]
+    with path.open("r+b") as stream:
+        for frame in frames:
+            stream.seek(frame.offset + frame.size // 2)
+            stream.write(b"damage")
+    assert packer.deploy(source, "2") == packer.pack(source, "slow", "lab", cached=False)
+    assert source.reads == 3

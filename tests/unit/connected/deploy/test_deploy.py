@@ -15,17 +15,21 @@ from deployer.cli.site import common
 from deployer.connected.build.init import init
 from deployer.connected.bundle import pack, rehearsals
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.check.check import check_carried
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage, _Bundle
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
+from deployer.connected.transfer.push import DamagedBundle
 from deployer.contract import dialogue
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, TransferError, UsageError
+from deployer.contract.json_records import dumps
 from deployer.contract.rehearsal import FAILED, STOPPED, Rehearsal
 from deployer.contract.sealed_file import payload
+from deployer.contract.verdict import judged
 from deployer.system.verify import begin, opened
-from tests import bundles
+from tests import bundles, running
 from tests.unit.connected.bundle.test_rehearsals import JOB, REQUIRES, outcome
 from tests.unit.connected.transfer.test_remote import far
 
@@ -293,9 +297,57 @@ def test_a_deploy_beside_another_one_is_refused(
 def test_another_bundle_than_the_packed_one_is_not_submitted(
     deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "push", lambda *_: SimpleNamespace(digest="sha256:22"))
-    with pytest.raises(IntegrityError, match="packed sha256:11, sent sha256:22"):
-        deploy._push(_Bundle(tmp_path / "b.tar", "sha256:11"))
+    path = tmp_path / "b.tar"
+    path.write_bytes(bundles.build())
+    monkeypatch.setattr(push, "_push", lambda *_: pytest.fail("it was sent"))
+    with pytest.raises(IntegrityError, match="was replaced during the deploy: packed sha256:11, found sha256:"):
+        deploy._push(_Bundle(path, "sha256:11"))
+
+
+def test_a_damaged_bundle_is_packed_anew(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object) -> Any:
+        raise DamagedBundle("the frame at byte 9 does not match its digest")
+
+    monkeypatch.setattr(push, "push", damaged)
+    with Deploy(DeployRequest(data, "lab"), lambda _: None, lambda _: None) as made:
+        connected(made, _FakeRemote())
+        packed = made._pack(made._contents())
+        assert packed
+        with pytest.raises(IntegrityError) as error:
+            made._push(packed)
+        assert error.value.hint == "deploy again: it is packed anew"
+        assert not packed.path.exists()
+        assert made._pack(made._contents()) == packed
+    assert [stage.state for stage in made.stages] == ["done", "done"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_check_shows_what_the_pack_found(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    option = running.START_OPTION._replace(pmi="cray_shasta") if refused else running.START_OPTION
+    accepted = judged([], ["bind.place", "fabric.provider"])
+    plan = running.PLAN._replace(start_options=[option], site="lab", checked=accepted)
+    path = tmp_path / "b.tar"
+    path.write_bytes(bundles.build(extra=[("deployer/plans/lab.json", dumps(plan.record()))]))
+    with opened(str(path)) as stream:
+        bundle = begin(stream, str(path))
+        (carried,) = check_carried(bundle, deploy._profile)
+        plan = plan._replace(checked=carried.checked)
+    found = []
+    for plans in [], [plan]:
+        try:
+            found.append(deploy._check(_Bundle(path, bundle.digest, plans)))
+        except Refused as error:
+            found.append(error.message)
+        monkeypatch.setattr(push, "check_carried", lambda *_: pytest.fail("it was checked again"))
+    assert isinstance(found[0], str) is refused
+    assert [each if refused else each.checked for each in found] == [found[0] if refused else carried.checked] * 2
+    monkeypatch.setattr(deploy, "_profile", REQUIRES)
+    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False))
+    monkeypatch.setattr(push, "check_for", lambda *_: pytest.fail("asked"))
+    with pytest.raises(pytest.fail.Exception, match="asked"):  # for the outcomes in the bundle
+        deploy._check(_Bundle(path, bundle.digest, [plan]))
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -313,7 +365,7 @@ def test_an_edit_during_a_pack_lets_the_next_deploy_pack_again(
         path.write_text("bundle")
         if edited:
             (data / "data" / "one").write_text("changed")
-        return SimpleNamespace(digest="sha256:11", size=6, manifest=manifest)
+        return SimpleNamespace(digest="sha256:11", size=6, manifest=manifest, plans=())
 
     monkeypatch.setattr(pack, "pack", packing)
     deploy._pack(deploy._contents())
@@ -371,7 +423,7 @@ def test_only_a_bundle_that_this_command_pushed_is_replaced_without_a_warning(
     colleague, own = (f"{dialogue.replaces('digits:1.0.0', f'sha256:{n}')}; from now on ..." for n in (99, 11))
 
     def pushed(warning: str) -> Any:
-        done = SimpleNamespace(digest="sha256:11", sent=9, folder="/r/images/x", warnings=(warning, "not signed"))
+        done = SimpleNamespace(digest="sha256:11", sent=9, folder="/r/images/x", warnings=(warning, "its data"))
         return lambda *_: done
 
     with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
@@ -379,7 +431,20 @@ def test_only_a_bundle_that_this_command_pushed_is_replaced_without_a_warning(
         for warning in colleague, own, colleague:
             monkeypatch.setattr(push, "push", pushed(warning))
             made._push(_Bundle(tmp_path / "b.tar", "sha256:11"))
-    assert [text.split(" ")[1] for text in said] == ["another", "not", "not", "another", "not"]
+    assert [text.split(" ")[1] for text in said] == ["another", "its", "its", "another", "its"]
+
+
+def test_a_missing_signature_is_reported_once(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
+        connected(made, _FakeRemote())
+        for number, warning in enumerate(["not signed: %s", "not signed: %s", "signed by a", "", "signed by b", ""]):
+            digest = f"sha256:{number}"
+            texts = tuple(filter(None, [warning.replace("%s", digest)]))
+            done = SimpleNamespace(digest=digest, sent=9 * bool(texts), folder="/r/images/x", warnings=texts)
+            monkeypatch.setattr(push, "push", lambda *_, done=done: done)
+            made._push(_Bundle(tmp_path / "b.tar", digest))
+    assert said == ["warning: not signed: sha256:0", "warning: signed by a", "warning: signed by b"]
 
 
 @pytest.fixture

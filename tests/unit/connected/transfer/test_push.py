@@ -16,12 +16,13 @@ from deployer.cli.laptop import main as cli
 from deployer.cli.site import main as site_cli
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import load
-from deployer.connected.transfer.push import Pushed, PushOptions, push, push_to
+from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions, push, push_to
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
-from deployer.contract.errors import DeployerError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.verdict import judged
+from deployer.system.verify import begin, opened
 from tests import bundles, running
 from tests.unit.connected.transfer.test_remote import far
 from tests.unit.site.install.test_squash import stand_in
@@ -108,6 +109,41 @@ def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
     full = install(write(tmp_path / "c.tar", extra=BIG, version="3"), full=True)
     assert full.sent > 1_600_000
     assert kept(far, "tiny-3") == (tmp_path / "c.tar").read_bytes()
+
+
+def _flip(path: Path, content: bytes) -> None:
+    """Change the first byte of ``content`` in a file."""
+    data = path.read_bytes()
+    place = data.index(content)
+    with path.open("r+b") as stream:
+        stream.seek(place)
+        stream.write(bytes([data[place] ^ 1]))
+
+
+def test_of_a_bundle_that_deploy_packed_what_is_sent_is_verified(far: Path, tmp_path: Path) -> None:
+    bundle = write(tmp_path / "b.tar", extra=BIG)
+    whole = bundle.read_bytes()
+    with opened(str(bundle)) as stream:
+        packed = begin(stream, str(bundle)).digest
+    _flip(bundle, BIG[1][1])
+    with pytest.raises(DamagedBundle, match="does not match its digest"):
+        install(bundle, packed=packed)
+    assert not (far / "deployer" / "images").exists() or not list((far / "deployer" / "images").iterdir())
+    assert incoming(far) == []  # not one part
+    _flip(bundle, bytes([BIG[1][1][0] ^ 1]) + BIG[1][1][1:])
+    assert bundle.read_bytes() == whole
+    assert install(bundle, packed=packed).folder
+    changed = write(tmp_path / "c.tar", extra=[*BIG, ("deployer/app/new.py", b"pass")], version="2")
+    whole = changed.read_bytes()
+    with opened(str(changed)) as stream:
+        packed = begin(stream, str(changed)).digest
+    _flip(changed, BIG[1][1])
+    with pytest.raises(IntegrityError, match="does not match its digest"):
+        install(changed)  # a push by hand verifies all of it
+    assert install(changed, packed=packed).folder  # the site has its own copy of the rest, and verifies that
+    assert kept(far, "tiny-2") == whole
+    with pytest.raises(IntegrityError, match="was replaced during the deploy"):
+        install(bundle, packed=packed)
 
 
 def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""A file of our own cache whose end is written again, while its beginning stays as it is.
+
+Like ``files.published``, the file has its name only when it is complete. Meanwhile it has a temporary one, which
+``files.reap_parts`` removes if this process is killed.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from deployer.contract.errors import UsageError
+from deployer.system import files
+
+
+@contextlib.contextmanager
+def renewed(path: Path, size: int) -> Iterator[IO[bytes]]:
+    """Yield the file ``path``, cut to its first ``size`` bytes, for reading and writing; after an error it is gone.
+
+    Raises:
+        UsageError: another process writes it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    with files.errors_named(f"write {path}"):
+        stream = open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b")
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another process writes {path}", "wait until it has ended") from None
+        except OSError:  # a file system without locks: then nothing removes the temporary file
+            pass
+        try:
+            with files.errors_named(f"write {path}"):
+                os.rename(path, temporary)
+                stream.truncate(size)
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+                os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
