@@ -5,11 +5,13 @@ import json
 import os
 import re
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import docker
 from docker.errors import APIError
@@ -36,6 +38,8 @@ _SHOWN_STEP = 100
 
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_Result = TypeVar("_Result")
+_writing = threading.Lock()
 #: The engine's own lines between those of a step.
 _REMARK = re.compile(r"^( ---> |Removing intermediate container )")
 
@@ -173,12 +177,12 @@ def _build(
             )
             labels = {inputs.LABEL: inputs.label(client, definition, clean)}
             own = _ImageBuild(client, arguments, options, transcript, labels=labels)
-            image = own.of_definition(definition)
-            made = _variants(own, definition, host.proxies)
-    config = engine.image_config(client, image)
-    last = _last(receipt, image, with_settings)
-    if last is None:
-        _check(client, config, clean, with_settings, host)
+            image, made = _image_and_variants(own, definition, host.proxies)
+            config = engine.image_config(client, image)
+            last = _last(receipt, image, with_settings)
+            if last is None:
+                _check(client, config, clean, with_settings, host)
+            compiled = made()
     target, house = _wheelhouse(client, definition, image, last, host, options, say)
     repository, _, version = definition.tag.rpartition(":")
     with engine.errors_named(client, f"name {definition.tag}"):
@@ -186,7 +190,7 @@ def _build(
     built = BuildResult(
         definition.name, definition.version, definition.tag, image, clean, int(config["Size"]),
         transcript.steps, transcript.cached, round(time.monotonic() - began, 3), str(log), len(house.wheels),
-        house.relocked, made,
+        house.relocked, compiled,
     )  # fmt: skip
     known = {"build_base": with_settings, "target": target.record() if target else None}
     files.write_text(str(receipt), json_records.pretty({**built.record(), **known}))
@@ -272,22 +276,29 @@ class Transcript:
         log: the path of the log, for errors.
         say: called with every line, without colours.
         advice: the beginning of the hint if a step fails.
+        part: what is built, for the bar.
     """
 
-    def __init__(self, tag: str, log: str, say: Callable[[str], None], advice: str = "") -> None:
+    def __init__(self, tag: str, log: str, say: Callable[[str], None], advice: str = "", part: str = "build") -> None:
         self.tag = tag
         self.log = log
+        self.part = part
         self.step = "before its first step"
         self.number = self.steps = self.cached = 0
         self.image = ""
         self.say = say
         self._advice = advice
+        self._known = 0
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._partial = ""
 
     def for_part(self, what: str) -> "Transcript":
-        """Return a transcript for another image of the same build, with the same log."""
-        return Transcript(f"{self.tag}, {what}", self.log, self.say, self._advice)
+        """Return a transcript for another image of the same build, with the same log: its lines begin with its name."""
+        return Transcript(f"{self.tag}, {what}", self.log, lambda line: self.say(f"{what}: {line}"), self._advice, what)
+
+    def continues(self, other: "Transcript") -> None:
+        """Count the steps that the build of ``other`` just made, which are this one's first, as it counted them."""
+        self._known, self.cached = other.steps, other.cached
 
     def read(self, message: Mapping[str, Any]) -> None:
         """Read one message. Raises JobFailed or SpaceError if it reports that the build failed."""
@@ -310,7 +321,7 @@ class Transcript:
             self.step = f"in step {step[1]}/{step[2]}, {_cut(step[3], _SHOWN_STEP)}"
             self._tail.clear()
         elif line == " ---> Using cache":
-            self.cached += 1
+            self.cached += self.number > self._known
         elif not _REMARK.match(line):
             self._tail.append(line)
 
@@ -399,30 +410,67 @@ class _ImageBuild(NamedTuple):
             return self.of_context(stream, definition.dockerfile)
 
 
-def _variants(own: _ImageBuild, definition: Definition, proxies: Mapping[str, str]) -> list[HorovodVariant]:
-    """Return the definition's variants of Horovod; those that are not in the cache are compiled in its stage.
+def _image_and_variants(
+    own: _ImageBuild, definition: Definition, proxies: Mapping[str, str]
+) -> tuple[str, Callable[[], list[HorovodVariant]]]:
+    """Build the definition's image and, if it has Horovod, its variants. Those that the cache lacks are compiled.
+
+    The variants need only one stage of the image. So that stage is built first, and the others while the variants are
+    compiled.
 
     Args:
         own: the build of the definition's image.
         proxies: arguments of the images in which variants are compiled.
+
+    Returns:
+        The image's id, and a function that waits for the variants.
     """
     if definition.horovod is None:
-        return []
-    name, say = definition.horovod.stage, own.transcript.say
-    again = own.options._replace(no_cache=False)  # its layers were just made
-    of_stage = own._replace(options=again, transcript=own.transcript.for_part(f"stage {name}"), target=name, labels={})
+        return own.of_definition(definition), list
+    name = definition.horovod.stage
+    of_stage = own._replace(transcript=own.transcript.for_part(f"stage {name}"), target=name, labels={})
+    if own.options.no_cache:  # each step runs once: the stage has the steps that the image's build ran
+        image = own.of_definition(definition)
+        cached = of_stage._replace(options=own.options._replace(no_cache=False))
+        stage = cached.of_definition(definition)
+        return image, lambda: _variants(own, definition, stage, proxies)
     stage = of_stage.of_definition(definition)
+    own.transcript.continues(of_stage.transcript)
+    made = _meanwhile(lambda: _variants(own, definition, stage, proxies))
+    return own.of_definition(definition), made.result
 
-    def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
-        part = _ImageBuild(own.client, {**proxies, **words}, own.options, own.transcript.for_part(what))
-        return part.of_context(recipe, "Dockerfile")
 
-    return variants.ensure(own.client, definition, stage, compiled, say, own.options.families)
+def _meanwhile(work: Callable[[], _Result]) -> "Future[_Result]":
+    """Start work in a thread, and return its future result.
+
+    After an error nobody waits for the thread. It ends with the process, and then the engine ends the thread's build.
+    """
+    result: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (raised again where the result is asked for)
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="variants", daemon=True).start()
+    return result
+
+
+def _variants(own: _ImageBuild, definition: Definition, stage: str, proxies: Mapping[str, str]) -> list[HorovodVariant]:
+    """Return the definition's variants of Horovod, compiled in its stage. The connection to the engine is its own."""
+    with contextlib.closing(engine.connect()) as client:
+
+        def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
+            part = _ImageBuild(client, {**proxies, **words}, own.options, own.transcript.for_part(what))
+            return part.of_context(recipe, "Dockerfile")
+
+        return variants.ensure(client, definition, stage, compiled, own.transcript.say, own.options.families)
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:
     """Read all messages, and show a bar of steps if stderr is a terminal."""
-    with tqdm(desc="build", unit="step", leave=False, disable=not terminal.shows_progress()) as shown:
+    with tqdm(desc=transcript.part, unit="step", leave=False, disable=not terminal.shows_progress()) as shown:
         for message in messages:
             transcript.read(message)
             if shown.n != transcript.number:
@@ -431,9 +479,10 @@ def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> No
 
 
 def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
-    stream.write(line + "\n")
-    stream.flush()  # for `tail -f`
-    say(line)
+    with _writing:  # variants are compiled in a thread
+        stream.write(line + "\n")
+        stream.flush()  # for `tail -f`
+        say(line)
 
 
 # ------------------------------------------------------------------------------------------------ no trace

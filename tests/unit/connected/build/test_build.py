@@ -1,14 +1,17 @@
 import io
 import os
 import tarfile
+import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from deployer.connected.build import context, settings
+from deployer.connected.build import build, context, settings, variants
 from deployer.connected.build.bases import base
 from deployer.connected.build.build import Transcript, first_trace, reason
 from deployer.connected.build.definition import Base, load
+from deployer.connected.ground import engine
 from deployer.contract.errors import JobFailed, SpaceError, UsageError
 from tests import running
 from tests.unit.connected.build.test_definition import MINIMAL, write
@@ -31,6 +34,83 @@ def test_the_transcript_follows_steps_and_finds_the_image() -> None:
     reader.read({"aux": {"ID": "sha256:abc"}})
     assert (reader.number, reader.steps, reader.cached, reader.image) == (2, 2, 1, "sha256:abc")
     assert said == ["Step 1/2 : FROM x", " ---> Using cache", "Step 2/2 : RUN echo a", "red"]
+
+
+def test_steps_that_the_build_of_a_stage_made_are_not_counted_as_cached() -> None:
+    said: list[str] = []
+    image = transcript(said)
+    stage = image.for_part("stage tools")
+    for line in (
+        "Step 1/3 : FROM x",
+        "Step 2/3 : ENV a=b",
+        " ---> Using cache",
+        "Step 3/3 : RUN make",
+        " ---> Running in 1",
+    ):
+        stage.read({"stream": f"{line}\n"})
+    image.continues(stage)
+    for number in range(2, 6):
+        image.read({"stream": f"Step {number}/5 : RUN {number}\n"})
+        if number < 5:
+            image.read({"stream": " ---> Using cache\n"})
+    assert (image.steps, image.cached) == (5, 2)  # 2 was cached for the stage, 3 was not, 4 is
+    assert said[0] == "stage tools: Step 1/3 : FROM x"
+    assert said[5] == "Step 2/5 : RUN 2"
+
+
+class Client:
+    """An engine that only has to be closed."""
+
+    def close(self) -> None:
+        pass
+
+
+def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: bool, together: bool) -> list[str]:
+    """Return what is done for a definition with Horovod. ``together``: image and variants wait for each other."""
+    text = "framework: tensorflow\nhorovod: {version: 0.28.1, stage: tools}\n"
+    place = write(folder, MINIMAL + text)
+    (place / "Dockerfile").write_text("ARG BASE\nFROM ${BASE} AS tools\nFROM ${BASE}\n")
+    definition = load(place)
+    done: list[str] = []
+    meeting = threading.Barrier(2 if together else 1, timeout=10)
+
+    def of_definition(self: Any, _: object) -> str:
+        if self.target is None:
+            meeting.wait()
+        done.append(f"{self.target or 'image'}{' anew' if self.options.no_cache else ''}")
+        return f"sha256:{self.target}"
+
+    def ensure(_: object, __: object, stage: str, *___: object) -> list[object]:
+        meeting.wait()
+        done.append(f"variants of {stage}")
+        return []
+
+    monkeypatch.setattr(build._ImageBuild, "of_definition", of_definition)
+    monkeypatch.setattr(variants, "ensure", ensure)
+    monkeypatch.setattr(engine, "connect", Client)
+    own = build._ImageBuild(cast("Any", Client()), {}, build.BuildOptions(no_cache=no_cache), transcript())
+    image, made = build._image_and_variants(own, definition, {})
+    assert (image, made()) == ("sha256:None", [])
+    return done
+
+
+def test_variants_are_compiled_while_the_image_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = stages_of_a_build(monkeypatch, tmp_path, no_cache=False, together=True)
+    assert done[0] == "tools"
+    assert sorted(done[1:]) == ["image", "variants of sha256:tools"]
+
+
+def test_without_the_cache_each_step_still_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = stages_of_a_build(monkeypatch, tmp_path, no_cache=True, together=False)
+    assert done == ["image anew", "tools", "variants of sha256:tools"]
+
+
+def test_a_variant_that_fails_fails_the_build() -> None:
+    def fail() -> None:
+        raise JobFailed("it does not compile")
+
+    with pytest.raises(JobFailed, match="does not compile"):
+        build._meanwhile(fail).result(timeout=10)
 
 
 def test_a_failing_step_shows_itself_and_the_end_of_its_log() -> None:
