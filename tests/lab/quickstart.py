@@ -1,6 +1,7 @@
 """The main job from end to end: capture the lab, build, pack, check, push and run one definition there, stage by stage.
 
-``scripts/quickstart`` calls it when the machine is set up. It uses the command line as a user would.
+``scripts/quickstart`` calls it when the machine is set up. It uses the command line as a user would. The image's base
+needs nothing of the lab, so it is made while the lab comes up.
 """
 
 from __future__ import annotations
@@ -8,15 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from deployer.connected.build import build
+from deployer.connected.build.definition import load
 from deployer.site.storage.space import human
 from deployer.system.verify import opened, verify
 from tests.lab import Lab, LabError
@@ -25,9 +31,16 @@ from tests.lab.engine import stop_engine, take_engine
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".deployer" / "quickstart"
 LAB = os.environ.get("QUICKSTART_LAB", "quickstart")
+_DEPLOYER = [str(ROOT / ".venv" / "bin" / "deployer")]
 
 #: Nothing of it takes this long, even on a slow machine: a stage that does hangs.
 _STAGE_SECONDS = 3600
+#: A stage that prints nothing itself says every so many seconds what it does.
+_HEARTBEAT_S = 15.0
+_SHOWN = 100
+
+#: A step of an image's build in its log, with the part of the build that it belongs to; and a part's end.
+_STEP = re.compile(r"(?:(?P<part>[^:]+): )?(?:Step (?P<step>\d+/\d+) : (?P<what>.*)|Successfully built .*)")
 
 
 class StageFailed(Exception):
@@ -45,13 +58,49 @@ class Stages:
         self.count = count
         self.times: list[tuple[str, float]] = []
 
-    def run(self, name: str, action: Callable[[], Any]) -> Any:
+    def run(self, name: str, action: Callable[[], Any], doing: Callable[[], str] | None = None) -> Any:
+        """Run a stage. ``doing`` returns what it does now, for a stage that prints nothing for minutes."""
         print(f"\n[{len(self.times) + 1}/{self.count}] {name}", flush=True)
         started = time.monotonic()
-        result = action()
+        with heartbeat(doing) if doing else nullcontext():
+            result = action()
         self.times.append((name, time.monotonic() - started))
         print(f"    {name}: {self.times[-1][1]:.1f} s", flush=True)
         return result
+
+
+@contextmanager
+def heartbeat(doing: Callable[[], str], every: float = _HEARTBEAT_S) -> Iterator[None]:
+    """Print every so many seconds for how long the block runs and what it does."""
+    ended = threading.Event()
+    started = time.monotonic()
+
+    def beat() -> None:
+        while not ended.wait(every):
+            print(f"    {time.monotonic() - started:.0f} s: {doing()}", flush=True)
+
+    beating = threading.Thread(target=beat, daemon=True)
+    beating.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        beating.join()
+
+
+def steps_of(log: str) -> str:
+    """Return at which step each part of a build is, by the log of the build."""
+    now: dict[str, str] = {}
+    for line in log.splitlines():
+        found = _STEP.fullmatch(line)
+        if found is None:
+            continue
+        part = found["part"] or "image"
+        if found["step"]:
+            now[part] = f"{part}, step {found['step']}, {' '.join(found['what'].split())}"[:_SHOWN]
+        else:
+            now.pop(part, None)
+    return "; ".join(now.values()) or "the base, or the checks of the image"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,21 +132,29 @@ def down() -> int:
 def quickstart(name: str) -> int:
     """Do all stages for bundles/``name`` and show what came of it."""
     WORK.mkdir(parents=True, exist_ok=True)
-    stages = Stages(8)
+    stages = Stages(9)
     if started := os.environ.get("QUICKSTART_STARTED"):
         stages.times.append(("set up", time.time() - float(started)))
         stages.count += 1
         print(f"[1/{stages.count}] set up: {stages.times[0][1]:.1f} s")
-    lab = Lab(LAB)
-    stages.run("bring up the lab", lambda: print(f"    {lab.up().text}"))
-    engine = stages.run("take a Docker engine", lambda: take_engine(keep=True))
-    bundle, site = WORK / f"{name}.tar", WORK / "lab.yaml"
-    ssh = ["--ssh-config", str(lab.ssh_config)]
-    of_site = ["--site", str(site)]
-    docker = {"DOCKER_HOST": engine.docker_host}
-    site.unlink(missing_ok=True)  # decisions of an earlier lab
-    stages.run("capture the site", lambda: deployer("capture", "login1", *ssh, "-o", str(site)))
-    stages.run("build the image", lambda: deployer("build", f"bundles/{name}", *of_site, "--quiet", env=docker))
+    with base_beside(name) as base:
+        lab = Lab(LAB)
+        stages.run("bring up the lab", lambda: print(f"    {lab.up().text}"))
+        engine = stages.run("take a Docker engine", lambda: take_engine(keep=True))
+        bundle, site = WORK / f"{name}.tar", WORK / "lab.yaml"
+        ssh = ["--ssh-config", str(lab.ssh_config)]
+        of_site = ["--site", str(site)]
+        docker = {"DOCKER_HOST": engine.docker_host}
+        site.unlink(missing_ok=True)  # decisions of an earlier lab
+        stages.run("capture the site", lambda: deployer("capture", "login1", *ssh, "-o", str(site)))
+        stages.run("make the base", base)
+    definition = load(ROOT / "bundles" / name)
+    began = time.time()
+    stages.run(
+        "build the image",
+        lambda: deployer("build", f"bundles/{name}", *of_site, "--quiet", env=docker),
+        lambda: steps_of(log_of(build.record_of(definition).with_suffix(".log"), began)),
+    )
     stages.run("pack the bundle", lambda: deployer("pack", f"bundles/{name}", *of_site, "-o", str(bundle), env=docker))
     stages.run("check the verdict", lambda: deployer("check", str(bundle), *of_site))
     stages.run("push, verify, install", lambda: deployer("push", str(bundle), str(site), *ssh))
@@ -108,11 +165,53 @@ def quickstart(name: str) -> int:
     return 0
 
 
+@contextmanager
+def base_beside(name: str) -> Iterator[Callable[[], None]]:
+    """Make the base of a definition's image while the block runs; yield what waits for it.
+
+    It is what ``deployer build`` makes of a definition that is its base alone: a file in the cache, without an engine.
+    """
+    made_of = load(ROOT / "bundles" / name).base
+    if made_of is None or not made_of.debian:
+        raise LabError(f"bundles/{name} is not made of Debian packages", "name another definition")
+    folder = WORK / f"{name}-base"
+    folder.mkdir(parents=True, exist_ok=True)
+    same = {"debian": made_of.debian, "include": made_of.include}
+    alone = {"name": folder.name, "version": "1.0.0", "base": same, "jobs": {"none": {"command": ["true"]}}}
+    (folder / "bundle.yaml").write_text(json.dumps(alone))
+    words = ["build", str(folder.relative_to(ROOT)), "--quiet"]
+    process = subprocess.Popen(
+        [*_DEPLOYER, *words], cwd=ROOT, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+    def wait() -> None:
+        said, _ = process.communicate(timeout=_STAGE_SECONDS)
+        print(f"    $ deployer {shlex.join(words)}  # began with the lab\n{said}", end="")
+        if process.returncode:
+            raise StageFailed(process.returncode)
+
+    try:
+        yield wait
+    finally:
+        if process.poll() is None:  # a stage failed
+            process.terminate()
+            process.communicate(timeout=_STAGE_SECONDS)
+
+
+def log_of(path: Path, since: float) -> str:
+    """Return the log of a build that began at ``since``; empty if there is none yet."""
+    try:
+        return path.read_text(errors="replace") if path.stat().st_mtime >= since else ""
+    except FileNotFoundError:
+        return ""
+
+
 def deployer(*words: str, env: dict[str, str] | None = None) -> None:
     """Run the command line on this terminal. Raises StageFailed."""
     print(f"    $ deployer {shlex.join(words)}", flush=True)
-    command = [str(ROOT / ".venv" / "bin" / "deployer"), *words]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **(env or {})}, timeout=_STAGE_SECONDS, check=False)
+    environment = {**os.environ, **(env or {})}
+    done = subprocess.run([*_DEPLOYER, *words], cwd=ROOT, env=environment, timeout=_STAGE_SECONDS, check=False)
     if done.returncode:
         raise StageFailed(done.returncode)
 
