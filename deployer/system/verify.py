@@ -11,7 +11,7 @@ name of the same bytes. install does not, because a second hash of the layer wou
 import hashlib
 import os
 from contextlib import contextmanager
-from typing import IO, Callable, Iterable, Iterator, List, Optional, Sequence
+from typing import IO, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, Refused, UsageError
@@ -31,6 +31,22 @@ _CHUNK = 1024 * 1024
 #: A segment is read at once; writers make segments of at most 8 MiB, and frames of at most codec.MAX_RAW.
 MAX_SEGMENT = 32 * 1024 * 1024
 _HINT = "the file is damaged or was changed: send it again; nothing was installed"
+
+
+class Arriving(NamedTuple):
+    """A bundle whose file still grows, from its start on, while it is verified and used.
+
+    Attributes:
+        stream: the open file.
+        seal: its seal, which arrived first.
+        block: the bytes from the manifest's header to the tail, likewise.
+        comes: waits a moment and returns whether more may arrive. Workers call it too.
+    """
+
+    stream: IO[bytes]
+    seal: Seal
+    block: bytes
+    comes: Callable[[], bool]
 
 
 class VerifiedBundle(object):
@@ -54,13 +70,21 @@ class Verification(object):
     """
 
     def __init__(
-        self, stream: IO[bytes], path: str, seal: Seal, data: bytes, manifest: Manifest, whose: "Trust"
+        self,
+        stream: IO[bytes],
+        path: str,
+        seal: Seal,
+        data: bytes,
+        manifest: Manifest,
+        whose: "Trust",
+        comes: Optional[Callable[[], bool]] = None,
     ) -> None:
         #: Who signed it.
         self.trust = whose
         self._descriptor = stream.fileno()
         self._path = path
         self._seal = seal
+        self._comes = comes
         self.manifest = manifest
         #: bundle.json as it is in the file; its digest is in the seal.
         self._manifest_bytes = data
@@ -128,6 +152,7 @@ class Verification(object):
 
     def _pread(self, offset: int, size: int) -> bytes:
         with files.errors_named("read " + self._path):
+            self._await(offset + size)
             data = os.pread(self._descriptor, size, offset)
             while len(data) < size:  # one read returns at most 2 GiB, and less after a signal
                 more = os.pread(self._descriptor, size - len(data), offset + len(data))
@@ -135,6 +160,12 @@ class Verification(object):
                     raise IntegrityError("the file ends in the middle of a segment")
                 data += more
         return data
+
+    def _await(self, end: int) -> None:
+        """Return when the file has the bytes before ``end``, or will not get them."""
+        while self._comes and os.fstat(self._descriptor).st_size < end:
+            if not self._comes():
+                return
 
 
 @contextmanager
@@ -165,12 +196,18 @@ def read_manifest_block(stream: IO[bytes], seal: Seal) -> bytes:
     return stream.read(seal.end - seal.offset)
 
 
-def begin(stream: IO[bytes], path: str, policies: "Optional[Sequence[Policy]]" = None) -> Verification:
+def begin(
+    stream: IO[bytes],
+    path: str,
+    policies: "Optional[Sequence[Policy]]" = None,
+    arriving: Optional[Arriving] = None,
+) -> Verification:
     """Check signatures, seal, manifest and segment table of an open bundle; the Verification checks the other bytes.
 
     Args:
         path: names the file in errors.
         policies: the policies that apply; None: those of ``policy.load()``.
+        arriving: the bundle is not complete yet; the Verification waits for what it reads.
 
     Raises:
         IntegrityError: the bundle is damaged, or a signature is wrong.
@@ -178,11 +215,13 @@ def begin(stream: IO[bytes], path: str, policies: "Optional[Sequence[Policy]]" =
     """
     from deployer.system import trust  # only here: its imports are slow, and push's `known` and `take` do without
 
-    seal = read_seal(stream, path)
+    seal = arriving.seal if arriving else read_seal(stream, path)
     with _named(path), files.errors_named("read " + path):
-        data = sealed_file.manifest_bytes(read_manifest_block(stream, seal), seal)
+        block = arriving.block if arriving else read_manifest_block(stream, seal)
+        data = sealed_file.manifest_bytes(block, seal)
         whose = trust.establish(data, seal.signatures, policies)
-        return Verification(stream, path, seal, data, sealed_file.parse_manifest(data, seal), whose)
+        manifest = sealed_file.parse_manifest(data, seal)
+        return Verification(stream, path, seal, data, manifest, whose, arriving.comes if arriving else None)
 
 
 def verify(

@@ -1,7 +1,7 @@
-"""Forked processes that share one function's work; the only module that forks.
+"""Forked processes that share one function's work, or do another's beside it; the only module that forks.
 
-A worker is a copy of this process from the time when the pool was made, so the function may use everything that existed
-then: open files, tables, buffers (as its own copies). Workers end with their pool, and with this process however it
+A worker is a copy of this process from the time when it was made, so the function may use everything that existed
+then: open files, tables, buffers (as its own copies). Workers end with their block, and with this process however it
 ends: each waits on a pipe whose other end only this process holds.
 """
 
@@ -95,6 +95,35 @@ class Pool(object):
                 worker = waiting[pipe]  # type: ignore[index]
                 yield worker.in_hand[0], worker.receive()
                 worker.in_hand.popleft()
+
+
+class Beside(object):
+    """A forked process that does one thing while this process, or workers that it forks later, do another.
+
+    It is killed at the end of the ``with`` block, if it still works then.
+    """
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._worker = _Worker(lambda _: work(), [])
+        self._worker.send(None)
+
+    def __enter__(self) -> "Beside":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill it if it still works."""
+        self._worker.end()
+
+    def has_ended(self, timeout: float = 0.0) -> bool:
+        """Return whether it has ended, after at most ``timeout`` seconds. Forked workers may ask as well."""
+        return bool(self._worker.pipe.poll(timeout))
+
+    def result(self) -> Any:
+        """Wait for its end and return the result. Its exception is raised here; call this once."""
+        return self._worker.receive()
 
 
 class _Worker(object):

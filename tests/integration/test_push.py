@@ -175,8 +175,7 @@ def test_a_disk_that_fills_up_meanwhile(cli: Cli, lab: Lab, tmp_path: Path) -> N
     child = subprocess.Popen(argv, env=cli.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        # In the bundle's folder: the tool, which comes before, has a .part beside it.
-        if ".part\n" in alice(lab, "ls scratch/deployer/incoming/*/ 2>/dev/null; true"):
+        if alice(lab, "find scratch/deployer/incoming -name '*.begun' -size +8192 2>/dev/null; true"):
             break
         time.sleep(0.1)
     lab.fault("disk-full")

@@ -44,8 +44,8 @@ _USER, _LOGIN, _NODES = "alice", "login1", 2
 _SECONDS = 3600
 #: The program of both: each rank prints when it started, in seconds since the epoch.
 _PROGRAM = "import time\n\nprint('started', time.time())  # {number}\n"
-#: Caches that ``build`` fills: what they hold belongs to the image, so both ways start after them.
-_BUILT = ("variants", "kit", "wheels")
+#: What ``build`` leaves beside the image belongs to the image, so both ways start after it: caches, and the record.
+_BUILT = [*map(xdg.cache_folder, ("variants", "kit", "wheels")), xdg.state_folder("builds")]
 
 #: The seconds of each stage of one journey.
 Stages = dict[str, float]
@@ -173,9 +173,9 @@ class _Journey:
         """Let the site, and the laptop's cache of what was packed, be as before the first shipment."""
         self._lab.sh(_LOGIN, _USER, "cd && chmod -R u+w deployer image 2>/dev/null; rm -rf deployer image image.tar.gz")
         shutil.rmtree(self._cache, ignore_errors=True)
-        for name in _BUILT:
-            if (kept := xdg.cache_folder(name)).is_dir():
-                shutil.copytree(kept, self._cache / "deployer" / name, symlinks=True)
+        for kept in _BUILT:
+            if kept.is_dir():
+                shutil.copytree(kept, self._cache / "deployer" / kept.name, symlinks=True)
 
 
 def _timed(argv: Sequence[str | Path]) -> float:

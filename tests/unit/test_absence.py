@@ -18,6 +18,7 @@ WIDE = {"OSError", "IOError", "EnvironmentError", "PermissionError", "Exception"
 RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 
 REVIEWED = {
+    "site/install/arriving.py::_lock": "a file system without locks",
     "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
     "site/inside/hub.py::_accept": "a connection that has gone again",
     "site/inside/node.py::_kill": "a process that is gone, or not ours",

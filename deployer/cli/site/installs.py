@@ -5,14 +5,14 @@ import json
 import os
 import sys
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
 from deployer.contract import plan_update
 from deployer.site.install import install as installing
 from deployer.site.install import take_plan
-from deployer.site.install.receive import receive
+from deployer.site.install.receive import Received, receive
 from deployer.site.storage import space, store
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, workers
@@ -100,16 +100,19 @@ def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
 
 def _receive(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
-    image = receive_from(os.path.abspath(args.folder), where, args.json, args.squashfs)
+    folder = os.path.abspath(args.folder)
+    image = show_received(lambda meter: receive(folder, where, meter), where, args.json, args.squashfs)
     _suggest(args, image)
     return 0
 
 
-def receive_from(folder: str, where: Store, as_json: bool, squashfs: bool = False) -> InstalledImage:
-    """Install the bundle whose parts are in ``folder``, print the result, and return the image."""
+def show_received(
+    receiving: Callable[[Meter], Received], where: Store, as_json: bool, squashfs: bool = False
+) -> InstalledImage:
+    """Call ``receiving``, which installs a bundle, print the result, and return the image."""
     started = time.time()
     with Meter("install") as meter:
-        received = receive(folder, where, meter)
+        received = receiving(meter)
         store.bring_tool(where)
     image, seconds = received.outcome.image, time.time() - started
     squashed = squashed_now(image) if squashfs else None

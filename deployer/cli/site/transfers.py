@@ -25,7 +25,7 @@ def add_parsers(subparsers: Any) -> None:
         subparsers, "known", _known, "print what is here of a bundle, and the free space; called by push"
     )
     command.add_argument("digest", metavar="DIGEST")
-    text = "print what `known` does, write the parts from standard input, and install them; called by push"
+    text = "print what `known` does, and install the parts from standard input while they arrive; called by push"
     command = common.add_store_command(subparsers, "take", _take, text)
     command.add_argument("digest", metavar="DIGEST")
 
@@ -75,8 +75,10 @@ def _take(args: argparse.Namespace) -> int:
     if answer["folder"]:
         print(json.dumps(answer))
         return 0
-    from deployer.cli.site.installs import receive_from  # while the laptop looks for what to send: it is slow
+    from deployer.cli.site.installs import show_received  # while the laptop looks for what to send: it is slow
+    from deployer.site.install import arriving
 
-    incoming.take(sys.stdin.buffer, where, args.digest)
-    receive_from(incoming.folder_of(where, args.digest), where, args.json)
+    # Not sys.stdin, which is closed in forked processes.
+    with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
+        show_received(lambda meter: arriving.take(stream, where, args.digest, meter), where, args.json)
     return 0

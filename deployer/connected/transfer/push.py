@@ -2,7 +2,8 @@
 
 The site lists the segments that it has, and only the others are sent, in parts. A part receives its final name when it
 is complete. If the connection breaks, the next push does not send the complete parts again. The site rebuilds the
-bundle from parts and kept bundles, and gives it its final name after every byte of it was verified there.
+bundle from parts and kept bundles, and gives it its final name after every byte of it was verified there. It installs a
+bundle of which it lacks much while the parts arrive: their order is that of the file, the manifest comes first.
 """
 
 import functools
@@ -285,12 +286,14 @@ def _offered(
 
 
 class _Sending:
-    """A push through one command at the site, which lists what the site has, receives the parts, and installs them."""
+    """A push through one command at the site, which lists what the site has and installs what arrives."""
 
     def __init__(self, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> None:
         self._stream, self._bundle, self._remote, self._options = stream, bundle, remote, options
         self._done: Pushed | None = None
         self._started = self._sent = 0.0
+        self._installed: tuple[int, int] | None = None
+        self._show_installed: Callable[[], None] = lambda: None
 
     def pieces(self, known: json_records.Record) -> Iterator[bytes]:
         """Yield what the site lacks."""
@@ -300,19 +303,26 @@ class _Sending:
             with progress.bar("send", shipment.size) as advance:
                 yield from as_stream(self._stream, shipment, advance)
         self._sent = time.monotonic()
+        self._show_installed()
 
     def watched(self, shown: ExitStack) -> Callable[[int, int], None] | None:
-        """Return what shows the progress of the install, in a bar that is made when it begins; None: nobody looks."""
+        """Return what shows the progress of the install, in a bar after that of the parts; None: nobody looks."""
         if not terminal.shows_progress():
             return None
         bars: list[Callable[[int, int], None] | None] = []
 
-        def tell(done: int, total: int) -> None:
-            if not bars:
-                bars.append(shown.enter_context(progress.far_bar("install")))
-            if bars[0]:
-                bars[0](done, total)
+        def show() -> None:
+            if self._installed and self._sent:
+                if not bars:
+                    bars.append(shown.enter_context(progress.far_bar("install")))
+                if bars[0]:
+                    bars[0](*self._installed)
 
+        def tell(done: int, total: int) -> None:
+            self._installed = done, total
+            show()
+
+        self._show_installed = show
         return tell
 
     def pushed(self, answer: json_records.Record) -> Pushed:

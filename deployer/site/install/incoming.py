@@ -4,19 +4,21 @@
 
     ROOT/bundles/*.tar              kept bundles
     ROOT/incoming/DIGEST/*.part     parts of the bundle of that digest; *.end its manifest, see contract/delta.py
+    ROOT/incoming/DIGEST/*.begun    the beginning of that bundle, in place of parts, see arriving.py
     ROOT/incoming/DIGEST/bundle.tar the assembled bundle, not yet installed
 """
 
 import io
 import logging
+import math
 import os
 import shutil
 import time
 from contextlib import contextmanager, suppress
-from typing import IO, Dict, Iterable, Iterator, List, NamedTuple
+from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 from deployer.contract import delta, sealed_file
-from deployer.contract.delta import Ending, Part
+from deployer.contract.delta import Ending, Part, Range
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.sealed_file import Seal
@@ -25,9 +27,12 @@ from deployer.system import files
 from deployer.system.verify import opened, read_manifest_block, read_seal
 
 BUNDLE = "bundle.tar"
+BEGUN = ".begun"
 _CHUNK = 1024 * 1024
 _MAX_LINE = 64
 _AGAIN = "push again: complete parts are not sent again"
+#: The hint if the disk is full.
+NO_SPACE = "free some space or quota and push again: received parts stay"
 _log = logging.getLogger("deployer.incoming")
 
 #: Seconds after which an abandoned push is removed; a file that is being written is touched much more often.
@@ -47,6 +52,18 @@ class SegmentSource(NamedTuple):
     offset: int
 
 
+class Begun(NamedTuple):
+    """A file that is the beginning of a bundle.
+
+    Attributes:
+        path: the file.
+        size: its bytes; more may follow.
+    """
+
+    path: str
+    size: int
+
+
 class Parcel(NamedTuple):
     """A bundle that is arriving.
 
@@ -56,6 +73,7 @@ class Parcel(NamedTuple):
         seal: the seal in the ending.
         manifest: the manifest in the ending.
         parts: the parts that have arrived.
+        begun: the beginnings that have arrived, the longest first.
     """
 
     folder: str
@@ -63,9 +81,19 @@ class Parcel(NamedTuple):
     seal: Seal
     manifest: Manifest
     parts: List[Part]
+    begun: Sequence[Begun] = ()
+
+    @property
+    def arrived(self) -> int:
+        """The bytes that have arrived."""
+        return sum(part.size for part in self.parts) + sum(begun.size for begun in self.begun)
+
+    def path(self, part: Part) -> str:
+        """Return the path of a part."""
+        return os.path.join(self.folder, part.name)
 
     def sources(self) -> Dict[str, SegmentSource]:
-        """Return where the parts have each segment, by its SHA-256, as far as the parts' sizes show."""
+        """Return where parts and beginnings have each segment, by its SHA-256, as far as their sizes show."""
         found: Dict[str, SegmentSource] = {}
         segments = iter(self.manifest.segments)
         segment = next(segments, None)
@@ -73,15 +101,21 @@ class Parcel(NamedTuple):
             while segment and segment.offset < part.offset:
                 segment = next(segments, None)
             while segment and segment.offset + segment.size <= part.end:
-                path = os.path.join(self.folder, part.name)
-                found[segment.sha256] = SegmentSource(path, segment.offset - part.offset)
+                found[segment.sha256] = SegmentSource(self.path(part), segment.offset - part.offset)
                 segment = next(segments, None)
+        for path, size in self.begun[:1]:  # the others have nothing more
+            for segment in self.manifest.segments:
+                if segment.offset + segment.size > size:
+                    break
+                found.setdefault(segment.sha256, SegmentSource(path, segment.offset))
         return found
 
     def remove_parts(self) -> None:
-        """Remove the parts. The manifest is kept, for a receive that has to continue from the assembled bundle."""
+        """Remove all but the manifest, which is kept for a receive that has to continue from the assembled bundle."""
         for part in self.parts:
-            os.unlink(os.path.join(self.folder, part.name))
+            os.unlink(self.path(part))
+        for begun in self.begun:
+            os.unlink(begun.path)
 
 
 def folder_of(store: Store, digest: str) -> str:
@@ -112,7 +146,9 @@ def open_parcel(folder: str) -> Parcel:
         data = stream.read(sealed_file.MAX_MANIFEST)
     ending, seal, manifest = delta.decompress(data, place)
     parts = sorted(place for place in found if isinstance(place, Part) and _is_whole(folder, place))
-    return Parcel(folder, ending, seal, manifest, parts)
+    paths = [os.path.join(folder, name) for name in names if name.endswith(BEGUN)]
+    begun = [Begun(path, os.path.getsize(path)) for path in paths if files.is_file(path)]
+    return Parcel(folder, ending, seal, manifest, parts, sorted(begun, key=lambda each: -each.size))
 
 
 def _is_whole(folder: str, part: Part) -> bool:
@@ -157,28 +193,64 @@ def held(store: Store, digest: str) -> Iterable[str]:
     return digests
 
 
-def take(stream: IO[bytes], store: Store, digest: str) -> None:
-    """Write the parts from ``stream`` into their folder.
+def take(stream: IO[bytes], store: Store, digest: str, share: float = math.inf) -> bool:
+    """Write the parts from ``stream`` into their folder, and return whether these are all.
 
     Each part is a line ``NAME SIZE`` and SIZE bytes, and gets its name when it is complete. ``delta.END`` follows the
     last one.
+
+    Args:
+        share: stop when more than this share of the bundle has arrived.
 
     Raises:
         TransferError: the stream ended before that. All complete parts are kept.
         SpaceError: the disk is full.
     """
     folder = folder_of(store, digest)
+    whole = came = 0
+    for announced in announcements(stream):
+        with _named_when_whole(os.path.join(folder, announced.name)) as target:
+            copy(stream, target, announced.size)
+        came += announced.size
+        if isinstance(announced.place, Ending):
+            whole = announced.place.offset
+        if whole and came > whole * share:
+            return False
+    return True
+
+
+class Announced(NamedTuple):
+    """What comes next on a stream.
+
+    Attributes:
+        name: the name of the part or the ending.
+        place: its place in the bundle.
+        size: the bytes that follow: those of the part, or those of the ending as it is compressed.
+    """
+
+    name: str
+    place: Range
+    size: int
+
+
+def announcements(stream: IO[bytes]) -> Iterator[Announced]:
+    """Yield what comes next, until ``delta.END``; the caller reads it from ``stream``. Raises TransferError."""
     while True:
         line = stream.readline(_MAX_LINE)
         if line == delta.END:
             return
-        if not line:
+        if not line.endswith(b"\n") and len(line) < _MAX_LINE:
             raise TransferError("the connection closed between two parts", _AGAIN)
         name, _, size = line.decode("ascii", "replace").rstrip("\n").partition(" ")
-        if not line.endswith(b"\n") or not size.isdigit() or not delta.read_name(name):
-            raise TransferError("received %r instead of a part" % line, "does the site's login shell read from stdin?")
-        with _named_when_whole(os.path.join(folder, name)) as target:
-            _copy(stream, target, int(size))
+        place = delta.read_name(name)
+        if not line.endswith(b"\n") or not size.isdigit() or place is None:
+            raise not_a_part(line)
+        yield Announced(name, place, int(size))
+
+
+def not_a_part(said: object) -> TransferError:
+    """Return the error for something else on a stream."""
+    return TransferError("received %r instead of a part" % said, "does the site's login shell read from stdin?")
 
 
 @contextmanager
@@ -191,7 +263,7 @@ def _named_when_whole(path: str) -> Iterator[IO[bytes]]:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = "%s.%d.tmp" % (path, os.getpid())
     try:
-        with files.errors_named("write " + path, "free some space or quota and push again: received parts stay"):
+        with files.errors_named("write " + path, NO_SPACE):
             with io.open(temporary, "wb", buffering=0) as stream:
                 yield stream
             os.rename(temporary, path)
@@ -201,15 +273,21 @@ def _named_when_whole(path: str) -> Iterator[IO[bytes]]:
         raise
 
 
-def _copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
+def copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
+    """Copy ``size`` bytes to an unbuffered file. Raises TransferError if the source ends before."""
     while size:
         chunk = source.read(min(size, _CHUNK))
         if not chunk:
             raise TransferError("the connection closed inside a part", _AGAIN)
         size -= len(chunk)
-        view = memoryview(chunk)
-        while view:
-            view = view[target.write(view) :]
+        write(target, chunk)
+
+
+def write(target: IO[bytes], data: bytes) -> None:
+    """Write all of ``data`` to an unbuffered file."""
+    view = memoryview(data)
+    while view:
+        view = view[target.write(view) :]
 
 
 def discard(store: Store, digest: str) -> None:
@@ -226,7 +304,8 @@ def stale(store: Store) -> Iterator[str]:
             continue
         for below in files.names(folder):
             path = os.path.join(folder, below)
-            if below != BUNDLE and not delta.read_name(below) and _age(path) > _STALE_TEMPORARY:
+            named = below == BUNDLE or below.endswith(BEGUN) or delta.read_name(below)
+            if not named and _age(path) > _STALE_TEMPORARY:
                 yield path
 
 

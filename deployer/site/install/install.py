@@ -35,7 +35,7 @@ from deployer.site.storage.store import (
     room_of_tool,
 )
 from deployer.system import codec, files, policy, verify, workers
-from deployer.system.verify import Progress, Verification, VerifiedBundle
+from deployer.system.verify import Arriving, Progress, Verification, VerifiedBundle
 
 #: Where members of a bundle go: those that a rank reads, the runtime that starts it, and everything.
 APP_ONLY = {"deployer/app/": "app"}
@@ -97,6 +97,7 @@ def install(
     jobs: Optional[int] = None,
     kept: bool = False,
     signers_file: Optional[str] = None,
+    arriving: Optional[Arriving] = None,
 ) -> InstallOutcome:
     """Verify the bundle ``path`` and install it under ``store``.
 
@@ -108,15 +109,18 @@ def install(
         kept: ``keep`` will follow, which may need space too.
         signers_file: an allowed_signers file that the bundle must satisfy. The first such file becomes the store's
             policy.
+        arriving: the file is not complete yet; what is here already is installed meanwhile.
 
     Raises:
         IntegrityError: the bundle is damaged; nothing is installed.
         Refused: a policy forbids it, or a job uses an incomplete image; nothing is installed.
         SpaceError: space is missing; if possible, this is detected before anything is written.
     """
-    with verify.opened(path) as stream:
+    with ExitStack() as opened:
+        stream = arriving.stream if arriving else opened.enter_context(verify.opened(path))
         # The seal's claim is enough to find an image, which was verified when it was installed.
-        digest = verify.read_seal(stream, path).digest
+        seal = arriving.seal if arriving else verify.read_seal(stream, path)
+        digest = seal.digest
         folder = store.image_folder(digest)
         claimed, present = store.at(folder), inventory.whole(store, digest)
         if present:
@@ -126,10 +130,10 @@ def install(
         if present and not signers_file:
             return InstallOutcome(present, True, tuple(data.missing(store, present.manifest())))
         policies = policy.load(store.root, signers_file)
-        verification = verify.begin(stream, path, policies)
+        verification = verify.begin(stream, path, policies, arriving)
         warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
         if not present:
-            processes = jobs or workers.suitable(os.fstat(stream.fileno()).st_size)
+            processes = jobs or workers.suitable(seal.end)
             with files.errors_named("write under " + store.root, "free some, or choose another folder with --root"):
                 os.makedirs(store.images, exist_ok=True)
                 layers.make_folder(store)
@@ -143,7 +147,9 @@ def install(
                         remove.check_layer_unused(store, name)
                 overlays = unpack.Unpacked(0, 0)
                 if shares.overlays and shares.overlays not in there:
-                    overlays = wheels.room(verification, stream, processes)
+                    # Wheels that have not arrived need at least their own size.
+                    least = unpack.Unpacked(0, sum(segment.size for segment in shares.wheels))
+                    overlays = least if arriving else wheels.room(verification, stream, processes)
                 rootfs = unpack.Unpacked(0, 0) if shares.rootfs in there else _room(verification, shares.donor)
                 _check_space(verification, store, [rootfs, overlays], os.fstat(stream.fileno()) if kept else None)
                 with unfinished.folder(store.images) as made, layers.claimed(store, made, shares.links):

@@ -8,10 +8,10 @@ when it is copied.
 
 import hashlib
 import os
-from typing import IO, NamedTuple, Optional
+from typing import IO, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
-from deployer.contract.manifest import Segment
+from deployer.contract.manifest import Manifest, Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Parcel, SegmentSource
 from deployer.site.install.install import InstallOutcome, InstallProgress, install, keep
@@ -21,9 +21,9 @@ from deployer.system import files
 from deployer.system.verify import opened, read_seal
 
 #: Up to this share of a bundle, parts are kept until it is installed, so that it can be assembled again.
-_LITTLE = 1 / 16
+LITTLE = 1 / 16
 #: The kernel begins to write the assembled file to disk after this many bytes each.
-_AT_ONCE = 32 * 1024 * 1024
+AT_ONCE = 32 * 1024 * 1024
 
 
 class Received(NamedTuple):
@@ -53,18 +53,30 @@ def receive(folder: str, store: Store, progress: Optional[InstallProgress] = Non
     try:
         return _receive(folder, store, progress)
     except (DeployerError, FileNotFoundError) as error:
-        # Two receives of one bundle: the first to end removes the other's parts and folder, and has the same result.
-        gathered, name = os.path.split(os.path.abspath(folder))
-        if gathered != os.path.abspath(store.incoming):
-            raise
-        image = inventory.whole(store, name)
-        if image:
-            return Received(InstallOutcome(image, True), image.receipt.digest, None)
-        gone = error.__cause__ if isinstance(error, DeployerError) else error
-        if not isinstance(gone, FileNotFoundError):
-            raise
-        hint = "another receive of this bundle may be at work: wait for its end, then push again"
-        raise TransferError("parts in %s went away" % folder, hint) from error
+        return overtaken(folder, store, error)
+
+
+def overtaken(folder: str, store: Store, error: Exception) -> Received:
+    """Return the result of another receive of this bundle if it was the reason of ``error``, else raise the error.
+
+    The first of two to end removes the other's parts and folder, and has the same result.
+    """
+    gathered, name = os.path.split(os.path.abspath(folder))
+    if gathered != os.path.abspath(store.incoming):
+        raise error
+    image = inventory.whole(store, name)
+    if image:
+        return Received(InstallOutcome(image, True), image.receipt.digest, None)
+    gone = error.__cause__ if isinstance(error, DeployerError) else error
+    if files.is_folder(folder) and not isinstance(gone, FileNotFoundError):
+        raise error
+    raise went_away(folder) from error
+
+
+def went_away(folder: str) -> TransferError:
+    """Return the error for parts that another receive has removed."""
+    hint = "another receive of this bundle may be at work: wait for its end, then push again"
+    return TransferError("parts in %s went away" % folder, hint)
 
 
 def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> Received:
@@ -77,7 +89,7 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> 
     target = os.path.join(gathered, incoming.BUNDLE)
     checked = False  # an earlier receive may have copied what it did not check
     if not _is_rebuilt(target, digest):
-        checked = sum(part.size for part in parcel.parts) > parcel.seal.offset * _LITTLE
+        checked = parcel.arrived > parcel.seal.offset * LITTLE
         # Without its parts it must outlive a power failure; with them it can be assembled again.
         rebuild(parcel, store, target, progress, checked, flushed=checked)
         if parcel.folder == gathered and checked:  # the image needs their space
@@ -120,13 +132,21 @@ def _is_rebuilt(path: str, digest: str) -> bool:
 
 def _is_damaged(path: str, parcel: Parcel) -> bool:
     """Return whether the assembled file is not the parcel's bundle, byte for byte."""
+    if undamaged(path, parcel.manifest) < parcel.seal.offset:
+        return True
     with files.errors_named("read " + path), files.open_regular(path) as stream:
-        for segment in parcel.manifest.segments:
-            stream.seek(segment.offset)
-            if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:
-                return True
         stream.seek(parcel.seal.offset)
         return stream.read(len(parcel.ending) + 1) != parcel.ending
+
+
+def undamaged(path: str, manifest: Manifest) -> int:
+    """Return the size of the beginning of a bundle's file in which each segment has its digest."""
+    with files.errors_named("read " + path), files.open_regular(path) as stream:
+        for segment in manifest.segments:
+            stream.seek(segment.offset)
+            if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:
+                return segment.offset
+        return stream.tell()
 
 
 def rebuild(
@@ -143,7 +163,8 @@ def rebuild(
         checked: also check the segments that come from kept bundles.
         flushed: as in ``files.published``; the disk writes in any case while the file is made and installed.
     """
-    sources = _Sources(parcel, store, checked)
+    sources = SegmentSources(parcel, store, checked)
+    sources.require(parcel.manifest.segments)
     total = parcel.seal.offset
     hint = "free some space or quota and push again: received parts are not sent again"
     with files.errors_named("write " + target, hint), files.published(target, flushed=flushed) as stream, sources:
@@ -151,7 +172,7 @@ def rebuild(
         for segment in parcel.manifest.segments:
             stream.write(sources.content(segment))
             done += segment.size
-            if done - begun > _AT_ONCE:
+            if done - begun > AT_ONCE:
                 files.begin_flush(stream.fileno(), begun, done - begun)
                 begun = done
             if progress:
@@ -159,11 +180,10 @@ def rebuild(
         stream.write(parcel.ending)
 
 
-class _Sources(object):
+class SegmentSources(object):
     """The bytes of a parcel's bundle: from its parts, else from kept bundles. One file is open at a time."""
 
-    def __init__(self, parcel: Parcel, store: Store, checked: bool) -> None:
-        """Raise UsageError unless every segment is available."""
+    def __init__(self, parcel: Parcel, store: Store, checked: bool = True) -> None:
         self._checked = checked
         self._parcel = parcel
         self._ours = parcel.folder == incoming.folder_of(store, parcel.seal.digest)
@@ -171,16 +191,22 @@ class _Sources(object):
         self._kept = incoming.kept(store)
         self._path = ""
         self._stream: Optional[IO[bytes]] = None
-        segments = parcel.manifest.segments
+
+    def require(self, segments: Sequence[Segment]) -> None:
+        """Raise UsageError unless all these segments are available."""
         absent = [item for item in segments if item.sha256 not in self._came and item.sha256 not in self._kept]
         if absent:
             raise UsageError(
                 "%d bytes of the bundle are neither in %s nor in a kept bundle; the first are at %d"
-                % (sum(item.size for item in absent), parcel.folder, absent[0].offset),
+                % (sum(item.size for item in absent), self._parcel.folder, absent[0].offset),
                 "copy all parts here, or push again, with this site's receipt or with --full",
             )
 
-    def __enter__(self) -> "_Sources":
+    def add(self, segment: Segment, path: str) -> None:
+        """Note that a file that has the beginning of the bundle has this segment."""
+        self._came[segment.sha256] = SegmentSource(path, segment.offset)
+
+    def __enter__(self) -> "SegmentSources":
         return self
 
     def __exit__(self, *_: object) -> None:

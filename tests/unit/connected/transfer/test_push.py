@@ -248,7 +248,7 @@ def test_a_cut_costs_the_part_in_flight(far: Path, tmp_path: Path, monkeypatch: 
         install(bundle)
     assert "not sent again" in caught.value.hint
     (folder,) = incoming(far)
-    assert sorted(path.suffix for path in folder.iterdir()) == [".end", ".part", ".part"]
+    assert sorted(path.suffix for path in folder.iterdir()) == [".begun", ".end", ".part"]
     (tmp_path / "bin" / "ssh").write_text(real)
     again = install(bundle)
     assert again.sent < whole - 2 * 400_000
@@ -275,7 +275,7 @@ def test_a_damaged_part_comes_again(far: Path, tmp_path: Path, monkeypatch: pyte
         with pytest.raises(DeployerError, match="between two parts"):
             install(bundle)
     (folder,) = incoming(far)
-    part = max(folder.glob("*.part"))
+    (part,) = folder.glob("*.begun")
     broken = bytearray(part.read_bytes())
     broken[len(broken) // 2] ^= 1
     part.write_bytes(broken)

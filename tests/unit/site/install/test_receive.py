@@ -139,7 +139,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_part(store, monkeypatch):
         raise OSError(28, "No space left on device")
 
     digest, items = shipment(bundles.build())
-    monkeypatch.setattr(incoming, "_copy", full)
+    monkeypatch.setattr(incoming, "copy", full)
     with pytest.raises(SpaceError, match="No space left"):
         incoming.take(as_stream(items), store, digest)
     assert files_of(incoming.folder_of(store, digest)) == []
@@ -197,7 +197,7 @@ def test_a_damaged_kept_bundle_is_found_by_install(store, monkeypatch):
     """Its segments are copied unchecked first, and the parts that came are kept until it is installed."""
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     kept = push(store, first)[0].bundle
-    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    monkeypatch.setattr(receiving, "LITTLE", 1)
     with open(kept, "r+b") as stream:
         stream.seek(first.index(APP[1][1]))
         stream.write(b"!")
@@ -250,7 +250,7 @@ def kill_before_install(store, monkeypatch, data):
 def test_what_a_killed_receive_assembled_from_a_damaged_bundle_is_assembled_again(store, monkeypatch):
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     kept = push(store, first)[0].bundle
-    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    monkeypatch.setattr(receiving, "LITTLE", 1)
     with open(kept, "r+b") as stream:
         stream.seek(first.index(APP[1][1]))
         stream.write(b"!")
@@ -296,7 +296,7 @@ def test_a_whole_file_stays_when_its_signature_is_wrong(store, monkeypatch):
 def test_a_file_that_a_power_failure_emptied_is_assembled_again(store, monkeypatch):
     first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
     push(store, first)
-    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    monkeypatch.setattr(receiving, "LITTLE", 1)
     digest, assembled = kill_before_install(store, monkeypatch, second)
     for left in (0, len(second) - 5):
         os.truncate(assembled, left)
@@ -307,7 +307,7 @@ def test_a_file_that_a_power_failure_emptied_is_assembled_again(store, monkeypat
 
 @pytest.mark.parametrize("little", [0, 1])
 def test_a_bundle_is_on_disk_before_it_is_kept_and_before_its_parts_are_removed(store, monkeypatch, little):
-    monkeypatch.setattr(receiving, "_LITTLE", little)
+    monkeypatch.setattr(receiving, "LITTLE", little)
     steps = []
     fsync, replace, remove_parts = os.fsync, os.replace, incoming.Parcel.remove_parts
 
@@ -327,7 +327,7 @@ def test_a_bundle_is_on_disk_before_it_is_kept_and_before_its_parts_are_removed(
 
 def test_a_bundle_that_cannot_be_flushed_is_not_kept(store, monkeypatch):
     data = bundles.build(extra=APP)
-    monkeypatch.setattr(receiving, "_LITTLE", 1)
+    monkeypatch.setattr(receiving, "LITTLE", 1)
     digest, assembled = kill_before_install(store, monkeypatch, data)
 
     def full(descriptor):

@@ -1,0 +1,175 @@
+"""Install a bundle while it arrives (docs/adr/0062).
+
+A second process reads the stream and writes the bundle's file from its start on: what arrives, and between the parts
+what kept bundles or an earlier push have. This process verifies and unpacks each segment as soon as the file has it.
+So it is the same install as that of a complete file, but for waiting. The file gets its final name when it is complete.
+
+If the line is cut, the file stays as a beginning (``*.begun``), and the next push does not send what it has.
+"""
+
+import binascii
+import fcntl
+import os
+from contextlib import suppress
+from typing import IO, List, Optional
+
+from deployer.contract import sealed_file
+from deployer.contract.delta import Part
+from deployer.contract.errors import DeployerError, IntegrityError
+from deployer.contract.manifest import Segment
+from deployer.site.install import incoming
+from deployer.site.install.incoming import Begun, Parcel
+from deployer.site.install.install import InstallProgress, install
+from deployer.site.install.receive import (
+    AT_ONCE,
+    LITTLE,
+    Received,
+    SegmentSources,
+    finish,
+    overtaken,
+    receive,
+    undamaged,
+    went_away,
+)
+from deployer.site.storage.store import Store
+from deployer.system import files, workers
+from deployer.system.verify import Arriving
+
+#: Seconds between two looks for bytes that have not arrived.
+_LOOK_SECONDS = 0.02
+
+
+def take(stream: IO[bytes], store: Store, digest: str, progress: Optional[InstallProgress] = None) -> Received:
+    """Take the parts of a bundle from ``stream``, install it and keep it.
+
+    If little arrives, that is received when it is complete; else the bundle is installed meanwhile.
+
+    Raises:
+        TransferError: the stream ended too early. What has arrived is kept.
+        IntegrityError: a part is damaged.
+        Refused: a policy forbids the bundle.
+        SpaceError: space is missing.
+    """
+    folder = incoming.folder_of(store, digest)
+    if incoming.take(stream, store, digest, LITTLE):
+        return receive(folder, store, progress)
+    try:
+        return _install(stream, incoming.open_parcel(folder), store, progress)
+    except (DeployerError, FileNotFoundError) as error:
+        return overtaken(folder, store, error)
+
+
+def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional[InstallProgress]) -> Received:
+    digest = parcel.seal.digest
+    path = os.path.join(parcel.folder, binascii.hexlify(os.urandom(8)).decode() + incoming.BEGUN)
+    with files.errors_named("write " + path, incoming.NO_SPACE):
+        target = open(path, "x+b", buffering=0)
+    with target:
+        growing = _Growing(parcel, store, path, target)
+        with workers.Beside(lambda: growing.take(stream)) as receiver:
+            block = parcel.ending[: -sealed_file.TAIL]
+            arriving = Arriving(target, parcel.seal, block, lambda: not receiver.has_ended(_LOOK_SECONDS))
+            try:
+                outcome = install(path, store, progress, arriving=arriving)
+            except DeployerError as error:
+                if receiver.has_ended():
+                    receiver.result()  # raises the reason if bytes are missing
+                if isinstance(error, IntegrityError):
+                    receiver.end()
+                    growing.cut_damage()
+                raise
+            if not outcome.known:
+                receiver.result()
+    return Received(outcome, digest, finish(store, digest, outcome.image))
+
+
+class _Growing(object):
+    """The file of a bundle that is written from its start on.
+
+    Args:
+        parcel: what arrived before.
+        path: the file, new.
+        target: the same, open and unbuffered.
+    """
+
+    def __init__(self, parcel: Parcel, store: Store, path: str, target: IO[bytes]) -> None:
+        self._parcel = parcel
+        self._path = path
+        self._target = target
+        self._whole = os.path.join(parcel.folder, incoming.BUNDLE)
+        self._sources = SegmentSources(parcel, store)
+        self._segments = iter(parcel.manifest.segments)
+        self._next: Optional[Segment] = next(self._segments, None)
+        self._begun: List[Begun] = list(parcel.begun)
+        self._size = self._flushed = 0
+        _lock(target)
+
+    def take(self, stream: IO[bytes]) -> None:
+        """Write all of the bundle; called in a process of its own. Raises as ``incoming.take`` and ``receive`` do."""
+        with files.errors_named("write " + self._path, incoming.NO_SPACE), self._sources:
+            try:
+                for part in incoming.announcements(stream):
+                    self._take(stream, part)
+                self._fill(self._parcel.seal.offset)
+                incoming.write(self._target, self._parcel.ending)
+                os.rename(self._path, self._whole)
+            except FileNotFoundError:
+                raise went_away(self._parcel.folder) from None
+
+    def _take(self, stream: IO[bytes], part: incoming.Announced) -> None:
+        whole = isinstance(part.place, Part) and part.size == part.place.size
+        if not whole or part.place.end > self._parcel.seal.offset:
+            raise incoming.not_a_part(part.name)
+        self._fill(part.place.offset)
+        if self._size != part.place.offset:
+            raise incoming.not_a_part(part.name)
+        incoming.copy(stream, self._target, part.size)
+        self._wrote(part.place.end)
+        if self._next and self._next.offset != self._size:  # a part has only whole segments
+            raise incoming.not_a_part(part.name)
+
+    def _fill(self, end: int) -> None:
+        """Write the segments before ``end`` from what is here already, checked."""
+        while self._next and self._next.offset < end:
+            segment = self._next
+            self._sources.require([segment])
+            incoming.write(self._target, self._sources.content(segment))
+            self._wrote(segment.offset + segment.size)
+
+    def _wrote(self, end: int) -> None:
+        """Note that the file has all bytes before ``end``."""
+        self._size = end
+        while self._next and self._next.offset + self._next.size <= end:
+            self._sources.add(self._next, self._path)  # the same content may occur again, and is sent only once
+            self._next = next(self._segments, None)
+        while self._begun and self._begun[-1].size <= end:
+            _remove_unlocked(self._begun.pop().path)
+        if end - self._flushed > AT_ONCE:
+            files.begin_flush(self._target.fileno(), self._flushed, end - self._flushed)
+            self._flushed = end
+
+    def cut_damage(self) -> None:
+        """Keep only the beginning that is not damaged, so that the next push sends the rest again."""
+        path = self._path if files.lexists(self._path) else self._whole
+        good = undamaged(path, self._parcel.manifest)
+        if good < self._parcel.seal.offset:
+            os.rename(path, self._path)
+            os.truncate(self._path, good)
+
+
+def _remove_unlocked(path: str) -> None:
+    """Remove the beginning that an earlier push left, unless that push still works."""
+    with suppress(FileNotFoundError), open(path, "rb") as stream:
+        if _lock(stream):
+            os.unlink(path)
+
+
+def _lock(stream: IO[bytes]) -> bool:
+    """Lock a beginning, and return whether no other push has locked it. Without locks, a push keeps its open file."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

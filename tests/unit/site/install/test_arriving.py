@@ -1,0 +1,275 @@
+import io
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from deployer.contract import delta
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError
+from deployer.site.install import arriving, incoming
+from deployer.site.storage import inventory
+from deployer.site.storage.store import Store
+from tests import bundles
+from tests.signing import TestKey
+from tests.unit.site.install.test_receive import APP, as_stream, content, files_of, here, shipment
+
+MORE = [*APP, *(("deployer/app/more%d.py" % number, os.urandom(5000)) for number in range(4))]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(delta, "PART_SIZE", 6000)
+    monkeypatch.setattr(arriving, "LITTLE", 0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(str(tmp_path / "root"))
+
+
+def items_of(store, data):
+    return shipment(data, here(store, data))
+
+
+def push(store, data):
+    """Return the result, and how many bytes were sent."""
+    digest, items = items_of(store, data)
+    return arriving.take(as_stream(items), store, digest), sum(len(content) for _, content in items)
+
+
+def nothing_is_installed(store):
+    return files_of(store.images) == files_of(store.layers) == files_of(store.bundles) == []
+
+
+def cut(items):
+    """Return a stream that is cut after ``items``."""
+    return io.BytesIO(as_stream(items).getvalue()[: -len(delta.END)])
+
+
+class Line(io.BytesIO):
+    """A stream that calls something before it yields what is after ``place``."""
+
+    def __init__(self, data, place, call):
+        super().__init__(data)
+        self.place, self.call = place, call
+
+    def readline(self, *limit):
+        if self.call and self.tell() >= self.place:
+            call, self.call = self.call, None
+            multiprocessing.current_process()._config["daemon"] = False  # it may start workers of its own
+            call()
+        return super().readline(*limit)
+
+
+def line(items, call, left=1):
+    """Return a stream of ``items`` that calls something before the last ones."""
+    return Line(as_stream(items).getvalue(), len(as_stream(items[:-left]).getvalue()) - len(delta.END), call)
+
+
+def test_what_has_arrived_is_unpacked_before_the_last_part_arrives(store):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+
+    def wait():
+        end = time.monotonic() + 30
+        while not any(names for _, _, names in os.walk(store.layers)):
+            assert time.monotonic() < end, "nothing is unpacked"
+            time.sleep(0.01)
+
+    done = arriving.take(line(items, wait), store, digest)
+    assert not done.outcome.known
+    assert content(done.bundle) == data
+    assert content(os.path.join(done.outcome.image.app, "3.py")) == APP[3][1]
+    assert files_of(store.incoming) == []
+
+
+def test_a_next_bundle_of_which_much_is_new(store):
+    first, second = bundles.build(extra=APP), bundles.build(extra=[*APP[:2], ("deployer/app/n.py", b"new"), *MORE[2:]])
+    push(store, first)
+    done, cost = push(store, second)
+    assert content(done.bundle) == second
+    assert cost < len(second) - 10_000
+    assert len(store.installed()) == 2
+
+
+def test_content_that_occurs_twice_is_sent_once(store):
+    twice = os.urandom(7000)
+    data = bundles.build(extra=[("deployer/app/%d" % number, twice) for number in range(3)])
+    done, cost = push(store, data)
+    assert content(done.bundle) == data
+    assert cost < len(data) - 14_000
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.95, 0.9999])
+def test_a_line_that_is_cut_in_the_middle_of_the_install(store, share):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    whole = as_stream(items).getvalue()
+    with pytest.raises(TransferError, match="the connection closed"):
+        arriving.take(io.BytesIO(whole[: int(len(whole) * share)]), store, digest)
+    assert nothing_is_installed(store)
+    folder = incoming.folder_of(store, digest)
+    assert {os.path.splitext(name)[1] for name in files_of(folder)} <= {".end", ".part", ".begun"}
+    came = incoming.open_parcel(folder).begun[0].size
+    assert came > len(data) * share / 2
+    done, cost = push(store, data)
+    assert cost <= sum(len(content) for _, content in items) - came + 6000
+    assert content(done.bundle) == data
+    assert files_of(store.incoming) == []
+
+
+def test_each_push_that_is_cut_goes_on_from_the_last_and_leaves_one_beginning(store):
+    data = bundles.build(extra=MORE)
+    digest = shipment(data)[0]
+    sizes = []
+    for _ in range(4):
+        stream = as_stream(items_of(store, data)[1]).getvalue()
+        with pytest.raises(TransferError):
+            arriving.take(io.BytesIO(stream[: len(stream) * 2 // 3]), store, digest)
+        begun = incoming.open_parcel(incoming.folder_of(store, digest)).begun
+        sizes.append(begun[0].size)
+        assert len(begun) <= 2  # the last one may have less than the one before, by less than a part
+    assert sizes == sorted(sizes)
+    assert content(push(store, data)[0].bundle) == data
+
+
+def test_a_push_that_still_works_keeps_its_beginning(store):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+
+    def other():
+        with pytest.raises(TransferError):
+            arriving.take(cut(items_of(store, data)[1]), store, digest)
+        assert len(incoming.open_parcel(incoming.folder_of(store, digest)).begun) == 2
+
+    done = arriving.take(line(items, other, left=2), store, digest)
+    assert content(done.bundle) == data
+
+
+def test_two_at_once_both_end_well(store):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    done = arriving.take(line(items, lambda: push(store, data)), store, digest)
+    assert (done.outcome.known, done.digest) == (True, digest)
+    assert content(os.path.join(store.bundles, "tiny-1.0.tar")) == data
+    assert files_of(store.incoming) == []
+
+
+def test_damage_on_the_way_is_named_and_sent_again(store):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    stream = bytearray(as_stream(items).getvalue())
+    stream[stream.index(MORE[6][1]) + 9] ^= 1
+    with pytest.raises(IntegrityError, match=r"\.begun: the data at byte \d+ does not match its digest"):
+        arriving.take(io.BytesIO(stream), store, digest)
+    assert nothing_is_installed(store)
+    done, cost = push(store, data)
+    assert content(done.bundle) == data
+    assert cost < len(data) / 2
+
+
+def test_damage_of_what_an_earlier_push_left_is_named_and_sent_again(store):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    with pytest.raises(TransferError):
+        arriving.take(cut(items[:-1]), store, digest)
+    (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
+    with open(begun.path, "r+b") as stream:
+        stream.seek(data.index(MORE[5][1]))
+        stream.write(b"?")
+    with pytest.raises(IntegrityError, match="is damaged"):
+        push(store, data)
+    assert nothing_is_installed(store)
+    assert content(push(store, data)[0].bundle) == data
+
+
+def test_a_policy_refuses_before_the_rest_arrives(store):
+    os.makedirs(store.root)
+    with open(os.path.join(store.root, "policy.json"), "w") as stream:
+        stream.write('{"schema": "deployer.policy", "format": 1, "min_reader": 1, "require_signature": true, ')
+        stream.write('"allowed_signers": "signers"}')
+    with open(os.path.join(store.root, "signers"), "w") as stream:
+        stream.write('me namespaces="deployer-bundle" %s\n' % TestKey(seed=1).key.line)
+    digest, items = shipment(bundles.build(extra=MORE))
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as stream, os.fdopen(theirs, "wb", buffering=0) as laptop:
+        laptop.write(cut(items[:2]).getvalue())  # and the line stays open
+        with pytest.raises(Refused):
+            arriving.take(stream, store, digest)
+    assert nothing_is_installed(store)
+
+
+def test_what_does_not_belong_to_the_bundle_is_refused(store):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    for wrong in (("5-6000.part", b"x" * 6000), items[0], items[1], ("%d-9.part" % len(data), b"x" * 9)):
+        with pytest.raises(TransferError, match="instead of a part"):
+            arriving.take(as_stream([*items[:3], wrong]), store, digest)
+        assert nothing_is_installed(store)
+    assert content(push(store, data)[0].bundle) == data
+
+
+def test_parts_that_are_missing_are_named(store):
+    digest, items = shipment(bundles.build(extra=MORE))
+    with pytest.raises(DeployerError, match="neither in"):
+        arriving.take(as_stream(items[:-1]), store, digest)
+    assert nothing_is_installed(store)
+
+
+def test_a_disk_that_fills_up_while_parts_arrive(store):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    with pytest.raises(SpaceError, match="No space left") as caught:
+        arriving.take(line(items, full), store, digest)
+    assert "received parts stay" in caught.value.hint
+    assert nothing_is_installed(store)
+    assert push(store, data)[1] < len(data) / 2
+
+
+def test_a_receiver_that_is_killed_ends_the_install(store):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    with pytest.raises(DeployerError, match="killed by signal 9"):
+        arriving.take(line(items, lambda: os.kill(os.getpid(), signal.SIGKILL)), store, digest)
+    assert nothing_is_installed(store)
+    assert content(push(store, data)[0].bundle) == data
+
+
+def test_a_beginning_is_kept_as_long_as_parts_are(store):
+    digest, items = shipment(bundles.build(extra=MORE))
+    with pytest.raises(TransferError):
+        arriving.take(cut(items), store, digest)
+    (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
+    os.utime(begun.path, (1, 1))
+    incoming.remove_stale(store)
+    assert os.path.exists(begun.path)
+
+
+@pytest.mark.thorough
+def test_a_push_that_is_killed_anywhere_ends_whole_the_next_time(store):
+    chance = random.Random(62)
+    for number in range(30):
+        data = bundles.build(extra=MORE, version=str(number))
+        digest, items = items_of(store, data)
+        child = os.fork()
+        if child == 0:
+            try:
+                arriving.take(as_stream(items), store, digest)
+            finally:
+                os._exit(0)
+        time.sleep(chance.uniform(0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if not inventory.whole(store, digest):
+            push(store, data)
+        image = inventory.whole(store, digest)
+        arriving.finish(store, digest, image)
+        assert content(os.path.join(store.bundles, "tiny-%d.tar" % number)) == data
+        assert content(os.path.join(image.rootfs, "bin", "tool")) == b"#!/bin/sh"
+        assert files_of(store.incoming) == []
