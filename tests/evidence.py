@@ -4,7 +4,7 @@ import json
 import os
 from typing import Dict
 
-from deployer.contract import evidence, json_records, rank_record
+from deployer.contract import json_records, rank_record
 from deployer.contract.evidence import HostRecord, Launch, NodeRecord, ProbeRecord
 from deployer.contract.measurements import Allreduce, Measures
 from deployer.contract.payload import MappedLibrary
@@ -51,7 +51,9 @@ def _rank(task: int, local: int, host: str, size: int) -> Dict[str, str]:
     provider = None if task else "tcp"
     measures = Measures(None, Allreduce(12000, 8388608, 10**9), None, 10**9)
     cpus = f"{local},{local + 48}"
-    probe = ProbeRecord(task, host, evidence.DONE, _LIBRARY, None, task, size, provider, "multiple", 1, cpus, measures)
+    probe = ProbeRecord(
+        task, host, rank_record.DONE, _LIBRARY, None, task, size, provider, "multiple", 1, cpus, measures
+    )
     payload = dict(rank_record.begun(task, host), exit_code=0, ended=5000, libraries=[dict(_LIBRARY._asdict())])
     return {
         rank_record.PROBE % task: json.dumps(probe.record()),

@@ -38,12 +38,6 @@ NETWORK_SUFFIX = ".network"
 #: The key of the start option in job.json and result.json. It is older than the term, and programs of users read it.
 START_OPTION_KEY = "variant"
 
-#: The stage of a probe when it wrote its record; if it is not DONE, the probe got no further.
-LOADING = "loading the MPI library"
-STARTING = "in MPI_Init or the first MPI_Barrier"
-SUMMING = "in the first MPI_Allreduce"
-DONE = "done"
-
 
 class Launch(NamedTuple):
     """A job as it was submitted.
@@ -322,17 +316,3 @@ def parse_cpus(text: str) -> FrozenSet[int]:
         if first.isdecimal() and (last.isdecimal() or not dash):  # isdigit() is true of digits that int() refuses
             cpus.update(range(int(first), int(last if dash else first) + 1))
     return frozenset(cpus)
-
-
-def render_numbers(numbers: Set[int]) -> str:
-    """Return numbers as the kernel writes lists: ``0-3,8``."""
-    parts = []
-    ordered = sorted(numbers)
-    at = 0
-    while at < len(ordered):
-        end = at
-        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
-            end += 1
-        parts.append(str(ordered[at]) if at == end else "%d-%d" % (ordered[at], ordered[end]))
-        at = end + 1
-    return ",".join(parts)

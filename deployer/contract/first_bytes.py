@@ -18,7 +18,7 @@ SIZE = 64 * 1024
 PROGRAM = 'import sys; parts = open(sys.argv[1], "rb").read(%d).split(bytes(1)); exec(parts[0])' % SIZE
 _LINE = b"#!/usr/bin/env python3\n"
 #: How the first module begins.
-_BEGIN = b'"""The start of a rank'
+_BEGIN = b'"""The start of a rank and of its probe'
 
 
 def joined(sources: Dict[str, bytes]) -> bytes:

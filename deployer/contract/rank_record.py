@@ -8,7 +8,7 @@ with a newline before it and one after it, so that a line of which only a part w
 
 MYPY = False
 if MYPY:
-    from typing import Any, Dict
+    from typing import Any, Dict, Set
 
 #: The suffix of a file with the records of a node's ranks.
 SUFFIX = ".records"
@@ -20,6 +20,12 @@ WARN = 300
 
 #: The names of a rank's records, and of the end of what its probe printed, by its number.
 PROBE, PROBE_LOG, PAYLOAD = "probe-%d.json", "probe-%d.log", "payload-%d.json"
+
+#: The stage of a probe when it wrote its record; if it is not DONE, the probe got no further.
+LOADING = "loading the MPI library"
+STARTING = "in MPI_Init or the first MPI_Barrier"
+SUMMING = "in the first MPI_Allreduce"
+DONE = "done"
 
 _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
@@ -41,6 +47,27 @@ def begun(task: int, host: str) -> "Dict[str, Any]":
         "oom_group": None,
         "oom_node": None,
         "communication": None,
+    }
+
+
+def probing(task: int, host: str) -> "Dict[str, Any]":
+    """Return the record (``evidence.ProbeRecord``) of a rank of which nothing is known yet."""
+    return {
+        "schema": "deployer.probe",
+        "format": 1,
+        "min_reader": 1,
+        "task": task,
+        "host": host,
+        "stage": LOADING,
+        "library": None,
+        "reason": None,
+        "rank": None,
+        "size": None,
+        "provider": None,
+        "thread_level": None,
+        "threads": None,
+        "cpus": "",
+        "measures": None,
     }
 
 
@@ -82,3 +109,17 @@ def _escaped(character: str) -> str:
         return "\\u%04x" % number
     number -= 0x10000
     return "\\u%04x\\u%04x" % (0xD800 + (number >> 10), 0xDC00 + (number & 0x3FF))
+
+
+def render_numbers(numbers: "Set[int]") -> str:
+    """Return numbers as the kernel writes lists: ``0-3,8``."""
+    parts = []
+    ordered = sorted(numbers)
+    at = 0
+    while at < len(ordered):
+        end = at
+        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
+            end += 1
+        parts.append(str(ordered[at]) if at == end else "%d-%d" % (ordered[at], ordered[end]))
+        at = end + 1
+    return ",".join(parts)

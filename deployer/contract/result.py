@@ -178,7 +178,7 @@ def _from_outside(found: Evidence) -> Evidence:
         seen = item.outside
         if seen is not None:
             size = None if seen.alone else seen.size
-            place = (item.task, item.host, evidence.DONE, None, None, seen.rank, size, None, None)
+            place = (item.task, item.host, rank_record.DONE, None, None, seen.rank, size, None, None)
             probes.append(ProbeRecord(*place, seen.threads, seen.cpus))
     return found._replace(probes=probes)
 
@@ -250,10 +250,11 @@ def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding
     findings += found.image
     findings += _stopped(launch, outcome)
     findings += _hosts(launch, found, outcome)
-    if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal:
+    roots = _roots(launch, found, outcome)
+    if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
         findings.append(finding("stage.failed", WHOLE_JOB, reason=outcome.reason or "exit %d" % outcome.exit_code))
     findings += _network(launch, found, outcome)
-    findings += _roots(launch, found, outcome)
+    findings += roots
     if outcome.step in (PROBED, PAYLOAD):
         findings += _probe(launch, found, outcome)
     if outcome.step == PAYLOAD:
@@ -368,7 +369,8 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
             else:
                 code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
             findings.append(finding(code, host, runtime=launch.runtime, said=said))
-    missing = launch.nodes - len(found.roots) if found.roots or outcome.step == ROOT else 0
+    begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
+    missing = launch.nodes - len(found.roots) if begun or outcome.step == ROOT else 0
     if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
         said = "the step failed with exit code %d, and %d nodes left no record" % (outcome.exit_code, missing)
         findings.append(finding("runtime.start", WHOLE_JOB, runtime=launch.runtime, said=said))
@@ -421,7 +423,7 @@ class _Seen(NamedTuple):
 
 def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByRank") -> None:
     """Note what is wrong with one rank in the container."""
-    if probe.stage != evidence.DONE:
+    if probe.stage != rank_record.DONE:
         if probe.measures:
             note = functools.partial(by_rank.add, probe.task)
             measurements.explain(probe.measures.shm, launch.ranks_per_node, note)
@@ -465,7 +467,10 @@ def _overlaps(by_host: _ByHost) -> List[Finding]:
             tasks = set().union(*(users[cpu] for cpu in shared))
             findings.append(
                 finding(
-                    "layout.overlap", host, ranks=evidence.render_numbers(tasks), cpus=evidence.render_numbers(shared)
+                    "layout.overlap",
+                    host,
+                    ranks=rank_record.render_numbers(tasks),
+                    cpus=rank_record.render_numbers(shared),
                 )
             )
     return findings
@@ -482,7 +487,7 @@ def _crossings(hosts: Sequence[HostRecord], by_host: _ByHost) -> List[Finding]:
             if fits and not any(cpus <= domain for domain in domains):
                 tasks.add(task)
         if tasks:
-            findings.append(finding("layout.crossing", item.host, ranks=evidence.render_numbers(tasks)))
+            findings.append(finding("layout.crossing", item.host, ranks=rank_record.render_numbers(tasks)))
     return findings
 
 
@@ -653,7 +658,7 @@ class _ByRank(object):
         for made, tasks in self._found.values():
             if tasks:
                 made = made._replace(
-                    subject="rank%s %s" % ("s" if len(tasks) > 1 else "", evidence.render_numbers(tasks))
+                    subject="rank%s %s" % ("s" if len(tasks) > 1 else "", rank_record.render_numbers(tasks))
                 )
             found.append(made)
         return found

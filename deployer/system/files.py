@@ -25,7 +25,6 @@ MAX_TEXT = 16 * 1024 * 1024
 #: Blocks of this many zero bytes, at a multiple of this number, are left out of a file.
 HOLE = 64 * 1024
 _ZEROS = bytes(HOLE)
-_FAR = 2**62  # system calls accept no offset far above
 #: F_SETPIPE_SZ of Linux's fcntl.h; Python has had a name for it since 3.10.
 _SET_PIPE_SIZE = 1031
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -334,18 +333,6 @@ def _bring_up(top: str) -> None:
                 name = ".removing-%s" % os.urandom(8).hex()
                 os.rename(entry.path, os.path.join(top, name))
                 todo.append(name)
-
-
-def reader(descriptor: int) -> Callable[[int, int], bytes]:
-    """Return a function that reads ``size`` bytes at ``offset`` of an open file.
-
-    It returns nothing at an offset that no file can have, as in a header full of random numbers.
-    """
-
-    def read_at(offset: int, size: int) -> bytes:
-        return os.pread(descriptor, size, offset) if offset < _FAR else b""
-
-    return read_at
 
 
 class RandomAccessFile(io.RawIOBase):

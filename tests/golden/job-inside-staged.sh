@@ -95,6 +95,8 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 # 2. Stage: each node unpacks the bundle into its memory (2000 MiB). The step
 #    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
 #    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
+#    Before the first line, a container reads the image's marker file: it must not show the host's root instead.
+root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
@@ -104,7 +106,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --abi mpich-abi \
     --home "$home" \
-    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
+    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${pipe%/*}"
@@ -135,16 +137,10 @@ trap unstage EXIT
 answers || { result stage "$worst" --reason "$reason"; exit; }
 container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not per rank
 
-# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
-srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
-    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
-    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
-result root $? || exit
-
 # 3. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- "${inside[@]}" \
-    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/node </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/node </dev/null
 code=$?
 collect
 result probe $code || exit

@@ -68,21 +68,17 @@ launch=(srun --mpi=pmix --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task
 )
 
 # 1. Hosts: each node writes its facts into hosts/, from outside the container.
+#    Then a container reads the image's marker file. If it shows the host's root instead, the job ends here.
 srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" --home "$home" </dev/null
+    "${tool[@]}" probe --host --out "$job/hosts" --home "$home" -- \
+    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
 result hosts $? || exit
 read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-
-# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
-srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
-    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
-    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
-result root $? || exit
 
 # 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" --join-ct=4 --join-tag="$unique"-probe "$image" -- \
-    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.

@@ -69,7 +69,7 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 # 2. Probe: each rank records its MPI library, network and CPUs in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${native[@]}" \
-    /opt/python/3.6/bin/python3 -I -S /home/alice/deployer/deployer.pyz probe --rank --out /home/alice/deployer/jobs/hello-1/ranks --library libmpi.so.12 </dev/null
+    /opt/python/3.6/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /home/alice/deployer/deployer.pyz probe --rank --out /home/alice/deployer/jobs/hello-1/ranks --library libmpi.so.12 </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.

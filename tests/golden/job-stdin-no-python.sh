@@ -85,6 +85,8 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 # 2. Stage: each node unpacks the bundle onto its local disk (2000 MiB). The step
 #    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
 #    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
+#    Before the first line, a container reads the image's marker file: it must not show the host's root instead.
+root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
@@ -93,7 +95,7 @@ srun --mpi=none $overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-tas
     --image /home/alice/images/aaaa \
     --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --home "$home" \
-    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" </dev/null >"$pipe" &
+    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${pipe%/*}"
@@ -123,12 +125,6 @@ trap unstage EXIT
 
 answers || { result stage "$worst" --reason "$reason"; exit; }
 container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not per rank
-
-# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
-srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
-    --output=/home/alice/deployer/jobs/hello-1/hosts/%N.root \
-    "${container[@]}" "$image" -- /bin/cat /deployer/canary </dev/null
-result root $? || exit
 
 # 3. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
 watch=(/opt/python/3.6/bin/python3 -I -S -c

@@ -103,7 +103,7 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 # 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.

@@ -88,6 +88,7 @@ REVIEWED = {
     "site/rank/payload_monitor.py::_is_last": "ends the wait",
     "site/rank/payload_monitor.py::shared_memory": "unknown",
     "site/rank/payload_monitor.py::_leave_mark": "a mark that others look for; without it they do not wait",
+    "site/rank/probe.py::main": "any error ends the probe, and is named",
     "site/rank/probe.py::_unnamed_file": "then the next folder is tried; last the job's, whose error is raised",
     "system/afterwards.py::_await": "looks at /proc instead",
     "system/afterwards.py::_let_go": "the descriptor of the list itself",

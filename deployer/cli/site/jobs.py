@@ -170,7 +170,7 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--without-mpi", action="store_true", help="load no MPI library in a rank")
     parser.add_argument("--home", metavar="DIR", help="make this folder as the job's home on the node")
     parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu")
-    parser.set_defaults(run=_probe)
+    parser.set_defaults(run=_probe, after_dashes="a command that prints the image's canary, from a container")
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
     parser.add_argument("--step", choices=("hosts", "network", "stage", "root", "probe", "payload"), required=True)
@@ -213,6 +213,9 @@ def _add_internal(add: _Add) -> None:
     parser.add_argument("--kit", nargs="?", const="udocker", default="")  # alone in scripts of older versions
     parser.add_argument("--home", help="remove this folder at the end")
     parser.add_argument("--mount-point", action="append", default=[], help="make this folder in the image")
+    parser.add_argument(
+        "--reader", type=int, default=0, metavar="N", help="of the words after --, so many read the canary"
+    )
     parser.set_defaults(run=_stage)
 
 
@@ -490,16 +493,18 @@ def _the_active_one(store: Store, silent: bool) -> str:
 
 
 def _probe(args: argparse.Namespace) -> int:
-    from deployer.site.rank import probe
-
     if args.host:
-        probe.host(args.out, args.library, args.home)
+        from deployer.site.rank import host_probe
+
+        host_probe.host(args.out, args.library, args.home, args.rest)
     elif args.network:
         from deployer.site.rank import meeting
 
         meeting.meet(args.out)
-    else:
-        probe.rank(args.out, args.library, args.expect, args.without_mpi)
+    else:  # in scripts of older versions, and with an older tool
+        from deployer.site.rank import probe
+
+        return probe.rank(args.out, args.library, args.expect, args.without_mpi)
     return 0
 
 
@@ -541,11 +546,12 @@ def _stage(args: argparse.Namespace) -> int:
             args.abi,
             args.stubs,
             args.sent,
-            args.rest,
+            args.rest[args.reader :],
             args.kit,
             args.home,
             args.sha256,
             args.mount_point,
+            args.rest[: args.reader],
         )
     )
 

@@ -4,8 +4,10 @@ The library is for sites whose OpenSSH is too old. The same sources give the sam
 and nothing of this machine.
 """
 
+import ast
 import importlib.metadata
 import io
+import tokenize
 import zipfile
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from deployer.system import documents
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
 #: Included libraries: pure Python, from the environment that requirements/connected.txt pins.
 _VENDORED = ("ecdsa", "six")
-#: The modules with which a rank starts: they are at the beginning of the file too, and the first is run (ADR 40).
+#: The modules with which a rank and its probe start: they are at the beginning of the file too, and the first is run
+#: (ADR 40).
 _OF_RANKS = (
     "deployer/site/rank/first_module.py",
     "deployer/__init__.py",
@@ -35,6 +38,11 @@ _OF_RANKS = (
     "deployer/site/rank/rendezvous.py",
     "deployer/system/__init__.py",
     "deployer/system/payload.py",
+    "deployer/contract/elf_notes.py",
+    "deployer/system/file_identity.py",
+    "deployer/site/rank/mpi.py",
+    "deployer/site/rank/probe.py",
+    "deployer/site/rank/allreduce.py",
 )
 #: The module that Python runs first.
 _MAIN = "cli/site/__main__.py"
@@ -56,7 +64,8 @@ def make_pyz() -> bytes:
     sources["deployer/" + documents.PACKED] = documents.packed()
     for name in _VENDORED:
         sources.update(_distribution(name))
-    head = first_bytes.joined({path: sources[path] for path in _OF_RANKS})
+    first, *others = _OF_RANKS
+    head = first_bytes.joined({first: sources[first], **{path: without_words(sources[path]) for path in others}})
     if len(head) > first_bytes.SIZE:
         raise DeployerError(f"the modules of a rank have {len(head)} bytes, more than the {first_bytes.SIZE} promised")
     buffer = io.BytesIO(head)
@@ -70,6 +79,23 @@ def make_pyz() -> bytes:
     if buffer.tell() > MAX_SIZE:
         raise DeployerError(f"deployer.pyz has {buffer.tell()} bytes, more than the {MAX_SIZE} promised")
     return buffer.getvalue()
+
+
+def without_words(source: bytes) -> bytes:
+    """Return the source of a module without comments and docstrings; each line keeps its number."""
+    lines = source.splitlines(keepends=True)
+    for token in tokenize.tokenize(io.BytesIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            kept = lines[row - 1].decode()[:column].rstrip()
+            lines[row - 1] = kept.encode() + b"\n"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            words = node.body[0]
+            lines[words.lineno - 1] = b" " * words.col_offset + b"0\n"
+            for row in range(words.lineno, words.end_lineno or words.lineno):
+                lines[row] = b"\n"
+    return b"".join(lines)
 
 
 def vendored() -> dict[str, str]:

@@ -14,7 +14,7 @@ from deployer.contract import manifest as manifests
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, BundleMember, Manifest, Segment
 from deployer.contract.tarformat import BLOCK
-from deployer.system import digest, files
+from deployer.system import digest, file_identity
 
 _DATA_SEGMENT = 8 * 1024 * 1024
 _FLUSH_EVERY = 32 * 1024 * 1024
@@ -198,7 +198,7 @@ class UnsealedBundle:
         Raises:
             DamagedLayer: the layer was there before, and is damaged.
         """
-        data = files.reader(self._stream.fileno())(segment.offset, segment.size)
+        data = file_identity.reader(self._stream.fileno())(segment.offset, segment.size)
         if self._verifies and segment.kind == FRAME and digest.sha256(data) != segment.sha256:
             raise DamagedLayer("a bundle in the cache is damaged")
         return data

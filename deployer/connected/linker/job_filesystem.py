@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from deployer.contract import dynamic
 from deployer.contract.dynamic import BadElf, Facts
-from deployer.system import files
+from deployer.system import file_identity
 
 #: Kinds of what stands at a path.
 FILE, FOLDER, LINK = "file", "folder", "link"
@@ -56,7 +56,7 @@ class HostFiles:
 
     def facts(self, path: str) -> Facts | None:
         with open(self._top + path, "rb", buffering=0) as stream:
-            return dynamic.facts(files.reader(stream.fileno()))
+            return dynamic.facts(file_identity.reader(stream.fileno()))
 
     def content(self, path: str) -> bytes:
         with open(self._top + path, "rb") as stream:

@@ -8,7 +8,7 @@ from deployer.contract import dynamic
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
-from deployer.system import files
+from deployer.system import file_identity
 
 _CACHED = re.compile(r"^\t(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)$", re.MULTILINE)
 #: Dozens of files are normal; above this number there is a loop in our code.
@@ -57,7 +57,7 @@ class Libraries(object):
             return None
 
         try:
-            return dynamic.facts(files.reader(descriptor))
+            return dynamic.facts(file_identity.reader(descriptor))
         except BadElf as error:
             self._tools.note("%s is not a complete ELF file: %s" % (path, error))
         except OSError:

@@ -1,11 +1,16 @@
-"""A short Allreduce: whether sums over the network are correct, and its speed. It takes a few milliseconds."""
+"""A short Allreduce: whether sums over the network are correct, and its speed. It takes a few milliseconds.
+
+It imports as little as ``rank``.
+"""
 
 import ctypes
 import time
-from typing import List
 
-from deployer.contract.measurements import Allreduce
-from deployer.site.rank.mpi import Library, World
+MYPY = False
+if MYPY:
+    from typing import Any, Dict, List
+
+    from deployer.site.rank.mpi import Library, World
 
 #: The number of sums of one double, and of ``_MANY`` doubles (1 MiB); the first of each is not counted.
 _SMALL, _LARGE = 20, 4
@@ -13,26 +18,29 @@ _MANY = 131072
 _DOUBLE = 8
 
 
-def measure(library: Library, world: World) -> Allreduce:
+def measure(library: "Library", world: "World") -> "Dict[str, Any]":
     """Compute sums over all ranks, all of which must call this; the clock is this rank's own.
 
-    The times include the call from Python, about a microsecond. Raises DeployerError if MPI returns an error.
+    The times include the call from Python, about a microsecond. Return what ``measurements.Allreduce`` reads.
+
+    Raises:
+        MpiError: MPI returned an error.
     """
     right = world.size * (world.size - 1) / 2.0
     given = (ctypes.c_double * _MANY)(*([float(world.rank)] * _MANY))
     taken = (ctypes.c_double * _MANY)()
     medians = [_median(library, given, taken, 1, _SMALL), _median(library, given, taken, _MANY, _LARGE)]
     wrong = [value for value in (taken[0], taken[_MANY // 2], taken[_MANY - 1]) if value != right]
-    return Allreduce(
-        int(medians[0] * 1e9),
-        _MANY * _DOUBLE,
-        int(_MANY * _DOUBLE / medians[1]),
-        "the sum over %d ranks is %g, not %g" % (world.size, wrong[0], right) if wrong else None,
-    )
+    return {
+        "nanoseconds": int(medians[0] * 1e9),
+        "bytes": _MANY * _DOUBLE,
+        "bytes_per_second": int(_MANY * _DOUBLE / medians[1]),
+        "wrong": "the sum over %d ranks is %g, not %g" % (world.size, wrong[0], right) if wrong else None,
+    }
 
 
-def _median(library: Library, given: object, taken: object, count: int, times: int) -> float:
-    found: List[float] = []
+def _median(library: "Library", given: object, taken: object, count: int, times: int) -> float:
+    found: "List[float]" = []
     for _ in range(times + 1):
         begun = time.perf_counter()
         library.sum(given, taken, count)

@@ -1,4 +1,4 @@
-"""The start of a rank, from the first bytes of deployer.pyz (``contract.first_bytes``).
+"""The start of a rank and of its probe, from the first bytes of deployer.pyz (``contract.first_bytes``).
 
 Everything else is imported from the zip file, as usual. No bytecode is kept: none that is in reach of other ranks can
 be trusted, and these modules compile in a few ms.
@@ -56,6 +56,9 @@ if __name__ == "__main__":
     sys.path.insert(0, sys.argv[1])
     sys.meta_path.insert(0, RankModules(sys.argv[1], globals()["parts"][1:]))
 
-    from deployer.site.rank.rank import main
+    if sys.argv[2] == "probe":
+        from deployer.site.rank.probe import main
+    else:
+        from deployer.site.rank.rank import main
 
     os._exit(main(sys.argv[3:]))  # at once: there is nothing to clean up

@@ -51,16 +51,15 @@ def identity(pid: int, mapping: "Mapping") -> str:
 
     It is ``unknown:inode:N`` if its path now leads to another file.
     """
-    from deployer.contract.errors import DeployerError
-    from deployer.system import elf
+    from deployer.system import file_identity
 
     path, inode = mapping
     # Under proot the kernel's paths are the host's, so they must not be resolved in the process's root.
     for place in ("/proc/%d/root%s" % (pid, path), path, *_single_files()):
         try:
             if os.stat(place).st_ino == inode:
-                return elf.identity(place)
-        except (OSError, DeployerError):
+                return file_identity.identity(place)
+        except OSError:
             continue
     return "unknown:inode:%d" % inode
 

@@ -1,14 +1,18 @@
 """The few MPI calls of the probe, through ctypes, with whatever library the container's loader finds.
 
 No packages of the image are needed. An MPI library may end or hang the process in any of these calls, so callers first
-record what they are about to do.
+record what they are about to do. Each rank imports this before its payload, so it imports as little as ``rank``.
 """
 
 import ctypes
 import os
-from typing import Any, NamedTuple, Optional, Sequence
 
-from deployer.contract.errors import DeployerError
+MYPY = False
+if MYPY:
+    from typing import Any, Optional, Sequence, Tuple
+
+    #: The handles of an ABI for MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
+    _Handles = Tuple[Any, Any, Any]
 
 #: Sonames to try if the plan names no library: MPICH's ABI, Open MPI, Debian's MPICH, the ABI of MPI 5.
 USUAL_SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
@@ -25,23 +29,18 @@ USUAL_FOLDERS = (
 _THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 
 
-class _Handles(NamedTuple):
-    """The handles of an ABI for MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
-
-    Source: mpi.h of MPICH 4.2.3 and 5.0.2 and of Open MPI 5.0.11, mpi_abi.h of MPICH 5.0.2.
-    """
-
-    world: Any
-    double: Any
-    sum: Any
-
-
-_MPICH = _Handles(*map(ctypes.c_int, (0x44000000, 0x4C00080B, 0x58000003)))
-_STANDARD = _Handles(*map(ctypes.c_void_p, (0x101, 0x214, 0x21)))  # the ABI of MPI 5
+# MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
+# Source: mpi.h of MPICH 4.2.3 and 5.0.2 and of Open MPI 5.0.11, mpi_abi.h of MPICH 5.0.2.
+_MPICH = (ctypes.c_int(0x44000000), ctypes.c_int(0x4C00080B), ctypes.c_int(0x58000003))
+_STANDARD = (ctypes.c_void_p(0x101), ctypes.c_void_p(0x214), ctypes.c_void_p(0x21))  # the ABI of MPI 5
 _OPENMPI = ("ompi_mpi_comm_world", "ompi_mpi_double", "ompi_mpi_op_sum")
 
 
-class World(NamedTuple):
+class MpiError(Exception):
+    """No MPI library could be loaded, or a call of it failed; the text has the reason."""
+
+
+class World(object):
     """A rank's view of MPI_COMM_WORLD.
 
     Attributes:
@@ -50,15 +49,16 @@ class World(NamedTuple):
         thread_level: the level that was granted when ``multiple`` was requested.
     """
 
-    rank: int
-    size: int
-    thread_level: str
+    def __init__(self, rank: int, size: int, thread_level: str) -> None:
+        self.rank = rank
+        self.size = size
+        self.thread_level = thread_level
 
 
 class Library(object):
     """A loaded MPI library."""
 
-    def __init__(self, handle: Any, name: str) -> None:
+    def __init__(self, handle: "Any", name: str) -> None:
         self._handle = handle
         self.name = name
         self._handles = _handles(handle)
@@ -75,31 +75,33 @@ class Library(object):
         """Call MPI_Init_thread, and return rank and size."""
         granted, rank, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("MPI_Init_thread", None, None, len(_THREAD_LEVELS) - 1, ctypes.byref(granted))
-        self._call("MPI_Comm_rank", self._handles.world, ctypes.byref(rank))
-        self._call("MPI_Comm_size", self._handles.world, ctypes.byref(size))
+        all_ranks, _, _ = self._handles
+        self._call("MPI_Comm_rank", all_ranks, ctypes.byref(rank))
+        self._call("MPI_Comm_size", all_ranks, ctypes.byref(size))
         level = granted.value
         return World(rank.value, size.value, _THREAD_LEVELS[level] if 0 <= level < 4 else str(level))
 
     def meet(self) -> None:
         """Wait for all other ranks (MPI_Barrier), which shows that the network works."""
-        self._call("MPI_Barrier", self._handles.world)
+        self._call("MPI_Barrier", self._handles[0])
 
-    def sum(self, given: Any, taken: Any, count: int) -> None:
+    def sum(self, given: "Any", taken: "Any", count: int) -> None:
         """Add ``count`` doubles of ``given`` over all ranks into ``taken`` (MPI_Allreduce)."""
-        self._call("MPI_Allreduce", given, taken, count, self._handles.double, self._handles.sum, self._handles.world)
+        all_ranks, double, addition = self._handles
+        self._call("MPI_Allreduce", given, taken, count, double, addition, all_ranks)
 
     def end(self) -> None:
         """Call MPI_Finalize."""
         self._call("MPI_Finalize")
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: "Any") -> None:
         code = getattr(self._handle, name)(*arguments)
         if code != 0:
-            raise DeployerError("%s failed with error %d" % (name, code))
+            raise MpiError("%s failed with error %d" % (name, code))
 
 
-def load(names: Sequence[str]) -> Library:
-    """Load the first of ``names`` (sonames or paths) that the loader finds. Raises DeployerError with the reasons."""
+def load(names: "Sequence[str]") -> Library:
+    """Load the first of ``names`` (sonames or paths) that the loader finds. Raises MpiError with the reasons."""
     reasons = []
     for folder in USUAL_FOLDERS:
         for name in names:
@@ -111,13 +113,14 @@ def load(names: Sequence[str]) -> Library:
                 return Library(ctypes.CDLL(path, ctypes.RTLD_GLOBAL), path)
             except (OSError, AttributeError) as error:
                 reasons.append(str(error))
-    raise DeployerError("; ".join(reasons[: len(names)]))
+    raise MpiError("; ".join(reasons[: len(names)]))
 
 
-def _handles(handle: Any) -> _Handles:
+def _handles(handle: "Any") -> "_Handles":
     """Return the handles in the library's ABI: Open MPI's are addresses, the others are numbers."""
     try:
-        return _Handles(*(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, name))) for name in _OPENMPI))
+        found = [ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, name))) for name in _OPENMPI]
+        return found[0], found[1], found[2]
     except ValueError:
         return _STANDARD if "libmpi_abi" in getattr(handle, "_name", "") else _MPICH
 
@@ -127,7 +130,7 @@ def flush() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def provider(text: str) -> Optional[str]:
+def provider(text: str) -> "Optional[str]":
     """Return libfabric's provider from the start-up text of Intel MPI (I_MPI_DEBUG) or MPICH (DEBUG_SUMMARY)."""
     for line in text.splitlines():
         _, found, rest = line.partition("libfabric provider: ")

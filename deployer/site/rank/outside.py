@@ -6,17 +6,14 @@ descriptors and CPUs. Nothing of the image runs outside.
 
 import os
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from deployer.contract import dynamic, evidence
+from deployer.contract import dynamic, rank_record
 from deployer.contract.errors import DeployerError
 from deployer.contract.payload import Outside
 from deployer.site.rank import mapped_mpi
-from deployer.site.rank.rank import TASK
-from deployer.system import elf, files
-
-#: Variables of launchers with the number of ranks; Slurm's own is last, as in ``rank.TASK``.
-SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+from deployer.site.rank.rank import SIZE, TASK, number
+from deployer.system import elf, file_identity
 
 #: Libraries by which MPICH's family may communicate with a launcher; Open MPI has such libraries too.
 _PMI_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so|/libpmix[^/]*\.so")
@@ -65,7 +62,7 @@ class Watcher(object):
             return
         try:
             seen = ProcessSnapshot(_environment(member), maps, os.listdir("/proc/%d/fd" % member))
-            cpus = evidence.render_numbers(os.sched_getaffinity(member))
+            cpus = rank_record.render_numbers(os.sched_getaffinity(member))
         except OSError:  # it has ended
             return
         static = None if libraries else self._search(member)
@@ -115,7 +112,7 @@ def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
 def has_mpi(path: str) -> bool:
     """Return whether the program at ``path`` has an MPI library linked into it, so that none is mapped."""
     with open(path, "rb") as stream:
-        facts = dynamic.facts(files.reader(stream.fileno()))
+        facts = dynamic.facts(file_identity.reader(stream.fileno()))
         return facts is not None and facts.linked is not None
 
 
@@ -123,8 +120,3 @@ def _environment(pid: int) -> Dict[str, str]:
     with open("/proc/%d/environ" % pid, "rb") as stream:
         entries = (entry.partition(b"=") for entry in stream.read(_MAX_ENVIRONMENT).split(b"\0"))
         return {os.fsdecode(name): os.fsdecode(value) for name, found, value in entries if found}
-
-
-def number(environment: Mapping[str, str], names: Sequence[str]) -> Optional[int]:
-    """Return the first of these variables that is a number."""
-    return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), None)

@@ -23,12 +23,14 @@ from deployer.system import payload
 MYPY = False
 if MYPY:
     import signal
-    from typing import Dict, List, Mapping, Optional, Set
+    from typing import Dict, List, Mapping, Optional, Sequence, Set
 else:
     import _signal as signal
 
 #: Variables of launchers with a process's number. Slurm's own is last: below mpiexec and mpirun it is the daemon's.
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+#: Those with the number of ranks.
+SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 _VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--gpus")
 #: Signals that ask this process to end; the payload received them too and decides.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -118,10 +120,15 @@ def run(
 
 def task_number(environment: "Mapping[str, str]") -> int:
     """Return the launcher's number of this process; 0 without a launcher."""
-    for name in TASK:
+    return number(environment, TASK) or 0
+
+
+def number(environment: "Mapping[str, str]", names: "Sequence[str]") -> "Optional[int]":
+    """Return the first of these variables that is a number."""
+    for name in names:
         if environment.get(name, "").isdigit():
             return int(environment[name])
-    return 0
+    return None
 
 
 def inherited_environment() -> "Dict[str, str]":

@@ -96,6 +96,8 @@ _RANKS = plans.JOB + "/" + RANKS_FOLDER
 _WAYS = ("native", "container")
 
 
+#: What a node does with the canary, in words of the script.
+_ROOT = code("a container reads the image's marker file. If it shows the host's root instead, the job ends here.")
 #: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
 #: Makes a command (``$@``) write to a file of its node in a folder (``$0``).
@@ -108,8 +110,8 @@ def render(inputs: Inputs) -> str:
     if inputs.launch.without_mpi and inputs.layout.nodes > 1:
         parts.append(_network(inputs))
     if inputs.staging:
-        parts.append(staging_script.step(inputs.staging, inputs.layout, inputs.runtime, inputs.container, 2))
-    if inputs.reader:
+        parts.append(_stage(inputs, inputs.staging))
+    if inputs.reader and not inputs.fast:
         parts.append(_root(inputs))
     if inputs.image_python:
         parts.append(_probe(inputs))
@@ -444,28 +446,30 @@ _MEET = code(
 def _hosts(inputs: Inputs) -> Code:
     options: List[Text] = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
     options += ["--home", Word(OWN)] if needs_home(inputs.container) else []
-    command = code('"${{tool[@]}}" probe --host --out "$job/hosts"{options} </dev/null', options=_more(options))
-    if inputs.scheduler.way == ALONE:
-        return code(
-            """\
-# 1. Hosts: this machine writes its facts into hosts/, from outside the container.
-{command}
-result hosts $? || exit
-{meet}""",
-            command=command,
-            meet=_MEET,
-        )
+    root = inputs.reader and inputs.fast and not inputs.staging
+    command = code(
+        '"${{tool[@]}}" probe --host --out "$job/hosts"{options}{reader} </dev/null',
+        options=_more(options),
+        reader=code(' -- \\\n    "${{container[@]}}" "$image" -- {words}', words=inputs.reader) if root else code(""),
+    )
+    who = "this machine" if inputs.scheduler.way == ALONE else "each node"
     return code(
         """\
-# 1. Hosts: each node writes its facts into hosts/, from outside the container.
-{one_a_node} \\
-    {command}
+# 1. Hosts: {who} writes its facts into hosts/, from outside the container.{root}
+{one_a_node}{command}
 result hosts $? || exit
 {meet}""",
-        one_a_node=_one_a_node(inputs),
+        who=who,
+        root=code("""\n#    Then {what}""", what=_ROOT) if root else code(""),
+        one_a_node=code("") if inputs.scheduler.way == ALONE else code("{words} \\\n    ", words=_one_a_node(inputs)),
         command=command,
         meet=_MEET,
     )
+
+
+def _stage(inputs: Inputs, staging: StagedImage) -> Code:
+    reader = inputs.reader if inputs.fast else ()
+    return staging_script.step(staging, inputs.layout, inputs.runtime, inputs.container, 2, reader)
 
 
 def _network(inputs: Inputs) -> Code:
@@ -482,6 +486,7 @@ result network $? || exit
 
 
 def _root(inputs: Inputs) -> Code:
+    """Return the step that reads the canary, for an older deployer.pyz, whose first step does not."""
     read = code('"${{container[@]}}" "$image" -- {words}', words=inputs.reader)
     if inputs.scheduler.way == AGENT:
         return code(
@@ -528,7 +533,8 @@ def _one_a_node(inputs: Inputs) -> Code:
 
 
 def _probe(inputs: Inputs) -> Code:
-    command = [*_inner_tool(inputs), "probe", "--rank", "--out", *_evidence(inputs)]
+    python, tool = inputs.image_python or "", _given(inputs, plans.TOOL)
+    command = [*_at_once(inputs, python, tool), "probe", "--rank", "--out", *_evidence(inputs)]
     if inputs.plan.mpi:
         command += ["--library", inputs.plan.mpi.library.rsplit("/", 1)[-1]]
     if inputs.plan.abi == plans.NO_MPI:
@@ -669,14 +675,15 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
 _ISOLATED = ("-I", "-S")
 
 
-def _inner_tool(inputs: Inputs) -> List[Text]:
-    return [inputs.image_python or "", *_ISOLATED, *_given(inputs, plans.TOOL)]
-
-
 def _rank(inputs: Inputs, python: str, tool: Sequence[Text]) -> List[Text]:
     """Return the words that start ``rank``, for which each payload waits."""
+    return [*_at_once(inputs, python, tool), "rank"]
+
+
+def _at_once(inputs: Inputs, python: str, tool: Sequence[Text]) -> List[Text]:
+    """Return the words that start this tool for a rank, up to the name of the command."""
     how: List[Text] = ["-c", first_bytes.PROGRAM] if inputs.fast else []
-    return [python, *_ISOLATED, *how, *tool, "rank"]
+    return [python, *_ISOLATED, *how, *tool]
 
 
 def _given(inputs: Inputs, *words: str) -> List[Text]:

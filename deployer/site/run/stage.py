@@ -31,6 +31,7 @@ from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, install, kit, mount_points, squash, wheels
 from deployer.site.jobs import result
+from deployer.site.rank import host_probe
 from deployer.site.rank.payload_monitor import GRACE
 from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
@@ -68,6 +69,7 @@ class StageRequest(NamedTuple):
         home: the job's home on this node, to be removed at the end, or None.
         sha256: the SHA-256 of a SquashFS file that is sent, or None.
         mounts: mount points that the bundle does not list.
+        reader: a command that prints the canary of the image, from a container; empty: there is none.
     """
 
     image: str
@@ -83,6 +85,7 @@ class StageRequest(NamedTuple):
     home: Optional[str] = None
     sha256: Optional[str] = None
     mounts: Sequence[str] = ()
+    reader: Sequence[str] = ()
 
     @property
     def packed(self) -> bool:
@@ -151,6 +154,7 @@ def stage(request: StageRequest) -> int:
                 if request.stubs:
                     shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
             with _mounted(request) as root:
+                _check_root(request)
                 _answer(0, "")
                 while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
                     _publish(request)
@@ -166,6 +170,15 @@ def stage(request: StageRequest) -> int:
         if request.home:
             files.remove_tree(request.home)
     return 0
+
+
+def _check_root(request: StageRequest) -> None:
+    """Raise Refused if a container shows another root than the image's; the judge finds what it printed."""
+    if not request.reader:
+        return
+    hosts = os.path.join(os.path.dirname(request.out), result.HOSTS_FOLDER)
+    if host_probe.read_root(hosts, request.reader) != plans.CANARY_TEXT:
+        raise Refused("a container does not show the image's root")
 
 
 def _discard(request: StageRequest) -> None:

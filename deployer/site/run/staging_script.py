@@ -133,8 +133,20 @@ stage={begin}$UID-$unique/image
     )
 
 
-def step(staging: StagedImage, layout: Layout, runtime: Runtime, container: Container, number: int) -> Code:
-    """Return the part of the script that stages the image and can end it."""
+def step(
+    staging: StagedImage,
+    layout: Layout,
+    runtime: Runtime,
+    container: Container,
+    number: int,
+    reader: Sequence[str] = (),
+) -> Code:
+    """Return the part of the script that stages the image and can end it.
+
+    Args:
+        number: the number of the step.
+        reader: a command of the image that prints its canary; empty: the step does not read it.
+    """
     if staging.kind not in _DOES:
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
     return code(
@@ -142,12 +154,12 @@ def step(staging: StagedImage, layout: Layout, runtime: Runtime, container: Cont
 # {number}. Stage: each node {does} ({size} MiB). The step
 #    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
 #    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
-{broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
+{root}{broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap {options} \\
     "${{tool[@]}}" stage{what} \\
-    --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{mount} </dev/null >"$pipe" &
+    --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{words} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${{pipe%/*}}"
@@ -183,7 +195,8 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
         does=_DOES[staging.kind] + (" and mounts it" if staging.held else ""),
         broadcast=_broadcast(staging, layout),
         sent=_sent(staging),
-        mount=code(' -- "${{mount[@]}}"' if staging.held else ""),
+        root=_root(reader),
+        words=_words(staging, reader),
         at=_place_of_starter(staging, runtime, container),
         options=[
             "--nodes=%d" % layout.nodes,
@@ -194,6 +207,29 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
         what=_what(staging, container),
         nodes=layout.nodes,
     )
+
+
+def _root(reader: Sequence[str]) -> Code:
+    if not reader:
+        return code("")
+    return code(
+        """\
+#    Before the first line, a container reads the image's marker file: it must not show the host's root instead.
+root=("${{container[@]}}" "$image" -- {words})
+""",
+        words=reader,
+    )
+
+
+def _words(staging: StagedImage, reader: Sequence[str]) -> Code:
+    """Return the words of commands that the nodes run: what reads the canary, and what mounts the image."""
+    mount = code('"${{mount[@]}}"' if staging.held else "")
+    if reader:
+        return code(
+            ' --reader "${{#root[@]}}" -- "${{root[@]}}"{mount}',
+            mount=code(" {mount}", mount=mount) if staging.held else mount,
+        )
+    return code(" -- {mount}", mount=mount) if staging.held else mount
 
 
 def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:

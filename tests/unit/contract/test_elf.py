@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from deployer.contract import elf
-from deployer.contract.elf import build_id
+from deployer.contract import elf_notes
+from deployer.contract.elf_notes import build_id
 
 ID = bytes(range(20))
 
@@ -74,4 +74,4 @@ def test_what_is_read_is_bounded():
     good = bytearray(image(note(b"GNU\0", 3, ID)))
     struct.pack_into("<Q", good, 64 + 32, 2**63)  # a note segment that says it is huge
     build_id(read_at)
-    assert max(sizes) <= elf._MAX_NOTES
+    assert max(sizes) <= elf_notes._MAX_NOTES

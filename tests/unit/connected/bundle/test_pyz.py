@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.bundle import pyz
-from deployer.contract import first_bytes
+from deployer.contract import first_bytes, rank_record
 from deployer.contract.errors import DeployerError
+from deployer.contract.evidence import read_probe
 from deployer.contract.payload import read_payload
 from deployer.system import tool_sources
 from tests.evidence import recorded
@@ -29,9 +30,9 @@ def head(tmp_path: Path) -> Path:
     return path
 
 
-def start(tool: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", first_bytes.PROGRAM, str(tool), "rank"]
-    out = ["--out", str(tool.parent), "--"]
+def start(tool: Path, *words: str, command: str = "rank") -> "subprocess.CompletedProcess[str]":
+    python = [sys.executable, "-I", "-S", "-X", "importtime", "-c", first_bytes.PROGRAM, str(tool), command]
+    out = ["--out", str(tool.parent), *(["--"] if command == "rank" else [])]
     return subprocess.run([*python, *out, *words], check=False, capture_output=True, text=True)
 
 
@@ -42,6 +43,21 @@ def test_a_rank_reads_nothing_else_and_imports_nothing_slow(head: Path) -> None:
     imported = set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
     assert "deployer.site.rank.payload_monitor" in imported
     assert not imported & SLOW
+
+
+@pytest.mark.parametrize("words", [["--without-mpi"], ["--library", "libmpi-none.so.99"]])
+def test_a_probe_reads_nothing_else_and_imports_nothing_slow(head: Path, words: list[str]) -> None:
+    done = start(head, *words, command="probe")
+    assert done.returncode == 0, done.stderr
+    record = read_probe(recorded(head.parent, "probe-0.json").encode(), "it")
+    assert (record.stage, record.library) == (rank_record.DONE, None)
+    assert not set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE)) & SLOW
+
+
+def test_a_module_without_words_is_the_same_program() -> None:
+    source = '"""Text\nof two lines."""\nX = 1  # why\n\n\ndef f():\n    # why\n    """F.\n\n    """\n    return "#"\n'
+    bare = '0\n\nX = 1\n\n\ndef f():\n\n    0\n\n\n    return "#"\n'
+    assert pyz.without_words(source.encode()) == bare.encode()
 
 
 def test_other_modules_come_from_the_zip_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from deployer.contract import evidence
+from deployer.contract import evidence, rank_record
 from deployer.contract.payload import read_payload
 from deployer.site.rank import outside, payload_monitor, rank
 from deployer.system import elf
@@ -39,7 +39,7 @@ def test_a_rank_shows_its_library_its_place_and_its_cpus(tmp_path, stand_in, hos
     (mapped,) = found.libraries
     assert (mapped.path, mapped.identity) == (str(copy), elf.identity(stand_in))
     assert mapped.says == ("Stand-in MPI 1.0" if host else None)
-    cpus = evidence.render_numbers(os.sched_getaffinity(0))
+    cpus = rank_record.render_numbers(os.sched_getaffinity(0))
     assert found.outside._asdict() == {
         "rank": 1, "size": 2, "alone": None, "static": None, "threads": 3, "cpus": cpus, "has_mpi": True
     }  # fmt: skip

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from deployer.contract import evidence, hostfiles
+from deployer.contract import evidence, hostfiles, rank_record
 from deployer.contract.errors import DeployerError
-from deployer.site.rank import mapped_mpi, mpi, probe
+from deployer.site.rank import host_probe, mapped_mpi, mpi, probe
 from deployer.system import elf
 from tests import running
 from tests.evidence import recorded
@@ -122,17 +122,17 @@ def test_the_numa_domains_of_a_node(tmp_path):
     for name, cpus in (("node0", "0-1,4-5\n"), ("node1", "2-3,6-7\n"), ("node2", "\n")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "cpulist").write_text(cpus)
-    assert probe.numa_domains(str(tmp_path)) == ["0-1,4-5", "2-3,6-7"]  # node2 has memory alone
-    assert probe.numa_domains(str(tmp_path / "nothing")) == []
+    assert host_probe.numa_domains(str(tmp_path)) == ["0-1,4-5", "2-3,6-7"]  # node2 has memory alone
+    assert host_probe.numa_domains(str(tmp_path / "nothing")) == []
 
 
 def test_host_record(tmp_path):
     (tmp_path / "libmpi.so.12").write_text("abc")
-    record = probe.host(str(tmp_path), str(tmp_path / "libmpi.so.12"))
+    record = host_probe.host(str(tmp_path), str(tmp_path / "libmpi.so.12"))
     assert record.identity.startswith("sha256:ba78")
     assert json.loads((tmp_path / (record.host + ".json")).read_text())["identity"] == record.identity
-    assert probe.host(str(tmp_path), str(tmp_path / "none")).identity is None
-    assert probe.host(str(tmp_path), None).identity is None
+    assert host_probe.host(str(tmp_path), str(tmp_path / "none")).identity is None
+    assert host_probe.host(str(tmp_path), None).identity is None
 
 
 def test_host_record_names_what_the_node_lacks_of_the_job_s_binds(tmp_path):
@@ -140,9 +140,30 @@ def test_host_record_names_what_the_node_lacks_of_the_job_s_binds(tmp_path):
     (tmp_path / "there").mkdir()
     bound = [str(tmp_path / "gone.so"), str(tmp_path / "there")]
     running.write(str(tmp_path / "job.json"), LAUNCH._replace(bound=bound).record())
-    assert probe.host(str(tmp_path / "hosts"), None).missing == (str(tmp_path / "gone.so"),)
+    assert host_probe.host(str(tmp_path / "hosts"), None).missing == (str(tmp_path / "gone.so"),)
     written = evidence.read_host((tmp_path / "hosts" / (socket.gethostname() + ".json")).read_bytes(), "it")
     assert written.missing == (str(tmp_path / "gone.so"),)
+
+
+def read_root(out, library, *reader):
+    host_probe.host(str(out), library, reader=reader)
+    path = out / (socket.gethostname() + ".root")
+    return path.read_text() if path.exists() else None
+
+
+def test_a_node_reads_the_canary_from_a_container_after_all_else(tmp_path):
+    job = tmp_path / "job"
+    (job / "hosts").mkdir(parents=True)
+    assert read_root(job / "hosts", None, "sh", "-c", "echo canary; echo warning >&2; exit 1") == "canary\nwarning\n"
+    assert "cannot start no-such-runtime" in read_root(job / "hosts", None, "no-such-runtime")
+
+
+def test_a_node_that_lacks_something_starts_no_container(tmp_path):
+    job = tmp_path / "job"
+    (job / "hosts").mkdir(parents=True)
+    assert read_root(job / "hosts", str(tmp_path / "libmpi.so.12"), "echo") is None
+    running.write(str(job / "job.json"), LAUNCH._replace(bound=[str(tmp_path / "gone.so")]).record())
+    assert read_root(job / "hosts", None, "echo") is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +182,7 @@ def test_the_provider_in_the_library_s_own_words(text, provider):
 
 def run_rank(out, soname, code="", more="", **environment):
     """Run probe.rank in a process of its own, after ``code``: it gives its output away."""
-    code += "import sys; from deployer.site.rank import probe; probe.rank(sys.argv[1], sys.argv[2]%s)" % more
+    code += "import sys; from deployer.site.rank import probe; sys.exit(probe.rank(sys.argv[1], sys.argv[2]%s))" % more
     env = dict({"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "1"}, **environment)
     return subprocess.call([sys.executable, "-c", code, str(out), soname], env=env, stderr=subprocess.DEVNULL)
 
@@ -173,7 +194,7 @@ def read(out):
 def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):
     assert run_rank(tmp_path, stand_in, OMP_NUM_THREADS="2") == 0
     record = read(tmp_path)
-    assert (record.task, record.rank, record.size, record.stage) == (1, 1, 4, evidence.DONE)
+    assert (record.task, record.rank, record.size, record.stage) == (1, 1, 4, rank_record.DONE)
     assert (record.provider, record.thread_level, record.threads) == ("tcp", "multiple", 2)
     assert record.library.says == "Stand-in MPI 1.0"
     assert record.library.identity == elf.identity(stand_in)
@@ -206,7 +227,7 @@ def test_the_first_rank_of_a_node(environment, first):
 def test_a_library_that_ends_the_process_leaves_a_record_of_where(tmp_path, stand_in):
     assert run_rank(tmp_path, stand_in, STAND_IN_ABORTS="1") != 0
     record = read(tmp_path)
-    assert record.stage == evidence.STARTING
+    assert record.stage == rank_record.STARTING
     assert record.library.identity == elf.identity(stand_in)
     assert "no provider" in json.loads(recorded(tmp_path, "probe-1.log"))
 
@@ -216,14 +237,14 @@ def test_a_probe_that_is_asked_to_end_leaves_its_output(tmp_path, stand_in):
     code = "import os, signal; os.setsid(); from deployer.site.rank import mpi; "
     code += "mpi.Library.meet = lambda self: (os.write(1, b'hangs\\n'), os.killpg(0, signal.SIGTERM)); "
     assert run_rank(tmp_path, stand_in, code=code) == -signal.SIGTERM
-    assert read(tmp_path).stage == evidence.STARTING
+    assert read(tmp_path).stage == rank_record.STARTING
     assert json.loads(recorded(tmp_path, "probe-1.log")).endswith("hangs\n")
 
 
 def test_a_job_without_mpi_starts_none(tmp_path, stand_in):
     assert run_rank(tmp_path, stand_in, more=", without_mpi=True", STAND_IN_ABORTS="1", SLURM_NTASKS="4") == 0
     record = read(tmp_path)
-    assert (record.stage, record.library, record.reason) == (evidence.DONE, None, None)
+    assert (record.stage, record.library, record.reason) == (rank_record.DONE, None, None)
     assert (record.rank, record.size) == (1, 4)  # the launcher's
     assert evidence.parse_cpus(record.cpus) == os.sched_getaffinity(0)
 

@@ -26,7 +26,7 @@ from deployer.site.container import container, runtime_check
 from deployer.site.container import home as homes
 from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
-from deployer.site.rank import probe
+from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.run.submission import SubmissionOptions
@@ -945,7 +945,7 @@ def test_a_node_makes_the_links_in_the_home_of_the_job(tmp_path, programs):
     folder = run.prepare(store, REQUEST)
     home = homes.BEGIN + "%d-links-%d" % (os.getuid(), os.getpid())
     try:
-        probe.host(os.path.join(folder, "hosts"), None, home)
+        host_probe.host(os.path.join(folder, "hosts"), None, home)
         assert os.readlink(os.path.join(home, ".x/y")) == "/deployer/app/y"
     finally:
         files.remove_tree(home)

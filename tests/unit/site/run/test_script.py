@@ -260,11 +260,11 @@ def test_the_probe_of_a_job_without_mpi_starts_none():
     assert "--without-mpi" not in script.render(inputs(shown=BARE))
 
 
-def test_nodes_without_mpi_meet_before_a_container_starts():
+def test_nodes_without_mpi_meet_before_the_ranks_start():
     given = inputs(shown=BARE._replace(abi=plan.NO_MPI))
     text = script.render(given._replace(launch=given.launch._replace(without_mpi=True)))
     assert '"${tool[@]}" probe --network --out "$job/hosts" </dev/null\nresult network $? || exit\n' in text
-    assert text.index("result hosts") < text.index("result network") < text.index("result root")
+    assert text.index("result hosts") < text.index("result network") < text.index("result probe")
     one = inputs(nodes=1, shown=BARE._replace(abi=plan.NO_MPI))
     assert "--network" not in script.render(one._replace(launch=one.launch._replace(without_mpi=True)))
     assert "--network" not in script.render(inputs(shown=BARE))
@@ -519,6 +519,13 @@ def test_without_python_ranks_are_watched_on_the_host():
         folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
         expected = [*python, tool, "rank", *folders, "--outside", library, *meet, "--"]
         assert watch(staging=STAGING._replace(kind=kind, held=kind == plan.SQUASHFS)) == expected
+
+
+@pytest.mark.parametrize("name", ["pbs", "local", "staged"])
+def test_nodes_of_an_older_deployer_read_the_canary_in_a_step_of_its_own(name):
+    text = script.render(CASES[name]._replace(fast=False))
+    assert text.count("/bin/cat /deployer/canary") == 1
+    assert text.index("result hosts") < text.index("/bin/cat /deployer/canary") < text.index("result root $? || exit")
 
 
 def test_ranks_of_an_older_deployer_start_from_its_zip_file():

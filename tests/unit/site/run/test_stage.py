@@ -476,6 +476,19 @@ def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
     assert not os.path.exists("/proc/%d" % number)
 
 
+@pytest.mark.parametrize(("text", "status"), [(plans.CANARY_TEXT, 0), ("cat: no such file\n", 3)])
+def test_a_node_that_shows_another_root_is_not_ready(job, tmp_path, text, status):
+    squashed = tmp_path / "image.sqfs"
+    squashed.write_bytes(b"compressed")
+    words = ["printf", "%s", text, "sh", "-c", 'exec "$@"', "sh"]  # the reader's, then what mounts
+    process = job.start(source=squashed, mount=words, more=["--reader", "3"])
+    assert answer(process)[0] == status
+    (said,) = (tmp_path / "hosts").iterdir()
+    assert (said.suffix, said.read_text()) == (".root", text)
+    assert end(process)[0] == status
+    assert job.left() == []
+
+
 def test_a_mount_that_fails_is_said_in_a_line(job, tmp_path):
     squashed = tmp_path / "image.sqfs"
     squashed.write_bytes(b"compressed")

@@ -1,0 +1,70 @@
+"""The facts of a node, from outside of the container: what the job's first step records."""
+
+import glob
+import os
+import socket
+from typing import List, Optional, Sequence
+
+from deployer.contract import json_records
+from deployer.contract.errors import DeployerError
+from deployer.contract.evidence import HostRecord
+from deployer.site.jobs import result
+from deployer.site.rank import interfaces
+from deployer.system import elf, files, process
+
+#: Seconds for a container to start and to print the image's canary: from a shared file system it may take long.
+_PATIENCE = 300.0
+
+
+def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Sequence[str] = ()) -> HostRecord:
+    """Write this node's record into ``out``, a folder of the job.
+
+    The host paths that the job binds are in its job.json.
+
+    Args:
+        library: the plan's MPI on the host, or None.
+        own: the home to make for the job on this node.
+        reader: a command that prints the canary of the image, from a container; empty: there is none. It runs only if
+            the node has everything that the container needs.
+    """
+    job = os.path.dirname(os.path.abspath(out))
+    launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
+    if own:
+        from deployer.site.container import home, links
+
+        home.make(own)
+        links.make(own, launch.links if launch else {})
+    name = socket.gethostname()
+    # A file that this user cannot access counts as missing: ranks cannot use it either.
+    found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
+    bound = launch.bound if launch else ()
+    missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
+    record = HostRecord(
+        name, found, missing, tuple(numa_domains()), tuple(interfaces.addresses()), interfaces.free_port()
+    )
+    files.write_text(os.path.join(out, name + ".json"), json_records.pretty(record.record()))
+    if reader and not missing and (found or not library):
+        read_root(out, reader)
+    return record
+
+
+def read_root(out: str, reader: Sequence[str]) -> str:
+    """Write all that ``reader`` prints on this node into ``out``, and return it."""
+    from deployer.site.container import container
+
+    try:
+        done = process.run(reader, _PATIENCE, env=container.user_environment(), check=False)
+        said = done.stdout + done.stderr
+    except DeployerError as error:
+        said = error.message + "\n"
+    files.write_text(os.path.join(out, socket.gethostname() + result.ROOT_SUFFIX), said)
+    return said
+
+
+def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
+    """Return the CPUs of each NUMA domain of this node, as the kernel lists them, without domains that have no CPUs."""
+    found = []
+    for path in sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist"))):
+        with open(path) as stream:
+            found.append(stream.read().strip())
+    return [cpus for cpus in found if cpus]
