@@ -1,9 +1,4 @@
-"""Commands for jobs on the site: run, exec, shell, jobs, status, logs, cancel; and those that job.sh calls: probe,
-result, shield, stage.
-
-The modules of a command are imported when it runs, because ``probe`` starts once per rank of a job. ``rank``, for which
-all ranks wait, does not use this module: see ``deployer.site.rank.rank``.
-"""
+"""Commands for jobs on the site: run, exec, shell, jobs, status, logs, cancel. Those that job.sh calls: ``steps``."""
 
 import argparse
 import os
@@ -35,7 +30,6 @@ def add_parsers(subparsers: Any) -> None:
     _add_run(subparsers.add_parser)
     _add_exec(subparsers.add_parser)
     _add_watching(subparsers.add_parser)
-    _add_internal(subparsers.add_parser)
 
 
 def _add_run(add: _Add) -> None:
@@ -157,66 +151,6 @@ def _add_watching(add: _Add) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", help=text)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_cancel)
-
-
-def _add_internal(add: _Add) -> None:
-    parser = add("probe", description="Called by job.sh: evidence from a node (--host) or a rank (--rank).")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--host", action="store_true")
-    which.add_argument("--rank", action="store_true")
-    which.add_argument("--network", action="store_true")
-    parser.add_argument("--out", required=True, metavar="DIR")
-    parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
-    parser.add_argument("--without-mpi", action="store_true", help="load no MPI library in a rank")
-    parser.add_argument("--home", metavar="DIR", help="make this folder as the job's home on the node")
-    parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu")
-    parser.set_defaults(run=_probe, after_dashes="a command that prints the image's canary, from a container")
-    parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
-    parser.add_argument("folder", metavar="JOBDIR")
-    parser.add_argument("--step", choices=("hosts", "network", "stage", "root", "probe", "payload"), required=True)
-    parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's launcher ended with")
-    parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
-    parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
-    parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
-    parser.add_argument("--setup", metavar="COMMAND", help="the command of the site's setup that failed")
-    parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is not there")
-    parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
-    parser.set_defaults(run=_result)
-    parser = add("again", description="Called by job.sh: submit the job that continues this one.")
-    parser.add_argument("folder", metavar="JOBDIR")
-    parser.set_defaults(run=_again)
-    parser = add("shield", description="Called by job.sh: become COMMAND, with SIGTERM blocked.")
-    parser.epilog = "shield -- COMMAND [ARG...]"
-    parser.set_defaults(run=_shield)
-    parser = add("inside", description="Called by job.sh: start the image's own launcher in one container per node.")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--serve", metavar="DIR", help="connect the nodes; what starts them follows --")
-    which.add_argument("--node", action="store_true", help="start this node's container; its words follow --")
-    which.add_argument("--launch", action="store_true", help="become the launcher, in the container")
-    which.add_argument("--ask", action="store_true", help="[OPTIONS] NODE WORDS...: what a launcher calls, like ssh")
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--image-python", default="")
-    parser.add_argument("--passes-on", action="store_true", help="send SIGTERM to all processes of the nodes")
-    parser.add_argument("--agent", metavar="PROGRAM")
-    parser.add_argument("--machines", metavar="FILE")
-    parser.add_argument("--hub", metavar="HOST,...:PORT", default="")
-    parser.add_argument("--key", metavar="FILE", default="")
-    parser.add_argument("--number", type=int, metavar="N", help="of this node (default: Slurm's)")
-    parser.set_defaults(run=_inside)
-    parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
-    for name in ("image", "source", "into", "out", "tool"):
-        parser.add_argument("--" + name, required=True)
-    parser.add_argument("--abi")
-    parser.add_argument("--stubs")
-    parser.add_argument("--sent")
-    parser.add_argument("--sha256")
-    parser.add_argument("--kit", nargs="?", const="udocker", default="")  # alone in scripts of older versions
-    parser.add_argument("--home", help="remove this folder at the end")
-    parser.add_argument("--mount-point", action="append", default=[], help="make this folder in the image")
-    parser.add_argument(
-        "--reader", type=int, default=0, metavar="N", help="of the words after --, so many read the canary"
-    )
-    parser.set_defaults(run=_stage)
 
 
 def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -490,114 +424,6 @@ def _the_active_one(store: Store, silent: bool) -> str:
     if chosen is None:
         raise UsageError("nothing was cancelled: %r is not one of them" % answer, refusal.hint)
     return chosen
-
-
-def _probe(args: argparse.Namespace) -> int:
-    if args.host:
-        from deployer.site.rank import host_probe
-
-        host_probe.host(args.out, args.library, args.home, args.rest)
-    elif args.network:
-        from deployer.site.rank import meeting
-
-        meeting.meet(args.out)
-    else:  # in scripts of older versions, and with an older tool
-        from deployer.site.rank import probe
-
-        return probe.rank(args.out, args.library, args.expect, args.without_mpi)
-    return 0
-
-
-def _shield(args: argparse.Namespace) -> int:
-    import signal
-
-    from deployer.system import payload, process
-
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    payload.restore_signals()
-    process.replace(args.rest, dict(os.environ))
-
-
-def _inside(args: argparse.Namespace) -> int:
-    from deployer.site.inside import inside
-
-    number = args.number if args.number is not None else int(os.environ.get("SLURM_NODEID", "0"))
-    if args.serve:
-        return inside.serve(
-            args.serve, args.nodes, args.image_python, args.passes_on, args.agent, args.machines, args.rest
-        )
-    if args.node:
-        return inside.node(args.hub, args.key, number, args.rest)
-    if args.ask:
-        return inside.ask(args.hub, args.key, args.rest)
-    return inside.launch(args.hub, args.rest)
-
-
-def _stage(args: argparse.Namespace) -> int:
-    from deployer.site.run import stage
-
-    return stage.stage(
-        stage.StageRequest(
-            args.image,
-            args.source,
-            args.into,
-            args.out,
-            args.tool,
-            args.abi,
-            args.stubs,
-            args.sent,
-            args.rest[args.reader :],
-            args.kit,
-            args.home,
-            args.sha256,
-            args.mount_point,
-            args.rest[: args.reader],
-        )
-    )
-
-
-def _result(args: argparse.Namespace) -> int:
-    from deployer.contract.findings import ERROR
-    from deployer.contract.result import StepOutcome
-    from deployer.site.jobs import jobs, result
-
-    outcome = StepOutcome(
-        args.step,
-        args.exit,
-        args.signal or None,
-        os.environ.get(_number(args.folder)) or jobs.job_id(args.folder) or "",
-        args.started,
-        int(time.time()),
-        args.module,
-        args.reason,
-        args.launcher,
-        setup=args.setup,
-    )
-    verdict = result.write_result(args.folder, outcome)
-    codes = []
-    for found in result.findings(args.folder):
-        if found.severity == ERROR and found.code != "job.unfinished":
-            sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
-            codes.append(found.code)
-    if codes:
-        sys.stderr.write("deployer: %s\n" % common.more(codes))
-    return verdict.exit_code
-
-
-def _again(args: argparse.Namespace) -> int:
-    from deployer.site.run import again
-
-    _tell("job %s continues it" % os.path.basename(again.continue_job(args.folder)))
-    return 0
-
-
-def _number(folder: str) -> str:
-    """Return the variable with the id of a job; empty if its batch system is unknown or has none."""
-    from deployer.site.jobs import result
-    from deployer.site.jobs.schedulers import SCHEDULERS
-
-    known = SCHEDULERS.get(result.launch(folder).scheduler)
-    return known.number.name if known and known.number else ""
 
 
 def _store(args: argparse.Namespace) -> Store:

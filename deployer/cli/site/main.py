@@ -148,7 +148,7 @@ PATHS = (
 #: Commands that job.sh calls, on every node; people do not.
 FOR_JOBS = ("probe", "result", "stage", "shield", "again", "inside")
 #: Those and the commands that push calls.
-INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.jobs"), known="site.transfers", take="site.transfers")
+INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.steps"), known="site.transfers", take="site.transfers")
 
 
 def main(argv: Optional[List[str]] = None) -> int:
