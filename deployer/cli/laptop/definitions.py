@@ -67,6 +67,8 @@ def _lint(args: argparse.Namespace) -> int:
     definition = load(args.definition)
     linted = lint(definition, args.accept)
     failed = errors(linted.findings)
+    if linted.unchecked:
+        terminal.warn(f"the rules of hadolint were not checked: {linted.unchecked}")
     if args.json:
         print(json.dumps({"findings": [item.record() for item in linted.findings], "image": linted.image}))
     else:

@@ -45,8 +45,8 @@ GROUPS = (
             Command(
                 "schema",
                 "laptop.definitions",
-                "print the JSON schema of definitions, for editors",
-                "deployer schema > bundles/schema.json",
+                "explain the keys of bundle.yaml: a JSON schema for editors, or a table",
+                "deployer schema --table",
             ),
         ),
     ),

@@ -35,23 +35,29 @@ def add_parsers(subparsers: Any) -> None:
     )
     verb.add_argument("site", metavar="SITE", help=_SITE)
     verb.add_argument("--files", action="store_true", help="show the facts of libraries as well")
+    verb.example = "deployer profile show lab"
     verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
     verb.add_argument("sites", metavar="SITE", nargs="+", help=_SITE)
+    verb.example = "deployer profile validate lab.yaml"
     profile_import.add_parser(verbs)
     verb = common.add_command(verbs, "diff", _diff, "show what differs between two profiles, and what it means")
     verb.add_argument("old", metavar="A", help=_SITE)
     verb.add_argument("new", metavar="B", help=_SITE)
+    verb.example = "deployer profile diff before.yaml lab.yaml"
     verb = common.add_command(verbs, "sign", _sign, "sign a profile with an OpenSSH key and write FILE.sig")
     verb.add_argument("file", metavar="FILE", type=Path, help="a profile")
     verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
+    verb.example = "deployer profile sign lab.yaml --key ~/.ssh/id_ed25519"
     verb = common.add_command(verbs, "verify", _verify, "check who signed a profile and the profiles that it extends")
     verb.add_argument("file", metavar="FILE", type=Path, help="a profile")
     verb.add_argument("--signers", metavar="FILE", type=Path, required=True, help="an allowed_signers file")
+    verb.example = "deployer profile verify lab.yaml --signers allowed_signers"
     text = "write a profile with its facts and a signature, for /etc/deployer at the site"
     verb = common.add_command(verbs, "publish", _publish, text)
     verb.add_argument("site", metavar="SITE", help=_SITE)
     verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
     verb.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="write the files to this folder")
+    verb.example = "deployer profile publish lab.yaml --key ~/.ssh/id_ed25519 -o published"
     common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
 
 

@@ -47,7 +47,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--used", metavar="FILE", help=text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
-        "Exit: 0 RUN or WARN, 3 REFUSE, as for check. The rules are in docs/rules.md."
+        "Exit: 0 RUN or WARN, 3 REFUSE, as for check. `deployer explain` lists the rules."
     )
     command.set_defaults(after_dashes="arguments of the job's command")
 

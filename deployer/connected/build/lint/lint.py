@@ -40,18 +40,23 @@ class Linted(NamedTuple):
     Attributes:
         findings: the findings.
         image: the checked image, empty if it is not built or no engine answers.
+        unchecked: why hadolint's rules were not checked, and the remedy; empty: they were.
     """
 
     findings: list[Finding]
     image: str
+    unchecked: str = ""
 
 
 def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
-    """Check a definition with all rules except those in ``accept``. Raises MissingTool without hadolint."""
+    """Check a definition with all rules except those in ``accept``."""
     found = list(_own(definition))
+    image = unchecked = ""
     if definition.dockerfile_path is not None:
-        found += hadolint.findings(definition.dockerfile_path)
-    image = ""
+        try:
+            found += hadolint.findings(definition.dockerfile_path)
+        except MissingTool as error:  # it is optional, and has no rule that stops a build
+            unchecked = f"{error.message}; {error.hint}"
     with contextlib.suppress(MissingTool), contextlib.closing(engine.connect()) as client:
         if engine.has_image(client, definition.tag):
             image = definition.tag
@@ -59,7 +64,7 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
                 of_image = [list(layer) for layer in read]
                 found += layers.wasted(map(iter, of_image), image)
                 found += _of_image(definition, _root(of_image), engine.image_config(client, image))
-    return Linted([item for item in found if item.code not in accept], image)
+    return Linted([item for item in found if item.code not in accept], image, unchecked)
 
 
 def refuse(definition: Definition, accept: Collection[str] = ()) -> None:
@@ -79,7 +84,9 @@ def refused(found: list[Finding]) -> None:
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
     if found:
         lines = [f"{item.subject}: {item.code}: {item.message}" for item in found]
-        raise Refused(f"{len(found)} errors in the definition", "docs/lint.md has a section for each code", lines)
+        raise Refused(
+            f"{len(found)} errors in the definition", "`deployer explain CODE` has a page for each code", lines
+        )
 
 
 def _root(of_image: list[list[FileEntry]]) -> Rootfs:

