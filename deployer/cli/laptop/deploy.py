@@ -61,7 +61,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Deploy once, or at each change."""
-    settings.fill(args)
+    settings.fill(args, how="deployer deploy DEF SITE")
     if not args.watch:
         return _once(args).code
     if args.json or args.dry_run:

@@ -19,14 +19,15 @@ def add_parsers(subparsers: Any) -> None:
     command.epilog += "the file. Paths in the file are relative to its folder."
 
 
-def fill(args: argparse.Namespace, site: bool = True) -> None:
+def fill(args: argparse.Namespace, site: bool = True, how: str = "--site SITE") -> None:
     """Give a command the settings for options that the user left out.
 
     Args:
         site: the command needs a site.
+        how: how a site is given to the command.
     """
     if site:
-        args.site = user_settings.site(args.site)
+        args.site = user_settings.site(args.site, how)
     args.ssh_config = user_settings.path("ssh_config", args.ssh_config)
 
 

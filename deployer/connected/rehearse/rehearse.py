@@ -37,6 +37,10 @@ _PATIENCE, _AROUND = 30, 90.0
 #: Folders of earlier rehearsals that are kept; bytes of installed images: the longest unused are removed.
 _KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"
+_WITHOUT_LAUNCHER = (
+    "rehearse one rank: --ranks 1; or write `mpi: []` in bundle.yaml if the ranks do without MPI; or install the "
+    "launcher of its MPI in the image (Debian: mpich, or openmpi-bin)"
+)
 _TOOL = "deployer.pyz"
 #: Files of a job's folder that run outside of the container: nothing can change them while it runs. And those that
 #: job.sh writes: the nodes cannot change them.
@@ -282,6 +286,8 @@ def _as_said(done: process.Completed) -> DeployerError:
     lines = done.stderr.splitlines()
     said = next((line.partition("deployer: error: ")[2] for line in lines if "deployer: error: " in line), "")
     hint = next((line.partition("hint: ")[2] for line in lines if line.startswith("hint: ")), "")
+    if said.startswith("launcher.missing: "):  # the site's own hint names its launcher, which is not here
+        hint = _WITHOUT_LAUNCHER
     kind = BY_EXIT_CODE.get(done.returncode, Refused)
     return kind(said or done.last_words(), hint)
 
