@@ -45,7 +45,7 @@ GROUPS = (
             Command(
                 "schema",
                 "laptop.definitions",
-                "explain the keys of bundle.yaml: a JSON schema for editors, or a table",
+                "print the keys of bundle.yaml, as a JSON schema or a table",
                 "deployer schema --table",
             ),
         ),

@@ -323,9 +323,14 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
     if not files.exists(path) and not (follow_it and number):
         raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
     at, asked, ended, answered = 0, 0.0, False, time.time()
+    last = b""
     while True:
-        at += _copy_from(path, at, target)
+        copied, last = _copy_from(path, at, target, last)
+        at += copied
         if ended or not follow_it or number is None:
+            if ended and last not in (b"", b"\n"):  # what the caller prints next begins a line
+                target.write(b"\n")
+                target.flush()
             return
         if out is None and _reader_is_gone(1):
             raise BrokenPipeError
@@ -351,12 +356,12 @@ def _reader_is_gone(descriptor: int) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
-def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
-    """Copy ``path`` from ``offset`` on; return the number of bytes."""
+def _copy_from(path: str, offset: int, target: IO[bytes], last: bytes) -> Tuple[int, bytes]:
+    """Copy ``path`` from ``offset`` on; return the number of bytes, and the last byte or else ``last``."""
     try:
         stream = files.open_regular(path)
     except FileNotFoundError:
-        return 0
+        return 0, last
     except OSError as error:
         files.refuse_unseen(path, error)
     with stream:
@@ -365,8 +370,9 @@ def _copy_from(path: str, offset: int, target: IO[bytes]) -> int:
         for chunk in iter(lambda: stream.read(65536), b""):
             target.write(chunk)
             copied += len(chunk)
+            last = chunk[-1:]
     target.flush()
-    return copied
+    return copied, last
 
 
 def state(number: str, kind: str = "") -> Optional[JobState]:

@@ -695,6 +695,16 @@ def test_cancel_and_logs(store, programs, tmp_path):
         assert (tmp_path / "copy").read_bytes() == b"one\ntwo\n"
 
 
+def test_a_followed_log_ends_with_the_end_of_a_line(store, programs, tmp_path):
+    fake_slurm(programs, "COMPLETED", log="one\nEnter a number: ")
+    folder = run.prepare(store, REQUEST)
+    run.submit(folder)
+    for follow, end in ((False, b""), (True, b"\n")):
+        with open(str(tmp_path / "copy"), "wb") as stream:
+            jobs.show_log(folder, follow, stream)
+        assert (tmp_path / "copy").read_bytes() == b"one\nEnter a number: " + end
+
+
 def test_a_followed_log_goes_on_while_the_scheduler_does_not_answer(store, programs, tmp_path, monkeypatch):
     fake_slurm(programs, "COMPLETED", log="one\n")
     folder = run.prepare(store, REQUEST)
