@@ -57,6 +57,7 @@ def apt_files(tarball: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two bases, each fetched anew
 @pytest.mark.needs("root", "mmdebstrap")
 def test_another_mirror_serves_a_base_and_leaves_no_trace(tmp_path: Path) -> None:
     base._make(Base(debian="bookworm"), BuildSettings(), tmp_path / "plain.tar")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import PYTHON, WORKSPACE, Site
-from tests.integration.test_jobs import until
+from tests.integration.test_jobs import record, until
 
 NAME = "native"
 NATIVE = ("--runtime", "native")
@@ -22,7 +22,7 @@ SUM = """
 import ctypes, json, os, socket, sys
 sys.path.insert(0, "/deployer/deployer.pyz")
 from deployer.site.rank import mpi
-library = mpi.load(mpi.SONAMES)
+library = mpi.load(mpi.USUAL_SONAMES)
 world = library.start()
 given, total = ctypes.c_double(world.rank + 1), ctypes.c_double()
 library.sum(ctypes.byref(given), ctypes.byref(total), 1)
@@ -133,9 +133,10 @@ def test_sigterm_and_exit_codes_are_the_payload_s(site: Site, image: str) -> Non
     assert result["exit_code"] == 7
     assert [finding["code"] for finding in result["findings"]] == ["payload.failed", "runtime.native"]
     goodbye = 'trap "echo goodbye; exit 0" TERM; echo begun; while :; do sleep 0.1; done'
-    job = site.tool("run", image, *NATIVE, "--plan", "lab", "--nodes", "2", "--", "sh", "-c", f"'{goodbye}'").split()
-    log = f"{job[-1]}/output.log"
+    words = (*NATIVE, "--plan", "lab", "--nodes", "2", "--json", "--", "sh", "-c", f"'{goodbye}'")
+    job = record(site.tool("run", image, *words))
+    log = f"{job['folder']}/output.log"
     until(lambda: site.alice(f"cat {log} 2>/dev/null; true").count("begun") == 2, "both have begun")
-    site.tool("cancel", job[1])
-    until(lambda: '"exit_code": 143' in site.alice(f"cat {job[-1]}/result.json 2>/dev/null; true"), "the end")
+    site.tool("cancel", job["job"])
+    until(lambda: '"exit_code": 143' in site.alice(f"cat {job['folder']}/result.json 2>/dev/null; true"), "the end")
     assert site.alice(f"cat {log}").count("goodbye") == 2
