@@ -100,7 +100,8 @@ def _definition(folder: Path, image: str, scripts: Sequence[Script], standins: P
 
 def _job(script: Script, remedied: bool) -> dict[str, Any]:
     command = ["python3", f"/deployer/app/{script.start}", *script.words]
-    job: dict[str, Any] = {"nodes": 2, "ranks_per_node": 1, "threads": 1, "time": "00:20:00"}
+    limit = f"{script.minutes // 60:02}:{script.minutes % 60:02}:00"
+    job: dict[str, Any] = {"nodes": 2, "ranks_per_node": 1, "threads": 1, "time": limit}
     if remedied and script.before:
         command = ["sh", "-c", f'{script.before} && exec "$0" "$@"', *command]
     if remedied and script.links:

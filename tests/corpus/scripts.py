@@ -41,6 +41,7 @@ class Script:
         before: a shell command before it: also a remedy.
         reaches: what a rehearsal must name without the remedy; empty if it reaches for nothing.
         given: data folders that the first rehearsal has too, because the user gives them on the command line.
+        minutes: the job's time limit on the lab.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Script:
     before: str = ""
     reaches: str = ""
     given: dict[str, str] = field(default_factory=dict)
+    minutes: int = 20
 
     @property
     def start(self) -> str:
@@ -131,6 +133,7 @@ SCRIPTS = (
         mpi=True,
         links={f"~/.keras/datasets/mnist-{rank}.npz": "corpus/keras/mnist.npz" for rank in range(2)},
         reaches=_GOOGLE,
+        minutes=120,  # 5,000 steps, and no option for fewer
     ),
     Script(
         "hvd-torch-mnist",

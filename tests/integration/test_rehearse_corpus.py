@@ -15,7 +15,7 @@ from tests.corpus.scripts import SCRIPTS, Script
 from tests.integration.conftest import ROOT, Cli, Site
 from tests.lab import Lab
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(9000)]
 
 KINDS = sorted({(script.image, script.mpi) for script in SCRIPTS})
 
@@ -59,7 +59,8 @@ def test_rehearse_remedy_run(built: Cli, lab: Lab, standins: Path, tmp_path: Pat
     site = Site(built, lab)
     try:
         for script in scripts:
-            built("run", *site.options, definitions.names(image, mpi), script.name, "--wait", timeout=1200)
+            limit = 60 * script.minutes
+            built("run", *site.options, definitions.names(image, mpi), script.name, "--wait", timeout=limit)
             assert site.result()["exit_code"] == 0, script.name
     finally:
         built("remove", *site.options, definitions.names(image, mpi))
