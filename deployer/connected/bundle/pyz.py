@@ -64,8 +64,9 @@ def make_pyz() -> bytes:
     sources["deployer/" + documents.PACKED] = documents.packed()
     for name in _VENDORED:
         sources.update(_distribution(name))
-    first, *others = _OF_RANKS
-    head = first_bytes.joined({first: sources[first], **{path: without_words(sources[path]) for path in others}})
+    for name in _OF_RANKS[1:]:
+        sources[name] = without_words(sources[name])  # these are in the file twice
+    head = first_bytes.joined({name: sources[name] for name in _OF_RANKS})
     if len(head) > first_bytes.SIZE:
         raise DeployerError(f"the modules of a rank have {len(head)} bytes, more than the {first_bytes.SIZE} promised")
     buffer = io.BytesIO(head)
