@@ -73,7 +73,8 @@ def zsh(found: Sequence[Described]) -> Iterator[str]:
             yield "            return ;;"
         yield "    esac"
     yield "}"
-    yield "compdef _deployer deployer"
+    # A file _deployer in fpath is run at the first completion, as that function. Sourced, it only defines it.
+    yield 'if [[ $funcstack[1] = _deployer ]]; then _deployer "$@"; else compdef _deployer deployer; fi'
 
 
 def fish(found: Sequence[Described]) -> Iterator[str]:

@@ -200,6 +200,7 @@ GROUPS = (
                 "print completion for bash, zsh or fish",
                 "deployer completion bash > ~/.local/share/bash-completion/completions/deployer",
             ),
+            Command("man", "laptop.manual", "write the man pages", "deployer man ~/.local/share/man/man1"),
         ),
     ),
 )

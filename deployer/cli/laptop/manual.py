@@ -1,28 +1,51 @@
-"""Man pages of both command lines, made from their parsers. Used by scripts/man."""
+"""deployer man: the man pages of both command lines, made from their parsers."""
 
-import sys
+import argparse
+import datetime as dt
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from deployer import __version__
-from deployer.cli.laptop import main as laptop
 from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Described, commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
 from deployer.contract import pages
-from deployer.system import documents
+from deployer.system import documents, files, terminal
 
 
-def main(folder: Path) -> None:
-    """Write the man pages to a folder: one per command line, and one per command of the laptop."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for front in (laptop.front(), site.front()):
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = subparsers.add_parser("man")
+    command.add_argument(
+        "folder", metavar="DIR", type=Path, help="where to write them, such as ~/.local/share/man/man1"
+    )
+    command.set_defaults(run=_man)
+
+
+def _man(args: argparse.Namespace) -> int:
+    found = pages_of(args.front, site.front())
+    with files.errors_named(f"write {args.folder}"):
+        os.makedirs(args.folder, exist_ok=True)
+    for name, text in found.items():
+        files.write_text(str(args.folder / name), text)
+    print(f"wrote {len(found)} pages: {args.folder}")
+    terminal.hint("next", "man deployer")
+    return 0
+
+
+def pages_of(*fronts: Front) -> dict[str, str]:
+    """Return man pages by file name: one per command line, and one per command."""
+    made = {}
+    for front in fronts:
         found = commands(front)
-        (folder / f"{front.prog}.1").write_text("\n".join(_overview(front, found)) + "\n")
+        made[front.prog] = _overview(front, found)
         for each in found:
             name = "-".join([front.prog, *each.words])
-            (folder / f"{name}.1").write_text("\n".join(_page(name, front.prog, each)) + "\n")
+            made[name] = _page(name, front.prog, each)
+    return {f"{name}.1": "\n".join(lines) + "\n" for name, lines in made.items()}
 
 
 def _overview(front: Front, found: list[Described]) -> Iterator[str]:
@@ -63,7 +86,8 @@ def _page(name: str, prog: str, each: Described) -> Iterator[str]:
 
 
 def _head(name: str, summary: str) -> Iterator[str]:
-    yield f'.TH "{_roff(name.upper())}" 1 "" "deployer {__version__}"'
+    today = dt.datetime.now(dt.timezone.utc).date()
+    yield f'.TH "{_roff(name.upper())}" 1 "{today}" "deployer {__version__}"'
     yield from (".SH NAME", f"{_roff(name)} \\- {_roff(summary)}")
 
 
@@ -71,7 +95,3 @@ def _roff(text: str) -> str:
     """Return a text of one line that roff prints as it is."""
     shown = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + shown if shown.startswith((".", "'")) else shown
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

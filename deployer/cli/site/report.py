@@ -52,7 +52,11 @@ def show(args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple
     """Print the report in the form that was asked for, and return its rows. Raises JobFailed if there are none."""
     without = [printable("%s: %s" % item) for item in left_out]
     if not runs:
-        raise JobFailed("none of the jobs has figures to report", "see: report --help", without)
+        raise JobFailed(
+            "none of the jobs has figures to report",
+            "a program reports figures in $DEPLOYER_RESULT: docs/deployer.md, Compare jobs",
+            without,
+        )
     common.warn("left out: " + line for line in without)
     rows = report.rows([*runs, *published_runs.published(args.beside)], args.all_layouts)
     if args.json:

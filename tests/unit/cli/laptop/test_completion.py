@@ -58,7 +58,8 @@ def test_a_real_fish_completes(found: list[Described], tmp_path: Path) -> None:
 #: zsh completes only in a terminal: one is made, lines are typed, and Ctrl-G writes down what each has become.
 _ZSH = """zmodload zsh/zpty
 zpty z zsh -f -i
-zpty -w z 'autoload -Uz compinit; compinit -u -d "$DUMP"; source "$SCRIPT"; bindkey "^I" complete-word
+zpty -w z '[ "$HOW" = source ] || fpath+=$HOW; autoload -Uz compinit; compinit -u -d "$DUMP"
+    [ "$HOW" != source ] || source "$SCRIPT"; bindkey "^I" complete-word
     seen() { print -r -- "$BUFFER" >>"$SEEN"; zle kill-whole-line; }; zle -N seen; bindkey "^G" seen; print REA''DY'
 zpty -r -m z said '*READY*'
 while read -r line; do zpty -n -w z "$line"$'\\t\\a'; done
@@ -77,10 +78,12 @@ _COMPLETED = [
 
 @pytest.mark.thorough
 @pytest.mark.needs("zsh")
-def test_a_real_zsh_completes(found: list[Described], tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["source", "fpath"])
+def test_a_real_zsh_completes(found: list[Described], tmp_path: Path, how: str) -> None:
     script, dump, seen = (tmp_path / name for name in ("_deployer", "dump", "seen"))
     script.write_text("\n".join(completion.zsh(found)))
     environment = {"PATH": os.environ["PATH"], "TERM": "dumb", "SCRIPT": script, "DUMP": dump, "SEEN": seen}
+    environment["HOW"] = "source" if how == "source" else tmp_path
     typed = "".join(line + "\n" for line, _ in _COMPLETED)
     subprocess.run(["zsh", "-f", "-c", _ZSH], input=typed, env=environment, text=True, check=True, cwd=tmp_path)
     assert seen.read_text().splitlines() == [line for _, line in _COMPLETED]
@@ -105,10 +108,17 @@ def test_help_ends_with_the_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def man_pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("man")
-    manual.main(folder)
-    return {path.name: path.read_text() for path in folder.iterdir()}
+def man_pages() -> dict[str, str]:
+    return manual.pages_of(front(), site_front())
+
+
+def test_man_writes_its_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["man", str(tmp_path / "man1")]) == 0
+    made = {path.name for path in (tmp_path / "man1").iterdir()}
+    assert {"deployer.1", "deployer-man.1", "deployer.pyz-run.1"} <= made
+    assert capsys.readouterr().out == f"wrote {len(made)} pages: {tmp_path / 'man1'}\n"
+    (tmp_path / "file").touch()
+    assert main(["man", str(tmp_path / "file")]) == 1
 
 
 def test_man_pages_say_what_help_says(man_pages: dict[str, str]) -> None:
