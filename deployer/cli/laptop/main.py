@@ -237,9 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # started as a program, not by a test
         signal.signal(signal.SIGTERM, _interrupt)
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = front()
-    parser.add_wanted(words)
-    return common.run(parser, words, str(xdg.state_folder("logs")))
+    return common.run(front(), words, str(xdg.state_folder("logs")))
 
 
 def _interrupt(*_: object) -> None:

@@ -420,6 +420,8 @@ def _run(
 ) -> int:
     log = None
     try:
+        if isinstance(parser, Front):
+            parser.add_wanted(argv)  # here, because Ctrl-C may interrupt its imports
         mark = argv.index("--") if "--" in argv else len(argv)
         args, unknown = parser.parse_known_args(argv[:mark])
         args.words, args.rest = argv[:mark], argv[mark + 1 :]

@@ -156,9 +156,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     if argv is None:
         common.show_anything()
     words = sys.argv[1:] if argv is None else argv
-    parser = front()
-    parser.add_wanted(words)
-    return common.run(parser, words, _log_folder(words))
+    return common.run(front(), words, _log_folder(words))
 
 
 def front() -> common.Front:

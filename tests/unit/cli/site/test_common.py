@@ -93,6 +93,14 @@ def test_interrupted() -> None:
     assert common.run(raising(KeyboardInterrupt()), ["verb"], None) == 130
 
 
+def test_interrupted_in_the_imports_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert site.main(["list"]) == 130
+
+
 def test_words_after_the_dashes_are_not_parsed() -> None:
     seen = []
     parser = command(lambda args: seen.append(args.rest) or 0)

@@ -6,6 +6,7 @@ import pytest
 
 from deployer.connected.ground import html_page, job_page
 from deployer.connected.ground.html_page import element, facts, page, section, table
+from tests.conftest import ROOT
 from tests.pages import HOSTILE, Page
 
 
@@ -60,3 +61,13 @@ def test_texts_have_the_contrast_of_wcag_aa(paper: str) -> None:
 def test_lines_have_the_contrast_of_wcag_aa() -> None:
     borders = re.findall(r"solid (#\w+)", html_page._STYLE)
     assert min(contrast(line, "#fff") for line in [*borders, "#5a5a5a", "#0b5394"]) >= 3
+
+
+def test_the_documents_have_the_contrast_of_wcag_aa() -> None:
+    style = (ROOT / "docs" / "site.css").read_text()
+    bar, menu, page_, pale = "#1f6391", "#343131", "#fcfcfc", "#7fc4ef"
+    ink = set(re.findall(r"(?<!-)color: (#\w+)", style)) - {pale}
+    assert len(ink) >= 4
+    assert min(contrast(each, page_) for each in ink) >= 4.5
+    assert f"background-color: {bar}" in style
+    assert min(contrast(page_, bar), contrast(pale, menu)) >= 4.5
