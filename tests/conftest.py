@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
@@ -44,6 +45,9 @@ MEMORY_LIMITS = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/
 
 _INSTALL = "run scripts/setup --tests as root (Debian package {})"
 
+#: Runs a script in namespaces of its own, as root there.
+UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "/bin/sh", "-c"]
+
 ENGINES = {
     "charliecloud": Engine(_programs("ch-run", "ch-convert"), _INSTALL.format("charliecloud")),
     "chromium": Engine(_programs("chromium"), _INSTALL.format("chromium")),
@@ -76,6 +80,10 @@ ENGINES = {
     "ssh": Engine(_programs("ssh", "scp", "sshd", "ssh-keygen"), _INSTALL.format("openssh-server, openssh-client")),
     "ssh-keygen": Engine(_programs("ssh-keygen"), _INSTALL.format("openssh-client")),
     "tcsh": Engine(_programs("tcsh"), _INSTALL.format("tcsh")),
+    "user-namespaces": Engine(
+        lambda: subprocess.call([*UNSHARE, "mount -t tmpfs tmpfs /mnt"], stderr=subprocess.DEVNULL) == 0,
+        "user namespaces: not in a changed root or a container that forbids them, nor where AppArmor does",
+    ),
     "zsh": Engine(_programs("zsh"), _INSTALL.format("zsh")),
     "zstd": Engine(_programs("zstd"), _INSTALL.format("zstd")),
 }

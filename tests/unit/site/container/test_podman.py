@@ -175,7 +175,12 @@ TWO = '(cd / && exec /usr/bin/unshare --user --mount sh -c "sleep 60 & echo; exe
 
 
 @pytest.mark.parametrize(
-    ("conmon", "removed"), [(CONMON, False), (CONMON, True), (TWO, False)], ids=["kept", "removed", "two processes"]
+    ("conmon", "removed"),
+    [
+        pytest.param(CONMON, False, id="kept"),
+        pytest.param(CONMON, True, id="removed"),
+        pytest.param(TWO, False, id="two processes", marks=pytest.mark.needs("user-namespaces")),
+    ],
 )
 def test_a_container_whose_podman_was_killed_ends(start, tmp_path, conmon, removed):
     os.mkfifo(str(tmp_path / "output"))

@@ -229,9 +229,6 @@ def squash_on(folder):
             check=False,
         )
 
-    if not os.path.exists(unshare[0]) or run("mount -t tmpfs tmpfs /mnt").returncode:
-        pytest.skip("this user cannot mount a tmpfs in a namespace of their own")
-
     def squash_on(options):
         shutil.copytree(images, copy, symlinks=True)
         code = "import sys; from deployer.cli.site.main import main; sys.exit(main())"
@@ -244,6 +241,7 @@ def squash_on(folder):
     return squash_on
 
 
+@pytest.mark.needs("user-namespaces")
 def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on):
     installed(folder, stand_in(folder))
     done = squash_on("noexec")
@@ -253,6 +251,7 @@ def test_a_kit_s_tool_on_a_file_system_that_is_mounted_noexec(folder, squash_on)
 
 
 @real
+@pytest.mark.needs("user-namespaces")
 def test_a_disk_that_gets_full_meanwhile(folder, squash_on):
     """The room is enough for what is foreseen, the layer compressed: the real mksquashfs compresses nothing here."""
     path = folder / "bin" / "mksquashfs"

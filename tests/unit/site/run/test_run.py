@@ -357,6 +357,7 @@ def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys
     assert "(77): FAILED, 0:01\n" in capsys.readouterr().out
 
 
+@pytest.mark.needs("user-namespaces")  # else the image's runtime is refused
 def test_ctrl_c_tells_that_the_job_continues_and_how_to_end_it(store, programs):
     fake_slurm(programs, "RUNNING")
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
