@@ -93,7 +93,8 @@ def without_words(source: bytes) -> bytes:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             words = node.body[0]
-            lines[words.lineno - 1] = b" " * words.col_offset + b"0\n"
+            # An empty one: `from __future__` may follow nothing else, and a function needs a statement.
+            lines[words.lineno - 1] = b" " * words.col_offset + b'""\n'
             for row in range(words.lineno, words.end_lineno or words.lineno):
                 lines[row] = b"\n"
     return b"".join(lines)
@@ -105,12 +106,13 @@ def vendored() -> dict[str, str]:
 
 
 def _distribution(name: str) -> dict[str, bytes]:
-    """Return a library's modules and licence, without its tests, by their names in the .pyz."""
+    """Return a library's modules without words, and its licence, by their names in the .pyz; tests are left out."""
     found = {}
     for path in importlib.metadata.files(name) or []:
         is_module = path.suffix == ".py" and not path.name.startswith("test_")
         if is_module or path.name == "LICENSE":
-            found[path.as_posix()] = path.read_binary()
+            data = path.read_binary()
+            found[path.as_posix()] = without_words(data) if is_module else data
     if not any(path.endswith(".py") for path in found) or not any(path.endswith("LICENSE") for path in found):
         raise DeployerError(f"the library {name} is incomplete in this environment", "run scripts/setup")
     return found
