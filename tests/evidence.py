@@ -9,6 +9,7 @@ from deployer.contract.evidence import HostRecord, Launch, NodeRecord, ProbeReco
 from deployer.contract.measurements import Allreduce, Measures
 from deployer.contract.payload import MappedLibrary
 from deployer.contract.plan import CANARY_TEXT, HostMpi
+from deployer.site.rank.node_records import node_name
 
 _SAYS = "Intel(R) MPI Library 2021.15"
 _MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", _SAYS)
@@ -42,7 +43,7 @@ def leave(folder: str, nodes: int, ranks_per_node: int, collected: bool) -> None
 
 def recorded(folder: object, name: str) -> str:
     """Return the record ``name`` that a rank wrote into a folder on this machine."""
-    with open(os.path.join(str(folder), os.uname().nodename + rank_record.SUFFIX)) as stream:
+    with open(os.path.join(str(folder), node_name() + rank_record.SUFFIX)) as stream:
         return rank_record.latest(stream.read())[name]
 
 

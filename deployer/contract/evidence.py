@@ -4,8 +4,8 @@
 
     job.json                what was requested (Launch), written when the job is submitted
     hosts/HOST.network      the network between the nodes, of a job without MPI (NetworkRecord)
-    hosts/HOST.json         facts of a node before any container starts (HostRecord)
-    ranks/HOST.records      the records of all ranks of a node, a line each (``rank_record``):
+    hosts/HOST.BOOT.json    facts of a node before any container starts (HostRecord)
+    ranks/HOST.BOOT.records the records of all ranks of a node, a line each (``rank_record``):
       probe-TASK.json       a rank in the container before the payload (ProbeRecord)
       probe-TASK.log        the end of what the probe printed, if it failed
       payload-TASK.json     what the payload's processes had mapped, and how they ended (payload.PayloadRecord)

@@ -83,6 +83,11 @@ RULES: Dict[str, Rule] = {
         "the job requested {asked} nodes, but {seen} took part: {hosts}",
         "read the job's log, and exclude the missing node (--exclude in the plan's directives)",
     ),
+    "hosts.name": Rule(
+        ERROR,
+        "{count} nodes of the job have this host name",
+        "give each node a host name of its own; until then, exclude all of them but one",
+    ),
     "hosts.missing": Rule(
         ERROR,
         "the node has no {path}, which the plan binds into the container",

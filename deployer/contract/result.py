@@ -6,7 +6,7 @@ Pure: records in, record out. ``site.jobs.result`` reads them from the job's fol
 import functools
 import signal as signals
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import evidence, json_records, measurements, memory, rank_record
@@ -284,6 +284,8 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                 "hosts.count", WHOLE_JOB, asked=launch.nodes, seen=len(names), hosts=", ".join(sorted(names)) or "none"
             )
         )
+    counts = sorted(Counter(names).items())
+    findings += [finding("hosts.name", name, count=count) for name, count in counts if count > 1]
     for item in sorted(found.hosts):
         if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
             findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]

@@ -10,6 +10,7 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.evidence import HostRecord
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces
+from deployer.site.rank.node_records import node_name
 from deployer.system import elf, files, process
 
 #: Seconds for a container to start and to print the image's canary: from a shared file system it may take long.
@@ -42,7 +43,7 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
     record = HostRecord(
         name, found, missing, tuple(numa_domains()), tuple(interfaces.addresses()), interfaces.free_port()
     )
-    files.write_text(os.path.join(out, name + ".json"), json_records.pretty(record.record()))
+    files.write_text(os.path.join(out, node_name() + ".json"), json_records.pretty(record.record()))
     if reader and not missing and (found or not library):
         read_root(out, reader)
     return record

@@ -1,7 +1,7 @@
 """The records of all ranks of a node, in one file of a folder of the job. It imports as little as ``rank``.
 
 A rank opens the file once and appends each update of a record by one call; ``contract.rank_record`` describes the
-lines. All processes that append are on one node, so each file system keeps their lines apart. The file stays open until
+lines. All processes that append use one kernel, so each file system keeps their lines apart. The file stays open until
 the last update: a file system that writes when a file is closed (NFS) writes earlier updates within its usual delay,
 and at once if the process is killed.
 """
@@ -16,12 +16,28 @@ MYPY = False
 if MYPY:
     from typing import Optional
 
+#: The kernel's random number of this boot, and how much of it is in names: two nodes of a job share it by no accident.
+_BOOT, _DIGITS = "/proc/sys/kernel/random/boot_id", 8
+
+
+def node_name() -> str:
+    """Return the name of this node's files: its host name, which other nodes may have, and a part of the boot id."""
+    host = os.uname().nodename
+    try:
+        descriptor = os.open(_BOOT, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return "%s.%s" % (host, os.read(descriptor, _DIGITS).decode("ascii"))
+        finally:
+            os.close(descriptor)
+    except OSError:  # a container whose /proc lacks it: the first step of a job refuses nodes with the same name
+        return host
+
 
 class NodeRecords:
     """This node's file in the folder ``out``; it is opened with the first record."""
 
     def __init__(self, out: str) -> None:
-        self.path = os.path.join(out, os.uname().nodename + rank_record.SUFFIX)
+        self.path = os.path.join(out, node_name() + rank_record.SUFFIX)
         self._descriptor: "Optional[int]" = None
 
     def add(self, name: str, text: str, last: bool = False) -> None:

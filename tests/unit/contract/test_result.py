@@ -121,6 +121,7 @@ def test_a_good_probe_leaves_a_result_that_is_true_if_the_job_is_killed():
         (good(probes=[probe(0), probe(1, library=None, reason="not found")]), "mpi.unmapped", "rank 1"),
         (good(probes=[probe(0, provider="sockets"), probe(1)]), "mpi.provider", "rank 0"),
         (good(hosts=HOSTS[:1]), "hosts.count", "job"),
+        (good(hosts=[HOSTS[0], HOSTS[0]._replace(port=1)]), "hosts.name", "cn1"),
         (good(hosts=[HOSTS[0], HostRecord("cn2", None)]), "mpi.host-missing", "cn2"),
         (good(hosts=[HOSTS[0], HostRecord("cn2", "build-id:cc")]), "mpi.host-differs", "cn2"),
         (good(hosts=[HOSTS[0], HOSTS[1]._replace(missing=("/usr/lib64/libpsm2.so.2",))]), "hosts.missing", "cn2"),

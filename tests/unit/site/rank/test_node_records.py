@@ -7,7 +7,8 @@ import pytest
 
 from deployer.contract import rank_record
 from deployer.site.jobs import result
-from deployer.site.rank.node_records import NodeRecords
+from deployer.site.rank import node_records
+from deployer.site.rank.node_records import NodeRecords, node_name
 
 
 def test_the_last_whole_record_of_each_name_counts():
@@ -38,8 +39,23 @@ def test_many_writers_share_a_file_that_each_opens_once(tmp_path, monkeypatch):
             records.add(rank_record.PAYLOAD % task, '{"step": %d}' % step, last=step == 1)
     monkeypatch.undo()
     assert opened == [ranks[0].path] * 3
-    assert os.listdir(str(tmp_path)) == [os.uname().nodename + ".records"]
+    assert os.listdir(str(tmp_path)) == [node_name() + ".records"]
     assert result.texts(str(tmp_path)) == {rank_record.PAYLOAD % task: '{"step": 1}' for task in range(3)}
+
+
+def test_nodes_with_the_same_host_name_have_files_of_their_own(tmp_path, monkeypatch):
+    boot = tmp_path / "boot_id"
+    monkeypatch.setattr(node_records, "_BOOT", str(boot))
+    out = tmp_path / "ranks"
+    out.mkdir()
+    for task, own in enumerate(("0f8fad5b-d9cb-469f", "7c9e6679-7425-40de")):
+        boot.write_text(own)
+        NodeRecords(str(out)).add(rank_record.PAYLOAD % task, "{}", last=True)
+    host = os.uname().nodename
+    assert sorted(os.listdir(str(out))) == [host + ".0f8fad5b.records", host + ".7c9e6679.records"]
+    assert sorted(result.texts(str(out))) == ["payload-0.json", "payload-1.json"]
+    boot.unlink()
+    assert node_name() == host
 
 
 def test_a_log_is_read_as_it_was_printed(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from deployer.contract import evidence, hostfiles, rank_record
 from deployer.contract.errors import DeployerError
 from deployer.site.rank import host_probe, mapped_mpi, mpi, probe
+from deployer.site.rank.node_records import node_name
 from deployer.system import elf
 from tests import running
 from tests.evidence import recorded
@@ -130,7 +131,7 @@ def test_host_record(tmp_path):
     (tmp_path / "libmpi.so.12").write_text("abc")
     record = host_probe.host(str(tmp_path), str(tmp_path / "libmpi.so.12"))
     assert record.identity.startswith("sha256:ba78")
-    assert json.loads((tmp_path / (record.host + ".json")).read_text())["identity"] == record.identity
+    assert json.loads((tmp_path / (node_name() + ".json")).read_text())["identity"] == record.identity
     assert host_probe.host(str(tmp_path), str(tmp_path / "none")).identity is None
     assert host_probe.host(str(tmp_path), None).identity is None
 
@@ -141,7 +142,7 @@ def test_host_record_names_what_the_node_lacks_of_the_job_s_binds(tmp_path):
     bound = [str(tmp_path / "gone.so"), str(tmp_path / "there")]
     running.write(str(tmp_path / "job.json"), LAUNCH._replace(bound=bound).record())
     assert host_probe.host(str(tmp_path / "hosts"), None).missing == (str(tmp_path / "gone.so"),)
-    written = evidence.read_host((tmp_path / "hosts" / (socket.gethostname() + ".json")).read_bytes(), "it")
+    written = evidence.read_host((tmp_path / "hosts" / (node_name() + ".json")).read_bytes(), "it")
     assert written.missing == (str(tmp_path / "gone.so"),)
 
 
