@@ -45,12 +45,12 @@ from deployer.connected.rehearse.crossing import (
     STATE,
     WHOLE,
 )
+from deployer.connected.rehearse.judged import DOCKER, Judged
 from deployer.connected.rehearse.namespaces import SYSCTL
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.contract import json_records, rehearsal
 from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused, UsageError
 from deployer.contract.manifest import Manifest
-from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.tarformat import padding
 from deployer.contract.text import printable
 from deployer.system import files
@@ -80,21 +80,7 @@ _VOLUME = re.compile(_VOLUME_PREFIX + r"[0-9a-f]{12}\Z")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}\Z")
 
 
-class Hosted(NamedTuple):
-    """What a rehearsal in a container left behind.
-
-    Attributes:
-        outcome: the outcome.
-        folder: a folder of this machine with the log and result.json.
-        opened: the files that the job opened; None: not observed.
-    """
-
-    outcome: Rehearsal
-    folder: Path
-    opened: list[str] | None
-
-
-def rehearse(request: RehearsalRequest, accepted: Sequence[str], tell: Callable[[str], None]) -> Hosted:
+def rehearse(request: RehearsalRequest, accepted: Sequence[str], tell: Callable[[str], None]) -> Judged:
     """Run a job on a simulated site in a container to its end or its time limit.
 
     Args:
@@ -141,7 +127,7 @@ class _Host:
         self._sources = _sources()
         self._programs = f"{PROGRAMS}/{_digest(self._sources)}"
 
-    def rehearse(self) -> Hosted:
+    def rehearse(self) -> Judged:
         image = container_image.ensure(self._client, self._tell)
         with engine.errors_named(self._client, "prepare a rehearsal"):
             reap(self._client, self._owner)
@@ -287,7 +273,7 @@ class _Host:
         entry.size, entry.uid, entry.gid, entry.mode, entry.mtime = size, self._uid, self._gid, 0o600, int(time.time())
         return entry
 
-    def _kept(self, answer: dict[str, bytes]) -> Hosted:
+    def _kept(self, answer: dict[str, bytes]) -> Judged:
         """Keep the files of an answer in the cache, beside those of the last rehearsals."""
         outcome = rehearsal.read(answer[OUTCOME], "the outcome of the rehearsal")
         with files.errors_named(f"write {self._folder}"):
@@ -299,9 +285,8 @@ class _Host:
             for path in older[:-_MOST_KEPT]:
                 shutil.rmtree(path, ignore_errors=True)
         listed = answer.get(OPENED)
-        return Hosted(
-            outcome, folder, listed.decode("utf-8", "surrogateescape").splitlines() if listed is not None else None
-        )
+        opened = listed.decode("utf-8", "surrogateescape").splitlines() if listed is not None else None
+        return Judged(outcome, folder, DOCKER, opened)
 
 
 def reap(client: docker.DockerClient, owner: str) -> None:

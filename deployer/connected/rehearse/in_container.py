@@ -32,10 +32,10 @@ from deployer.connected.rehearse.crossing import (
     RESULT,
     WHOLE,
 )
-from deployer.connected.rehearse.outcome import judge, opened_files
+from deployer.connected.rehearse.outcome import judge
 from deployer.connected.rehearse.rehearse import SiteTools, rehearse
 from deployer.contract import json_records
-from deployer.contract.errors import DeployerError, Unknown
+from deployer.contract.errors import DeployerError
 from deployer.system import files
 
 #: Seconds after which what another rehearsal copied is removed: by then it is installed.
@@ -80,13 +80,12 @@ def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
     programs = Path(deployer.__file__).parent.parent
     _remove_old(PROGRAMS, {str(programs)})
     tools = SiteTools((programs / PYZ).read_bytes(), Path(shutil.which("ch-run") or "/usr/bin/ch-run"))
-    found = rehearse(wanted, tools, _tell)
-    answer = {OUTCOME: _json(**judge(found, tuple(order["accepted"])).record())}
-    answer[LOG] = _end_of(found.folder / LOG)
+    judged = judge(rehearse(wanted, tools, _tell), tuple(order["accepted"]))
+    answer = {OUTCOME: _json(**judged.outcome.record()), LOG: _end_of(judged.folder / LOG)}
     with contextlib.suppress(DeployerError):
-        answer[RESULT] = files.read_bytes(str(found.folder / RESULT), limit=LIMITS[RESULT], follow=False)
-    with contextlib.suppress(Unknown):
-        answer[OPENED] = "".join(f"{path}\n" for path in opened_files(found)).encode("utf-8", "surrogateescape")
+        answer[RESULT] = files.read_bytes(str(judged.folder / RESULT), limit=LIMITS[RESULT], follow=False)
+    if judged.opened is not None:
+        answer[OPENED] = "".join(f"{path}\n" for path in judged.opened).encode("utf-8", "surrogateescape")
     return answer
 
 

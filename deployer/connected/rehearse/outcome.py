@@ -12,9 +12,10 @@ from typing import Any
 from deployer import __version__
 from deployer.connected.rehearse import machine
 from deployer.connected.rehearse.crossing import LOG
+from deployer.connected.rehearse.judged import NAMESPACES, Judged
 from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.contract import json_records, observation, rehearsal, sealed_file
-from deployer.contract.errors import DeployerError, Unknown
+from deployer.contract.errors import DeployerError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
 from deployer.contract.text import printable
@@ -37,23 +38,27 @@ _MAX_USED = 1024 * 1024
 _MAX_FILES = 64 * 1024 * 1024
 
 
-def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Rehearsal:
-    """Return the outcome of a rehearsal."""
+def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Judged:
+    """Return the outcome of a rehearsal in namespaces, and the files that the job opened."""
+    records = _records(found)
+    return Judged(_outcome(found, records, accepted), found.folder, NAMESPACES, _opened(found, records))
+
+
+def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepted: tuple[str, ...]) -> Rehearsal:
     ending = _ending(found)
     kernel = list(observations.written(str(found.kernel)))
-    used_of = _records(found)
     # The hooks' files are the job's own word, and last: a flood of them does not displace the observers'.
     observed = observation.read(itertools.chain(kernel, observations.written(str(found.folder / SEEN))))
     addresses = machine.addresses(found.layout.nodes)
     bounds = Bounds(found.memory_mb, found.layout.threads)
-    used = _used(found, used_of)
+    used = _used(found, records)
     own = {*addresses, *addresses.values()}
     reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
     watched = [PYTHON] if observed.has_python else []
     nodes = found.report.nodes
     blind = [
         name
-        for name, record in used_of.items()
+        for name, record in records.items()
         if record.get("whole") is not True
         or not nodes.get(name, {}).get("observed")  # the job told its observer to end
     ]
@@ -132,22 +137,14 @@ def _used(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
     return Used(**known)._replace(gpus=found.job.gpus)
 
 
-def opened_files(found: Rehearsed) -> list[str]:
-    """Return the files of the container that the job opened.
-
-    Raises:
-        Unknown: its nodes were not observed, or the list of one is not complete.
-    """
+def _opened(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
+    """Return the files of the container that the job opened; None if the list of a node is missing or not complete."""
     listed: set[str] = set()
-    for name, record in _records(found).items():
+    for name, record in records.items():
         data = observations.first_bytes(str(found.kernel / f"{name}.files"), _MAX_FILES + 1)
-        if data is None or record.get("whole") is not True:
-            raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
-        if record.get("all_files_listed") is not True or len(data) > _MAX_FILES:
-            raise Unknown(
-                f"the list of files that the job opened on {name} is not complete",
-                "the job opened more files than a rehearsal lists, or one with a line break in its name",
-            )
+        complete = record.get("whole") is True and record.get("all_files_listed") is True
+        if data is None or not complete or len(data) > _MAX_FILES:
+            return None
         listed.update(data.decode("utf-8", "surrogateescape").split("\n")[:-1])
     return sorted(listed)
 

@@ -3,42 +3,17 @@
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from deployer.connected.ground import progress
 from deployer.connected.rehearse import namespaces
+from deployer.connected.rehearse.judged import DOCKER, NAMESPACES, Judged
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.contract import programs
-from deployer.contract.errors import MissingTool, Refused, Unknown
-from deployer.contract.rehearsal import Rehearsal
+from deployer.contract.errors import MissingTool, Refused
 
-NAMESPACES, DOCKER = "namespaces", "docker"
 WAYS = (NAMESPACES, DOCKER)
 
 _ELSEWHERE = "or rehearse on another machine"
-
-
-class Judged(NamedTuple):
-    """A rehearsal and its outcome.
-
-    Attributes:
-        outcome: the outcome.
-        folder: a folder with the log and result.json.
-        way: NAMESPACES or DOCKER.
-        opened: the files that the job opened; None: its nodes were not observed.
-    """
-
-    outcome: Rehearsal
-    folder: Path
-    way: str
-    opened: list[str] | None
-
-    def opened_files(self) -> list[str]:
-        """Return the files of the container that the job opened. Raises Unknown."""
-        if self.opened is None:
-            raise Unknown("the files that the job opened are not known", "the kernel could not observe its processes")
-        return self.opened
 
 
 def rehearsed(
@@ -57,20 +32,14 @@ def rehearsed(
     if (way or _possible(tell)) == DOCKER:
         from deployer.connected.rehearse import container
 
-        hosted = container.rehearse(request, accepted, tell)
-        return Judged(hosted.outcome, hosted.folder, DOCKER, hosted.opened)
+        return container.rehearse(request, accepted, tell)
     if way == NAMESPACES and (forbidden := namespaces.forbidden()):
         raise Refused(f"this machine cannot simulate a site: {forbidden}", f"use --engine docker, or {_remedy()}")
-    from deployer.connected.rehearse.outcome import judge, opened_files
+    from deployer.connected.rehearse.outcome import judge
     from deployer.connected.rehearse.own_tools import own_tools
     from deployer.connected.rehearse.rehearse import rehearse
 
-    found = rehearse(request, own_tools(tell), tell, progress.far_bar)
-    try:
-        listed = opened_files(found)
-    except Unknown:
-        listed = None
-    return Judged(judge(found, tuple(accepted)), found.folder, NAMESPACES, listed)
+    return judge(rehearse(request, own_tools(tell), tell, progress.far_bar), tuple(accepted))
 
 
 def _remedy() -> str:

@@ -49,13 +49,13 @@ def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **n
     ],
 )
 def test_the_end(folder: Path, code: int, seconds: float, memory: int, how: str, last: str | None) -> None:
-    ending = outcome.judge(found(folder, code, seconds, memory=memory)).ending
+    ending = outcome.judge(found(folder, code, seconds, memory=memory)).outcome.ending
     assert (ending.how, ending.last) == (how, last)
 
 
 def test_a_limit_of_this_machine_stops_the_job(folder: Path) -> None:
     stopped = found(folder, 137)
-    seen = outcome.judge(stopped._replace(report=stopped.report._replace(stopped="it filled the disk")))
+    seen = outcome.judge(stopped._replace(report=stopped.report._replace(stopped="it filled the disk"))).outcome
     assert (seen.ending.how, seen.exit_code, seen.is_clean) == (STOPPED, 3, False)
     assert seen.findings[0].finding.message == "it was stopped: it filled the disk"
 
@@ -64,9 +64,9 @@ def test_what_ranks_did_not_prove_is_reported_if_nothing_else_stopped_the_job(fo
     error = {"code": "net.alone", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
     others = [{**error, "severity": "warning"}, {**error, "code": "payload.failed"}, {**error, "code": "a.b\x1b[2J"}]
     result = {"findings": [error, *others, "damaged", {}]}
-    codes = [item.finding.code for item in outcome.judge(found(folder, 3, result=result)).findings]
+    codes = [item.finding.code for item in outcome.judge(found(folder, 3, result=result)).outcome.findings]
     assert codes == ["net.alone", "rehearse.ended"]
-    assert [item.finding.code for item in outcome.judge(found(folder, 0, result=result)).findings] == []
+    assert [item.finding.code for item in outcome.judge(found(folder, 0, result=result)).outcome.findings] == []
 
 
 def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) ->
     (folder / SEEN / "node1-4.jsonl").mkdir()
     (folder / "kernel" / "node1.used.json").unlink()
     (folder / "kernel" / "node1.used.json").mkdir()
-    made = outcome.judge(found(folder, 0))
+    made = outcome.judge(found(folder, 0)).outcome
     assert [item.finding.subject for item in made.findings] == ["example.org", "the job", "the job"]
     assert made.watched == ()
 
@@ -89,62 +89,61 @@ def test_a_log_that_the_job_made_a_link_is_not_read(folder: Path, tmp_path: Path
     secret.write_text("secret\n")
     (folder / "output.log").unlink()
     (folder / "output.log").symlink_to(secret)
-    assert outcome.judge(found(folder, 1)).ending.last is None
+    assert outcome.judge(found(folder, 1)).outcome.ending.last is None
 
 
 def test_the_last_line_has_no_effect_where_it_is_printed(folder: Path) -> None:
     (folder / "output.log").write_text("no\x1b[2J\x7f\n")
-    assert outcome.judge(found(folder, 1)).ending.last == r"no\x1b[2J\x7f"
+    assert outcome.judge(found(folder, 1)).outcome.ending.last == r"no\x1b[2J\x7f"
 
 
 def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
     used = {"peak_memory": 100, "threads": True, "files_opened": "many", "temporary": -1, "whole": True}
     (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
-    seen = outcome.judge(found(folder, 0))
+    seen = outcome.judge(found(folder, 0)).outcome
     assert (seen.used.peak_memory, seen.used.threads, seen.used.files_opened) == (100, None, None)
     assert seen.command == (*JOB.command, "--short")
 
 
 def test_watched_is_what_was_observed(folder: Path) -> None:
     assert MANIFEST.image.python
-    assert outcome.judge(found(folder, 0, observed=False)).watched == ()
+    assert outcome.judge(found(folder, 0, observed=False)).outcome.watched == ()
     observed = found(folder, 0)
-    assert outcome.judge(observed).watched == ("network", "files")
+    assert outcome.judge(observed).outcome.watched == ("network", "files")
     missing = observed._replace(layout=RehearsedLayout(2, 1, 1, 1))
-    assert outcome.judge(missing).watched == ()
+    assert outcome.judge(missing).outcome.watched == ()
     line = {"kind": "process", "what": "1 python3", "time": 1.0, "stack": [], "about": {}}
     (folder / SEEN / "node1-1.jsonl").write_text(json.dumps(line) + "\n")
-    assert outcome.judge(observed).watched == ("python", "network", "files")
+    assert outcome.judge(observed).outcome.watched == ("python", "network", "files")
 
 
 @pytest.mark.parametrize("used", ["{}", '{"whole": false}', '{"whole": 1}', "", None])
 def test_an_observer_that_did_not_see_everything_is_no_account(folder: Path, used: str | None) -> None:
     path = folder / "kernel" / "node1.used.json"
     path.unlink() if used is None else path.write_text(used)
-    made = outcome.judge(found(folder, 0))
+    made = outcome.judge(found(folder, 0)).outcome
     assert (made.watched, [item.finding.code for item in made.findings]) == ((), ["rehearse.blind"])
     assert "requested nothing" not in made.summary()
 
 
 @pytest.mark.parametrize(
-    ("used", "said"),
+    ("used", "known"),
     [
-        ({"whole": True, "all_files_listed": True}, ""),
-        ({"whole": True, "all_files_listed": False}, "is not complete"),
-        ({"whole": True}, "is not complete"),
-        ({"whole": False, "all_files_listed": True}, "are not known"),
+        ({"whole": True, "all_files_listed": True}, True),
+        ({"whole": True, "all_files_listed": False}, False),
+        ({"whole": True}, False),
+        ({"whole": False, "all_files_listed": True}, False),
     ],
 )
-def test_only_a_complete_list_of_files_is_one(folder: Path, used: dict[str, bool], said: str) -> None:
+def test_only_a_complete_list_of_files_is_one(folder: Path, used: dict[str, bool], known: bool) -> None:
     (folder / "kernel" / "node1.files").write_text("/usr/bin/env\n/deployer/app/x.py\n")
     (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
-    if said:
-        with pytest.raises(Unknown, match=said):
-            outcome.opened_files(found(folder, 0))
-    else:
-        assert outcome.opened_files(found(folder, 0)) == ["/deployer/app/x.py", "/usr/bin/env"]
-        with pytest.raises(Unknown, match="are not known"):
-            outcome.opened_files(found(folder, 0, observed=False))
+    judged = outcome.judge(found(folder, 0))
+    if known:
+        assert judged.opened_files() == ["/deployer/app/x.py", "/usr/bin/env"]
+        judged = outcome.judge(found(folder, 0, observed=False))
+    with pytest.raises(Unknown, match="are not all known"):
+        judged.opened_files()
 
 
 def test_what_was_requested_is_the_kernels_word(folder: Path) -> None:
@@ -158,6 +157,6 @@ def test_what_was_requested_is_the_kernels_word(folder: Path) -> None:
     ):
         lines = [{"kind": "host", "what": host, "time": 1.0, "stack": stack, "about": about} for host in hosts]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    made = outcome.judge(found(folder, 0))
+    made = outcome.judge(found(folder, 0)).outcome
     assert made.requested == ("evil.example",)
     assert "requested evil.example;" in made.summary()

@@ -8,7 +8,7 @@ import pytest
 
 from deployer.connected.ground import engine
 from deployer.connected.rehearse import container, in_container, namespaces, ways
-from deployer.connected.rehearse.container import Hosted
+from deployer.connected.rehearse.judged import DOCKER, Judged
 from deployer.connected.rehearse.request import RehearsalRequest, read
 from deployer.contract.errors import MissingTool, Refused, Unknown
 
@@ -23,11 +23,11 @@ def test_docker_is_used_where_namespaces_cannot_be_made(monkeypatch, tmp_path):
     lines = []
     monkeypatch.setattr(namespaces, "forbidden", lambda: "it is forbidden")
     monkeypatch.setattr(engine, "connect", lambda: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(container, "rehearse", lambda *words: Hosted("outcome", tmp_path, None))
+    monkeypatch.setattr(container, "rehearse", lambda *words: Judged("outcome", tmp_path, DOCKER, None))
     found = ways.rehearsed(REQUEST, (), None, lines.append)
-    assert (found.outcome, found.way) == ("outcome", ways.DOCKER)
+    assert (found.outcome, found.way) == ("outcome", DOCKER)
     assert lines == ["the simulated site runs in a container of Docker, because it is forbidden"]
-    with pytest.raises(Unknown, match="not known"):
+    with pytest.raises(Unknown, match="not all known"):
         found.opened_files()
     monkeypatch.setattr(engine, "connect", missing)
     with pytest.raises(Refused, match="it is forbidden; no Docker engine answers at nowhere"):

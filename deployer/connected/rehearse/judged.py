@@ -1,0 +1,36 @@
+"""What a rehearsal leaves behind, wherever its simulated site was made."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.contract.errors import Unknown
+from deployer.contract.rehearsal import Rehearsal
+
+#: Where a simulated site is made: in namespaces of this machine, or in a container of Docker.
+NAMESPACES, DOCKER = "namespaces", "docker"
+
+
+class Judged(NamedTuple):
+    """A rehearsal and its outcome.
+
+    Attributes:
+        outcome: the outcome.
+        folder: a folder of this machine with the log and result.json.
+        way: NAMESPACES or DOCKER.
+        opened: the files that the job opened; None: its nodes were not observed, or the list is not complete.
+    """
+
+    outcome: Rehearsal
+    folder: Path
+    way: str
+    opened: list[str] | None
+
+    def opened_files(self) -> list[str]:
+        """Return the files of the container that the job opened. Raises Unknown."""
+        if self.opened is None:
+            raise Unknown(
+                "the files that the job opened are not all known",
+                "the kernel could not observe its processes, or it opened more files than a rehearsal lists, "
+                "or one with a line break in its name",
+            )
+        return self.opened
