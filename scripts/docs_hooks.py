@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from markdown.extensions.toc import slugify
 from mkdocs.exceptions import PluginError
 
 from deployer.cli.laptop.handbook import handbook
@@ -36,7 +37,7 @@ def on_config(config: Any) -> Any:
         _copy(ROOT / "docs" / name, source)
     reference = source / "docs" / "reference"
     reference.mkdir()
-    for name, text in handbook().items():
+    for name, text in handbook(lambda heading: slugify(heading, "-")).items():
         (reference / name).write_text(text)
     decisions = [{_title(page): f"docs/adr/{page.name}"} for page in sorted((ROOT / "docs" / "adr").glob("*.md"))]
     config.nav[-1]["Development"].append({"Decisions": decisions})

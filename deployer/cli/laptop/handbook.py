@@ -3,8 +3,7 @@
 Used by scripts/docs.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from deployer.cli.laptop import main as laptop
 from deployer.cli.laptop import variables
@@ -27,15 +26,19 @@ _RANKS = "../deployer.md#where-ranks-find-each-other"
 _PROFILES = "What to write, and which of them `capture` finds: [site-admin.md](../site-admin.md#what-to-write)."
 
 
-def handbook() -> dict[str, str]:
-    """Return the pages by their file names."""
+def handbook(section: Callable[[str], str]) -> dict[str, str]:
+    """Return the pages by their file names.
+
+    Args:
+        section: returns the name that the website gives the section of a heading.
+    """
     return {
         "commands-of-the-laptop.md": _page("Commands of the laptop", _commands(laptop.front())),
         "commands-of-the-site.md": _page("Commands of the site", _commands(site.front())),
         "keys-of-definitions.md": _page("Keys of `bundle.yaml`", [table(definition.schema())]),
         "keys-of-profiles.md": _page("Keys of site profiles", [_PROFILES, table(profile.schema())]),
         "variables.md": _page("Settings and environment variables", _variables()),
-        "codes.md": _page("All codes", _codes()),
+        "codes.md": _page("All codes", _codes(section)),
     }
 
 
@@ -78,22 +81,23 @@ def _variables() -> Iterator[str]:
     yield f"Variables that find the other ranks (`RANK`, `MASTER_ADDR`, ...) are in the [guide]({_RANKS})."
 
 
-def _codes() -> Iterator[str]:
+def _codes(section: Callable[[str], str]) -> Iterator[str]:
     found = pages.pages(documents.read())
     for topic, when in pages.TOPICS.items():
         yield f"## {topic[0].upper()}{topic[1:]}"
         yield f"{when[0].upper()}{when[1:]}."
-        rows = [f"| [`{page.code}`]({_link(page)}) | {_cell(page.summary)} |" for page in found if page.topic == topic]
+        listed = [page for page in found if page.topic == topic]
+        rows = [f"| [`{page.code}`]({_link(page, section)}) | {_cell(page.summary)} |" for page in listed]
         yield "| code | meaning |\n|---|---|\n" + "\n".join(rows)
     yield "`deployer explain CODE` prints the page of a code; `python3 deployer.pyz explain CODE` does so on the site."
 
 
-def _link(page: pages.Page) -> str:
-    """Return the path of a page's section, whose name the website makes from the heading."""
+def _link(page: pages.Page, section: Callable[[str], str]) -> str:
+    """Return the path of a page's section."""
     topic = "check" if page.topic == "rehearse" else page.topic
     name = next(name for name, each in pages.DOCUMENTS.items() if each == topic)
     heading = f"{page.code}: {page.title}" if page.title else page.code
-    return f"../{name}#" + re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).lower())
+    return f"../{name}#{section(heading)}"
 
 
 def _block(text: str) -> str:

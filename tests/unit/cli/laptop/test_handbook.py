@@ -10,7 +10,7 @@ from deployer.system import documents
 
 @pytest.mark.thorough  # reads all parsers
 def test_every_command_and_code_has_its_place() -> None:
-    made = handbook()
+    made = handbook(str.upper)
     for name in laptop.front().table:
         assert f"### deployer {name}\n" in made["commands-of-the-laptop.md"]
     assert "### deployer.pyz take-plan\n" in made["commands-of-the-site.md"]
@@ -18,4 +18,5 @@ def test_every_command_and_code_has_its_place() -> None:
     assert "| `jobs.NAME.command` |" in made["keys-of-definitions.md"]
     assert "| `partitions.NAME.node.cores` |" in made["keys-of-profiles.md"]
     assert "| `DEPLOYER_SITE` |" in made["variables.md"]
+    assert "](../job-codes.md#MPI.VERSION" in made["codes.md"]
     assert made["codes.md"].count("\n| [`") == len(pages.pages(documents.read()))
