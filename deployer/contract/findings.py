@@ -65,7 +65,7 @@ RULES: Dict[str, Rule] = {
     # The result of `check` on the laptop, which the plan carries; its own codes are in docs/rules.md.
     "check.refused": Rule(
         ERROR,
-        "`check` refuses the bundle for this site: {codes}: {first}",
+        "`check` refuses the bundle for this site{by}: {codes}: {first}",
         "{remedy}; to run it anyway, use `run --force`",
     ),
     "check.accepted": Rule(NOTE, "{message} ({rule}); accepted when the plan was made", "{remedy}"),

@@ -2,6 +2,7 @@
 
 from typing import Iterable, List, NamedTuple, Sequence
 
+from deployer import __version__
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.json_records import Fields, Record
 
@@ -20,11 +21,13 @@ class Checked(NamedTuple):
         verdict: RUN, WARN, UNKNOWN or REFUSE.
         findings: all findings.
         accepted: codes that the stager accepted.
+        deployer: the version of the deployer that judged; empty if it is one that did not write its version.
     """
 
     verdict: str
     findings: List[Finding]
     accepted: List[str]
+    deployer: str = ""
 
     @property
     def against(self) -> List[Finding]:
@@ -41,15 +44,24 @@ class Checked(NamedTuple):
             return "not enough facts for a plan; without one, no job can run"
         return "not enough facts to decide; the job may still run, and push continues"
 
+    @property
+    def by(self) -> str:
+        """Return which other version of deployer judged, to follow the verdict in a text; empty if it is this one."""
+        if self.deployer == __version__:
+            return ""
+        return " (by deployer %s; this is %s)" % (self.deployer or "of an earlier version", __version__)
+
     def record(self) -> Record:
         """Return the verdict as a JSON object."""
         findings = [item.record() for item in self.findings]
-        return {"verdict": self.verdict, "findings": findings, "accepted": list(self.accepted)}
+        fields = {"verdict": self.verdict, "findings": findings, "accepted": list(self.accepted)}
+        return {**fields, "deployer": self.deployer} if self.deployer else fields
 
     @staticmethod
     def read(fields: Fields) -> "Checked":
         findings = [Finding.read(item) for item in fields.items("findings")]
-        return Checked(fields.text("verdict"), findings, fields.texts("accepted"))
+        own = fields.maybe_text("deployer") or ""
+        return Checked(fields.text("verdict"), findings, fields.texts("accepted"), own)
 
 
 def judged(findings: Sequence[Finding], accepted: Iterable[str] = ()) -> Checked:
@@ -58,4 +70,4 @@ def judged(findings: Sequence[Finding], accepted: Iterable[str] = ()) -> Checked
     severities = {WARNING if item.code in codes else item.severity for item in findings}
     worst = ((ERROR, REFUSE), (MISSING_FACTS, UNKNOWN), (WARNING, WARN))
     verdict = next((verdict for severity, verdict in worst if severity in severities), RUN)
-    return Checked(verdict, list(findings), codes)
+    return Checked(verdict, list(findings), codes, __version__)

@@ -150,7 +150,12 @@ def _table(
 
 def _verdicts(made: list[Plan], rehearsals: list[Rehearsal]) -> "ET.Element[str]":
     rows = [
-        (plan.site, plan.partition, plan.checked.verdict, "; ".join(map(str, plan.checked.findings)) or "no findings")
+        (
+            plan.site,
+            plan.partition,
+            plan.checked.verdict + plan.checked.by,
+            "; ".join(map(str, plan.checked.findings)) or "no findings",
+        )
         for plan in made
         if plan.checked
     ]

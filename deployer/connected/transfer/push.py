@@ -174,8 +174,8 @@ def push(
 def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> Verdict | None:
     """Return the verdict on the first plan for a site that ``check`` does not refuse, else on the first.
 
-    None: the bundle has no plan for the site and needs none. Prints the other plans that it refuses. Raises Refused for
-    a bundle that must not be sent.
+    None: the bundle has no plan for the site and needs none. Prints the other plans that it refuses, and whether the
+    bundle's plan has another verdict. Raises Refused for a bundle that must not be sent.
     """
     found = check_carried(bundle, profile, options.facts)
     if not found and not bundle.manifest.is_data and not options.without_plan:
@@ -205,7 +205,18 @@ def chosen(found: Sequence[Verdict], profile: Profile, force: bool) -> Verdict:
                 f"check refuses partition {each.partition} of {profile.name}: "
                 f"{against.code}: {against.subject}: {against.message}"
             )
+    _warn_of_another_verdict(profile, first)
     return first
+
+
+def _warn_of_another_verdict(profile: Profile, now: Verdict) -> None:
+    """Warn if the verdict that ``run`` will show at the site, that of the plan in the bundle, is not the one of now."""
+    packed = now.plan.checked if now.plan else None
+    if packed and packed.verdict != now.checked.verdict:
+        terminal.warn(
+            f"check {profile.name} is {now.checked.verdict} now; the bundle's plan has {packed.verdict}{packed.by}, "
+            "which `run` uses at the site: replace it by `deployer plan` and `push --plan`"
+        )
 
 
 def _has_published(remote: Remote) -> bool:

@@ -86,7 +86,7 @@ def _check(update: PlanUpdate) -> None:
     if refused and len(refused) == len(checked):
         first = refused[0].against[0]
         raise Refused(
-            f"check predicts that {update.bundle} will not run on {update.site}: {first.code}: {first.subject}: "
-            f"{first.message}",
+            f"check predicts that {update.bundle} will not run on {update.site}{refused[0].by}: "
+            f"{first.code}: {first.subject}: {first.message}",
             f"{first.remedy}; `push --force` sends the plan anyway",
         )

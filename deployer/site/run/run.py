@@ -509,7 +509,10 @@ def warnings(folder: str) -> List[str]:
     if checked is None or not checked.findings:
         return lines
     meaning = ": %s" % checked.meaning if checked.meaning else ""
-    lines += ["check said %s on the laptop%s" % (checked.verdict, meaning), *map(str, checked.findings[:_SHOWN])]
+    lines += [
+        "check said %s on the laptop%s%s" % (checked.verdict, checked.by, meaning),
+        *map(str, checked.findings[:_SHOWN]),
+    ]
     more = len(checked.findings) - _SHOWN
     return [*lines, "and %d more: see the plan" % more] if more > 0 else lines
 
@@ -547,6 +550,7 @@ def check_verdict(plan: Plan, force: bool = False) -> None:
     found = findings.finding(
         "check.refused",
         plan.site,
+        by=plan.checked.by,
         codes=codes or "no finding",
         first="%s: %s" % (first.subject, first.message) if first else "see the plan",
         remedy=first.remedy if first else "make a new plan",

@@ -164,7 +164,8 @@ def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path:
 def test_a_partition_that_check_refuses_does_not_stop_the_others(
     far: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], first: bool
 ) -> None:
-    good = running.PLAN._replace(checked=judged([], ["bind.place", "fabric.provider"]))
+    packed = judged([], ["bind.place", "fabric.provider"])._replace(deployer="0.0.1")
+    good = running.PLAN._replace(checked=packed)
     bad = good._replace(start_options=[running.START_OPTION._replace(pmi="cray_shasta")])
     site = load("lab")
     batch = site.partitions["batch"]
@@ -180,6 +181,7 @@ def test_a_partition_that_check_refuses_does_not_stop_the_others(
     said = capsys.readouterr().err
     name = "batch" if first else "fat"
     assert f"check refuses partition {name} of lab: pmi.not-offered" in said
+    assert f"check lab is {done.checked.verdict} now; the bundle's plan has RUN (by deployer 0.0.1; this is " in said
 
 
 def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:

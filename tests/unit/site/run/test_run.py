@@ -799,6 +799,17 @@ def test_what_check_refused_is_refused_unless_it_is_forced(tmp_path, programs):
     assert run.warnings(folder)[0] == "check said REFUSE on the laptop"
 
 
+@pytest.mark.parametrize(
+    ("version", "by"), [("0.0.1", "by deployer 0.0.1;"), ("", "by deployer of an earlier version;")]
+)
+def test_a_verdict_of_another_deployer_is_told_as_such(tmp_path, programs, version, by):
+    checked = verdict.judged([ESCAPE])._replace(deployer=version)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked))
+    with pytest.raises(Refused, match=by):
+        run.prepare(store, REQUEST)
+    assert by in run.warnings(run.prepare(store, REQUEST._replace(force=True)))[0]
+
+
 @pytest.mark.parametrize("severity", [WARNING, verdict.MISSING_FACTS])
 def test_what_check_warned_of_is_told(tmp_path, programs, severity):
     checked = verdict.judged([ESCAPE._replace(severity=severity)])
