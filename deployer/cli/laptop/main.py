@@ -28,7 +28,7 @@ GROUPS = (
                 "init",
                 "laptop.definitions",
                 "write a new definition that works without changes",
-                "deployer init trained --framework pytorch-ddp",
+                "deployer init trained --template pytorch-ddp",
             ),
             Command(
                 "lint",

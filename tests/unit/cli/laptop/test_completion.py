@@ -1,7 +1,11 @@
 """Completion in real shells, and man pages that a real formatter accepts: both from the parsers."""
 
+import argparse
 import os
+import re
+import shlex
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,9 @@ import pytest
 from deployer.cli.laptop import completion, manual
 from deployer.cli.laptop.command_tree import Described, commands
 from deployer.cli.laptop.main import front, main
+from deployer.cli.site.common import Front
 from deployer.cli.site.main import front as site_front
+from deployer.contract.errors import UsageError
 
 _ASK = """source "$1"
 while read -ra COMP_WORDS; do
@@ -89,16 +95,40 @@ def test_a_real_zsh_completes(found: list[Described], tmp_path: Path, how: str) 
     assert seen.read_text().splitlines() == [line for _, line in _COMPLETED]
 
 
-def test_every_command_has_an_example_that_its_parser_accepts() -> None:
-    for made in (front, site_front):
-        for command in made().table.values():
-            words = command.example.split(" > ")[0].split()
-            words = words[2:] if words[0] == "python3" else words[1:]
-            assert words[0] == command.name
-            words = words[: words.index("--")] if "--" in words else words
-            parser = made()
-            parser.add_wanted(words)
-            assert parser.parse_known_args(words)[1] == [], command.example
+#: A command line in a text of --help: a line of its own, or in backticks.
+_LINE = re.compile(r"^ +((?:python3 )?deployer(?:\.pyz)? .*)$|`((?:python3 )?deployer(?:\.pyz)? [^`]*)`", re.MULTILINE)
+
+
+@pytest.mark.parametrize("made", [front, site_front])
+def test_command_lines_in_help_are_accepted_as_they_are_written(made: Callable[[], Front]) -> None:
+    parsers = dict(zip(made().table, made().command_parsers(), strict=True))
+    for command in made().table.values():
+        assert parsers[command.name].format_help().endswith(f"\nexample:\n  {command.example}\n")
+    texts = [made().format_help(), *(_all_help(parser) for parser in parsers.values())]
+    lines = {"".join(found) for text in texts for found in _LINE.findall(text)}
+    examples = {command.example for command in made().table.values()}
+    assert examples <= lines
+    for line in lines:
+        words = shlex.split(line.split(" > ")[0], comments=True)
+        program, *words = words[1:] if words[0] == "python3" else words
+        assert program in ("deployer", "deployer.pyz")
+        parser = front() if program == "deployer" else site_front()
+        if len(words) == 1 and words[0] in parser.table and line not in examples:
+            continue  # the name of a command in a sentence
+        words = words[: words.index("--")] if "--" in words else words
+        parser.add_wanted(words)
+        try:
+            unknown = parser.parse_known_args(words)[1]
+        except UsageError as error:
+            pytest.fail(f"{line}: {error}")
+        assert unknown == [], line
+
+
+def _all_help(parser: argparse.ArgumentParser) -> str:
+    """Return the help of a command and of its verbs, without line breaks in backticks."""
+    verbs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    texts = [parser.format_help(), *(_all_help(verb) for action in verbs for verb in action.choices.values())]
+    return "\n".join(re.sub(r"`[^`\n]*\n[^`]*`", lambda found: " ".join(found[0].split()), text) for text in texts)
 
 
 def test_help_ends_with_the_example(capsys: pytest.CaptureFixture[str]) -> None:
