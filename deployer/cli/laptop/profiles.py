@@ -58,7 +58,8 @@ def add_parsers(subparsers: Any) -> None:
     verb.add_argument("--key", metavar="KEY", type=Path, required=True, help="a private key, or an agent's .pub")
     verb.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="write the files to this folder")
     verb.example = "deployer profile publish lab.yaml --key ~/.ssh/id_ed25519 -o published"
-    common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
+    verb = common.add_command(verbs, "schema", _schema, "print the JSON schema of profiles, for editors")
+    verb.add_argument("--table", action="store_true", help="print a Markdown table of all keys for people instead")
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -246,6 +247,11 @@ def _publish(args: argparse.Namespace) -> int:
     return 0
 
 
-def _schema(_: argparse.Namespace) -> int:
-    print(json.dumps(profiles.schema(), indent=2))
+def _schema(args: argparse.Namespace) -> int:
+    if args.table:
+        from deployer.connected.build.reference import table
+
+        print(table(profiles.schema()), end="")
+    else:
+        print(json.dumps(profiles.schema(), indent=2))
     return 0

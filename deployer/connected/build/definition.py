@@ -108,14 +108,18 @@ class Base(Model):
     debian: Literal["bullseye", "bookworm", "trixie"] | None = Field(
         default=None, description="a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror"
     )
-    include: list[DebianPackage] = Field(default=[], description="Debian packages to add to it")
+    include: list[DebianPackage] = Field(default=[], description="Debian packages to add to it: `[libgomp1, python3]`")
     image: Annotated[str, AfterValidator(_image)] | None = Field(
         default=None, description="a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it"
     )
     archive: ExistingFile | None = Field(
-        default=None, description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip, zstd"
+        default=None,
+        description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd: "
+        "`image.tar.gz`",
     )
-    sha256: Sha256 | None = Field(default=None, description="the SHA-256 that the archive must have")
+    sha256: Sha256 | None = Field(
+        default=None, description="the SHA-256 that the archive must have, as `sha256sum` prints it"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> "Base":
@@ -132,23 +136,28 @@ class Python(Model):
     """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel."""
 
     requirements: ExistingFile = Field(
-        description="a pip requirements file, relative to this file, with the requested packages"
+        description="a pip requirements file, relative to this file, with the requested packages: `requirements.txt`"
     )
 
 
 class Horovod(Model):
     """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile."""
 
-    version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")]
-    stage: str = Field(description="the stage of the Dockerfile with the complete framework")
+    version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")] = Field(
+        description="the release of Horovod: `0.28.1`"
+    )
+    stage: str = Field(description="the stage of the Dockerfile with the complete framework: `framework`")
 
 
 class DataFolder(Model):
     """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or of another bundle."""
 
-    folder: ExistingFolder | None = Field(default=None, description="relative to this file")
+    folder: ExistingFolder | None = Field(
+        default=None, description="a folder of this bundle, relative to this file: `data`"
+    )
     bundle: Reference | None = Field(
-        default=None, description="NAME or NAME:VERSION of another installed bundle with a data folder of this name"
+        default=None,
+        description="NAME or NAME:VERSION of another installed bundle with a data folder of this name: `mnist:1.0.0`",
     )
 
     @model_validator(mode="after")
@@ -164,27 +173,34 @@ class JobDefinition(Model):
     many_lines = frozenset({"command", "environment"})
     variables = frozenset({"environment"})
 
-    command: list[str] = Field(min_length=1, description="runs in the container, once per rank")
-    nodes: int = Field(default=1, ge=1)
-    ranks_per_node: int = Field(default=1, ge=1)
-    threads: int = Field(default=1, ge=1, description="threads per rank")
-    time: Annotated[str, _checked(check_time)] = Field(default="01:00:00", description="limit, [D-]HH:MM:SS")
+    command: list[str] = Field(
+        min_length=1, description="runs in the container, once per rank: `[python3, /deployer/app/train.py]`"
+    )
+    nodes: int = Field(default=1, ge=1, description="number of nodes: `2`")
+    ranks_per_node: int = Field(default=1, ge=1, description="ranks (processes) per node: `4`")
+    threads: int = Field(default=1, ge=1, description="threads per rank: `12`")
+    time: Annotated[str, _checked(check_time)] = Field(
+        default="01:00:00", description="time limit, [D-]HH:MM:SS: `1-12:00:00`"
+    )
     workdir: Annotated[str, _checked(check_workdir)] | None = Field(
         default=None,
         description="absolute path in the container that the command starts in; default: the image's WORKDIR, and "
-        "without one the job's folder, /deployer/job",
+        "without one the job's folder, `/deployer/job`",
     )
     stdin: Annotated[str, _checked(check_stdin)] | None = Field(
         default=None,
-        description="absolute path of a file in the container: every rank reads it from its beginning as standard "
-        "input; default: empty input",
+        description="absolute path of a file in the container, `/deployer/app/in.txt`: every rank reads it from its "
+        "beginning as standard input; default: empty input",
     )
     memory: int | None = Field(
-        default=None, ge=1, description="MiB that one rank needs; the batch system is asked for it; default: its own"
+        default=None,
+        ge=1,
+        description="memory that one rank needs, in MiB: `4096`; the batch system is asked for it; default: its own",
     )
     environment: dict[str, str] = Field(
         default={},
-        description="variables of every rank, over the image's and under the site's; `run --env` replaces them",
+        description="variables of every rank, `OMP_PROC_BIND: close`, over the image's and under the site's; "
+        "`run --env` replaces them",
     )
 
     launch: Literal["ranks", "torchrun", "node"] = Field(
@@ -196,7 +212,8 @@ class JobDefinition(Model):
         default=None,
         ge=1,
         le=MOST_GPUS,
-        description="GPUs that each rank sees, with `launch: ranks`; default: all of its node's that the job has",
+        description="number of GPUs that each rank sees, `1`, with `launch: ranks`; default: all of the job's on "
+        "its node",
     )
 
     links: dict[str, str] = Field(
@@ -246,25 +263,27 @@ class Definition(Model):
     many_lines = frozenset({"description"})
 
     # The order of the fields matters: a validator sees those before its own.
-    name: BundleName = Field(description="part of the image's tag and of the bundle's name")
-    version: BundleVersion = Field(description='in quotes if YAML would read a number: "1.10"')
-    description: str = Field(default="", description="one line of text")
+    name: BundleName = Field(description="part of the image's tag and of the bundle's name: `my-model`")
+    version: BundleVersion = Field(description='in quotes if YAML would read a number: `"1.10"`')
+    description: str = Field(default="", description="one line of text: `ResNet50 on ImageNet`")
     base: Base | None = Field(default=None, description="without it, the bundle has only data folders")
     context: ExistingFolder | None = Field(
         default=None,
         description="folder with the Dockerfile and all that it copies, relative to this file; definitions with one "
-        "context and base share an image; default: the folder of this file",
+        "context and base share an image: `../shared`; default: the folder of this file",
     )
     dockerfile: str = Field(
-        default=DOCKERFILE, description="relative to the context; without a Dockerfile, the image is the base"
+        default=DOCKERFILE,
+        description="relative to the context: `Dockerfile.gpu`; without a Dockerfile, the image is the base",
     )
     app: ExistingFolder | None = Field(
         default=None,
-        description="folder of the files that jobs use: programs, scripts, input; default: app, if it exists",
+        description="folder of the files that jobs use, relative to this file: programs, scripts, input; default: "
+        "`app`, if it exists",
     )
-    python: Python | None = None
+    python: Python | None = Field(default=None, description="Python packages beside the image")
     framework: Framework | None = Field(default=None, description="what Horovod is built for")
-    horovod: Horovod | None = None
+    horovod: Horovod | None = Field(default=None, description="Horovod, compiled for each family of `mpi`")
     mpi: list[Literal["mpich-abi", "openmpi"]] | None = Field(
         default=None,
         description="MPI families to run on, the family of the image's own MPI first; empty: the ranks do without MPI; "

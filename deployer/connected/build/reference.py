@@ -25,8 +25,11 @@ def _rows(schema: Schema, top: Schema, prefix: str) -> Iterator[tuple[str, str, 
         said = raw.get("description") or value.get("description") or inner.get("description") or ""
         default = "required" if name in required else _default(raw, optional)
         yield prefix + name, f"{_type(value, top)}: {_cell(said)}" if said else _type(value, top), default
+        item = _resolved(value.get("items", {}), top)[0]  # of a list
         if "properties" in inner:
             yield from _rows(inner, top, f"{prefix}{name}." + ("NAME." if inner is not value else ""))
+        elif "properties" in item:
+            yield from _rows(item, top, f"{prefix}{name}[].")
 
 
 def _resolved(value: Schema, top: Schema) -> tuple[Schema, bool]:
@@ -60,7 +63,7 @@ def _named(value: Schema) -> Schema | None:
 
 def _default(raw: Schema, optional: bool) -> str:
     value = raw.get("default")
-    return "" if optional or value in (None, "", [], {}) else f"`{json.dumps(value)}`"
+    return "" if optional or isinstance(value, dict) or value in (None, "", []) else f"`{json.dumps(value)}`"
 
 
 def _cell(text: str) -> str:

@@ -6,6 +6,7 @@ key or word, the error suggests a known one.
 
 import datetime as dt
 import difflib
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -14,8 +15,17 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, ValidationInfo, field_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails
 
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
@@ -38,13 +48,25 @@ class Model(BaseModel):
     """The base of all models of files: unknown keys are errors, and values are not converted to other types.
 
     Texts, and the keys of mappings, are one line without control characters. A model names its fields that may have
-    ``many_lines``, and those that hold environment ``variables``.
+    ``many_lines``, and those that hold environment ``variables``. The JSON schema describes a key by the words of its
+    ``Field``, or by those of the docstring.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     many_lines: ClassVar[frozenset[str]] = frozenset()
     variables: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        found = handler(schema)
+        own = handler.resolve_ref_schema(found)
+        own["description"] = _parts(cls)[0]
+        for base in cls.__mro__:
+            for name, words in _described(base) if issubclass(base, Model) else ():
+                if name in own["properties"]:
+                    own["properties"][name].setdefault("description", words)
+        return found
 
     @field_validator("*")
     @classmethod
@@ -57,6 +79,18 @@ class Model(BaseModel):
         if found:
             raise Problems(found)
         return value
+
+
+def _parts(model: type) -> tuple[str, str]:
+    """Return the docstring of a model in two parts: the text, and what follows ``Attributes:``."""
+    text, _, attributes = inspect.cleandoc(model.__doc__ or "").partition("\n\nAttributes:\n")
+    return text, attributes
+
+
+def _described(model: type) -> Iterator[tuple[str, str]]:
+    """Yield the keys in the docstring of a model, each with its description."""
+    for found in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", _parts(model)[1], re.MULTILINE):
+        yield found[1], " ".join(found[2].split()).replace("``", "`")
 
 
 def _texts(value: Any, place: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]:

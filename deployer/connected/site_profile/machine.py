@@ -30,8 +30,8 @@ class FactSource(Model):
 
     Attributes:
         kind: captured on the site, from a document, or unverified.
-        where: the command, the document, or the person.
-        date: the day on which the facts were true; left out if the document has no date.
+        where: the command, the document, or the person: ``capture on login1``.
+        date: the day on which the facts were true, ``2026-11-23``; left out if the document has no date.
     """
 
     kind: Literal["captured", "document", "unverified"]
@@ -43,16 +43,17 @@ class SiteRuntime(Model):
     """A container runtime on the site's nodes.
 
     Attributes:
-        version: its version.
-        module: the module that provides it, if it is not in PATH, or several modules, in order.
+        version: its version: ``1.3.4``.
+        module: the module that provides it, ``apptainer/1.3``, if it is not in PATH, or several modules, in order.
         arguments: further words of its command line, before the image, each an option with its value
             (``--no-mount=hostfs``), but not for mounts, variables or devices.
         setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
         starts: a folder of the user's own started as an image; with Apptainer, with targets that it lacks (tried).
         missing_targets: how it makes targets that the image lacks (Apptainer, Singularity; tried).
-        squashfs: how it starts a SquashFS file of the user's own: mounted, or unpacked first (the same; tried).
-        fakeroot: it starts with ``--fakeroot``, which deployer does not use (the same; tried).
-        failure: its last words if nothing started (podman, enroot; tried).
+        squashfs: how it starts a SquashFS file of the user's own: mounted, or unpacked first (Apptainer, Singularity;
+            tried).
+        fakeroot: it starts with ``--fakeroot``, which deployer does not use (Apptainer, Singularity; tried).
+        failure: its last words if nothing started (podman, enroot; tried): ``cannot find UID/GID for user``.
     """
 
     version: str | None = None
@@ -89,10 +90,11 @@ class Fabric(Model):
 
     Attributes:
         kind: the kind of network.
-        provider: libfabric's provider to use.
-        providers: all providers of libfabric on the nodes.
-        devices: the kernel's names of the devices (``hfi1_0``, ``mlx5_0``, ``cxi0``, ``eth0``).
-        libraries: paths of the user-space libraries (psm2, verbs, UCX, cxi) by soname.
+        provider: libfabric's provider to use: ``psm2``, ``verbs``, ``tcp``.
+        providers: all providers of libfabric on the nodes: ``[psm2, tcp]``.
+        devices: the kernel's names of the devices: ``hfi1_0``, ``mlx5_0``, ``cxi0``, ``eth0``.
+        libraries: paths of the user-space libraries (psm2, verbs, UCX, cxi) by soname:
+            ``libpsm2.so.2: /usr/lib64/libpsm2.so.2``.
         source: where these facts come from.
     """
 
@@ -109,9 +111,9 @@ class Driver(Model):
 
     Attributes:
         kind: the vendor. AMD's and Intel's are parts of the kernel: their libraries (ROCm, level-zero) are the image's.
-        version: its version.
-        libraries: paths of its libraries by soname.
-        smi: the path of ``nvidia-smi``.
+        version: its version: ``535.104.05``.
+        libraries: paths of its libraries by soname: ``libcuda.so.1: /usr/lib64/libcuda.so.1``.
+        smi: the path of NVIDIA's program: ``/usr/bin/nvidia-smi``.
         source: where these facts come from.
     """
 
@@ -126,13 +128,13 @@ class Filesystem(Model):
     """A file system, by the path of its folder.
 
     Attributes:
-        type: its type, as the kernel names it.
+        type: its type, as the kernel names it: ``lustre``.
         shared: all nodes see the same files.
-        size_mb: its size in MiB.
-        inodes: its number of inodes.
-        quota_mb: the limit per user in MiB.
-        quota_inodes: the limit of inodes per user.
-        purge_days: files unused for so many days are removed.
+        size_mb: its size in MiB: ``1048576`` is 1 TiB.
+        inodes: how many files and folders it can have in all: ``500000000``.
+        quota_mb: the most that a user's files may have, in MiB: ``102400``.
+        quota_inodes: how many files and folders a user may have: ``1000000``.
+        purge_days: days after which unused files are removed: ``30``.
         source: where these facts come from.
     """
 
@@ -151,22 +153,23 @@ class Machine(Model):
 
     Attributes:
         architecture: the kernel's name of the architecture.
-        os: the distribution.
-        kernel: the kernel's release.
-        glibc: the version of glibc.
-        libzstd: the version of libzstd.
-        pythons: versions of Python interpreters by path.
+        os: the distribution: ``Rocky Linux 8.9``.
+        kernel: the kernel's release: ``4.18.0-513.el8.x86_64``.
+        glibc: the version of glibc: ``2.28``.
+        libzstd: the version of libzstd: ``1.4.4``.
+        pythons: versions of Python interpreters by path: ``/usr/bin/python3: 3.6.8``.
         user_namespaces: a user without privileges can make user namespaces (tested by making one).
         fuse: a user without privileges can mount with FUSE (tested by mounting).
-        runtimes: container runtimes.
-        launchers: programs that start ranks.
+        runtimes: container runtimes on the machine, by name: ``apptainer``.
+        launchers: programs that start ranks: ``[srun, mpiexec.hydra]``.
         fabric: the network for MPI.
         fabrics: further networks.
-        devices: devices that a job needs and that a runtime does not show by itself: paths, or CDI names.
+        devices: devices that a job needs and that a runtime does not show by itself, as paths or CDI names:
+            ``/dev/kfd``.
         driver: the driver of the GPUs.
-        filesystems: file systems by path.
-        files: facts of system libraries that MPI, fabric or driver need, by path.
-        links: targets of symbolic links to them, by path.
+        filesystems: file systems by path: ``/scratch``.
+        files: facts of system libraries that MPI, fabric or driver need, by path; capture writes them.
+        links: targets of symbolic links to them, by path; capture writes them.
     """
 
     architecture: Architecture | None = None
@@ -193,12 +196,12 @@ class NodeGpus(Model):
 
     Attributes:
         kind: the vendor.
-        model: the model's name.
-        type: the batch system's word for the model in requests (``v100``), if it requires one.
-        count: GPUs per node, as the batch system counts them.
-        memory_mb: memory per GPU in MiB.
-        capability: NVIDIA's compute capability (``7.0``).
-        target: AMD's name of the architecture (``gfx90a``).
+        model: the model's name: ``Tesla V100-SXM2-16GB``.
+        type: the batch system's word for the model in requests, if it requires one: ``v100``.
+        count: GPUs per node, as the batch system counts them: ``4``.
+        memory_mb: memory per GPU in MiB: ``16384``.
+        capability: NVIDIA's compute capability: ``7.0``.
+        target: AMD's name of the architecture: ``gfx90a``.
     """
 
     kind: GpuVendor | None = None
@@ -214,9 +217,9 @@ class Affinity(Model):
     """What is near a NUMA domain.
 
     Attributes:
-        numa_domain: the domain's number.
-        gpus: the numbers of its GPUs, as the driver counts them.
-        nics: its network devices.
+        numa_domain: the domain's number, counted from 0: ``1``.
+        gpus: the numbers of its GPUs, as the driver counts them: ``[2, 3]``.
+        nics: its network devices: ``[mlx5_1]``.
     """
 
     numa_domain: Annotated[int, Field(ge=0)]
@@ -228,8 +231,8 @@ class Cpu(Model):
     """The processors of a node.
 
     Attributes:
-        model: the model's name.
-        flags: instruction sets by the kernel's names: those of ``contract.cpu.FLAGS`` that the processors have.
+        model: the model's name: ``Intel(R) Xeon(R) Platinum 8174 CPU @ 3.10GHz``.
+        flags: instruction sets by the kernel's names, of those that `check` knows: ``[avx2, avx512f]``.
     """
 
     model: str | None = None
@@ -240,13 +243,13 @@ class NodeHardware(Model):
     """The shape of a node.
 
     Attributes:
-        sockets: sockets per node.
-        cores: physical cores per node.
-        threads_per_core: hardware threads per core.
-        numa_domains: NUMA domains per node.
-        cpus: CPUs that the scheduler counts, if they are not the hardware threads.
-        memory_mb: memory in MiB that a job may use.
-        memory_total_mb: the node's memory in MiB.
+        sockets: processors (sockets) per node: ``2``.
+        cores: physical cores per node: ``48``.
+        threads_per_core: hardware threads per core: ``2``.
+        numa_domains: NUMA domains per node: ``2``.
+        cpus: CPUs per node that the scheduler counts, if they are not the hardware threads: ``48``.
+        memory_mb: memory per node that a job may use, in MiB: ``81920``.
+        memory_total_mb: all memory of a node, in MiB: ``96000``.
         cpu: the processors.
         gpus: the GPUs.
         affinity: what is near each NUMA domain. Ranks that have a GPU each then get the nearest.

@@ -54,10 +54,11 @@ class Login(Machine):
     """How to reach the site, and facts about its login nodes.
 
     Attributes:
-        host: the login host for ssh.
-        transfer: a host only for files.
-        inbox: the folder for arriving files, if it is not in the workspace: ``push`` sends them through ``transfer``.
-        python: Python interpreters in order of preference.
+        host: the login host for ssh: ``login.example.org``.
+        transfer: a host only for files: ``transfer.example.org``.
+        inbox: the folder for arriving files, ``/proj/$PROJECT/inbox``, if it is not in the workspace: ``push`` sends
+            them through ``transfer``.
+        python: Python interpreters in order of preference, 3.6 or newer: ``[python3.9, python3]``.
         mksquashfs: it is in PATH. If this is false or unknown, bundles include their own.
         source: where these facts come from.
     """
@@ -74,16 +75,16 @@ class SiteScheduler(Model):
     """The batch system.
 
     Attributes:
-        kind: slurm, gridengine, pbs or lsf. Without a batch system: hosts, if ssh starts jobs on a list of hosts, or
-            local, if jobs run immediately on the login host.
-        version: its version.
-        pmi: PMI types of its launcher (``srun --mpi=list``).
-        default_pmi: the PMI type that the launcher uses by default.
-        account: the account for jobs whose user names none.
+        kind: the batch system. Without one: ``hosts``, if ssh starts jobs on a list of hosts, or ``local``, if jobs run
+            immediately on the login host.
+        version: its version: ``22.05.8``.
+        pmi: PMI types of its launcher, as ``srun --mpi=list`` prints them: ``[pmi2, pmix]``.
+        default_pmi: the PMI type that the launcher uses by default: ``pmi2``.
+        account: the account for jobs whose user names none: ``pn12ab``, or a variable: ``$PROJECT``.
         gpu_request: the word with which jobs request GPUs. Slurm: ``gres`` (``--gres=gpu:TYPE:N``) or
             ``gpus-per-node``; PBS: ``ngpus``; LSF: ``gpu``; Grid Engine: the name of the resource. If it is left out,
             jobs request none.
-        storage: file systems that each job must request (PBS: ``-l storage=``).
+        storage: file systems that each job must request (PBS: ``-l storage=``): ``[scratch/$PROJECT]``.
         source: where these facts come from.
     """
 
@@ -146,21 +147,22 @@ class Mpi(Model):
 
     Attributes:
         family: the family of MPI.
-        version: its version.
-        prefix: its folder.
-        library: the library with the ABI's soname. Default: that name in ``lib``.
-        libraries: folders that the loader must search, in order.
-        providers: the folder of libfabric's providers.
-        binds: further folders that it needs on their own path.
-        folders: folders outside of the prefix that Open MPI and PMIx find by a variable, by that variable's name.
-        module: the module that loads it, or several, in order.
-        launcher: its launcher (``bin/mpirun``). Default: in PATH after its module is loaded.
-        environment: variables that the site sets for it.
-        says: the beginning of MPI_Get_library_version.
-        soname: the soname of the library.
-        identity: the build-id or SHA-256 of the library, captured.
-        files: facts of its ELF files and of those that they may open, captured.
-        links: targets of symbolic links, captured.
+        version: its version: ``2021.9``.
+        prefix: its folder: ``/opt/intel/mpi/2021.9.0``.
+        library: the library with the ABI's soname; default: ``lib/libmpi.so.12``, for Open MPI ``lib/libmpi.so.40``.
+        libraries: folders that the loader must search, in order: ``[lib/release, lib]``.
+        providers: the folder of libfabric's providers: ``libfabric/lib/prov``.
+        binds: further folders that it needs on their own path: ``[/opt/ucx]``.
+        folders: folders outside of the prefix that Open MPI and PMIx find by a variable, by that variable's name:
+            ``OPAL_PKGDATADIR: /usr/share/openmpi``.
+        module: the module that loads it, ``intel-mpi/2021.9``, or several, in order.
+        launcher: its launcher, ``bin/mpirun``; default: in PATH after its module is loaded.
+        environment: variables that the site sets for it: ``I_MPI_HYDRA_BOOTSTRAP: slurm``.
+        says: the beginning of what MPI_Get_library_version returns: ``Intel(R) MPI Library 2021.9``.
+        soname: the soname of the library: ``libmpi.so.12``.
+        identity: the build id or SHA-256 of the library, ``build-id:4f2a...``; capture writes it.
+        files: facts of its ELF files and of those that they may open; capture writes them.
+        links: targets of symbolic links; capture writes them.
         source: where these facts come from.
     """
 
@@ -211,33 +213,33 @@ class Partition(Machine):
     """A group of equal nodes. Facts that it lacks are taken from the top of the profile.
 
     Attributes:
-        nodes: the number of nodes.
-        max_nodes: the largest number of nodes per job.
-        max_time: the time limit of jobs.
+        nodes: the number of nodes: ``6336``.
+        max_nodes: the largest number of nodes per job: ``768``.
+        max_time: the time limit of jobs, [D-]HH:MM:SS or ``infinite``: ``2-00:00:00``.
         node: the shape of a node.
-        queue: the batch system's name of the partition, if it differs from this entry's; empty: its default one. Two
-            kinds of nodes in one partition are two entries with the same queue.
-        qos: the quality of service that jobs request.
-        cluster: the cluster of the batch system, if there are several (Slurm: ``--clusters``).
-        constraint: features that jobs request, which only these nodes have.
-        account: the account for jobs whose user names none.
-        account_suffix: appended to accounts for these nodes, for instance ``-gpu``.
-        gpu_request: over that of ``scheduler``.
-        storage: file systems that each job must request, besides those of ``scheduler``.
+        queue: the batch system's name of the partition, ``normal``, if it differs from this entry's; empty: its default
+            one. Two kinds of nodes in one partition are two entries with the same queue.
+        qos: the quality of service that jobs request: ``large``.
+        cluster: the cluster of the batch system, if there are several (Slurm: ``--clusters``): ``gpu-cluster``.
+        constraint: features that jobs request, which only these nodes have: ``zen3&nvme``.
+        account: the account for jobs whose user names none, over that of ``scheduler``: ``pn12ab``.
+        account_suffix: appended to accounts for these nodes: ``-gpu``.
+        gpu_request: the word with which jobs request GPUs, over that of ``scheduler``: ``gres``.
+        storage: file systems that each job must request, besides those of ``scheduler``: ``[gdata/ab12]``.
         mpi: an entry of the profile's ``mpi``, or several, best first: the first one that the bundle can use is chosen.
             null: the image's own MPI is used.
-        launch: over that of the whole profile.
+        launch: how the site starts the ranks of these nodes, over ``launch`` of the whole profile.
         launcher: the program that starts ranks. Default: srun if ``pmi`` is given or srun offers a PMI that the MPI
             supports, otherwise the MPI's own launcher.
-        pmi: the PMI type for srun.
-        scripts: scripts that the job's shell reads first, besides those of the whole profile.
-        module_paths: folders of modules to use, besides those of the whole profile.
-        modules: modules to load before the MPI's.
-        environment: variables that the site sets for jobs.
-        mounts: folders of the site that jobs see on the same path, besides those of the whole profile.
-        directives: additional options for the batch system.
+        pmi: the PMI type for srun: ``pmi2``.
+        scripts: scripts that the job's shell reads first, besides those of the whole profile: ``[/etc/gpu.sh]``.
+        module_paths: folders of modules to use, besides those of the whole profile: ``[/opt/modules/gpu]``.
+        modules: modules to load before the MPI's: ``[slurm_setup]``.
+        environment: variables that the site sets for jobs: ``FI_PROVIDER: psm2``.
+        mounts: folders of the site that jobs see on the same path, besides those of the whole profile: ``[/lustre]``.
+        directives: additional options for the batch system, one line each: ``[--ear=off]``.
         parallel_environment: Grid Engine's name for how the slots of a job are dealt to nodes (``qconf -spl``).
-        hosts: the nodes, without a batch system; ssh reaches them from the login host without a password.
+        hosts: the nodes, without a batch system: ``[n1, n2]``; ssh reaches them from the login host without a password.
         source: where these facts come from.
     """
 
@@ -276,8 +278,8 @@ class FactsFile(Model):
     """The file of facts beside the profile, with its ``files`` and ``links``.
 
     Attributes:
-        file: its name.
-        sha256: its digest in hexadecimal.
+        file: its name: ``lab.facts.json``.
+        sha256: its SHA-256, 64 hexadecimal digits; capture writes it.
     """
 
     file: str
@@ -289,25 +291,25 @@ class Profile(Machine):
 
     Attributes:
         format: the version of this format.
-        name: the site's name.
-        extends: another profile, a curated one or a file, with the facts that this one lacks.
-        description: one line of text.
+        name: the site's name: ``my-site``.
+        extends: another profile with the facts that this one lacks, a curated one (``lab``) or a file (``./x.json``).
+        description: one line of text: ``GPU cluster of the physics department``.
         source: where these facts come from.
         facts: the file of facts.
-        notes: facts that capture could not find, with the reasons.
+        notes: facts that capture could not find, with the reasons; capture writes them.
         login: the login nodes.
-        workspace: the root folder on the site.
+        workspace: the root folder on the site, with room for images: ``$SCRATCH/deployer``.
         scheduler: the batch system.
         policy: what the site allows.
-        scripts: scripts that the shell of all jobs reads first.
-        module_paths: folders of modules to use (``module use``).
-        modules: modules that all jobs load.
+        scripts: scripts that the shell of all jobs reads first: ``[/etc/profile.d/site.sh]``.
+        module_paths: folders of modules to use (``module use``): ``[/opt/modules/mpi]``.
+        modules: modules that all jobs load: ``[slurm_setup]``.
         mounts: folders of the site that all jobs see on the same path. They may have variables of the user's login
             shell (``/scratch/$PROJECT``), as may ``workspace`` and accounts: the site replaces them.
         launch: how the site starts the ranks. ``outside`` (the default): its launcher starts a container for each.
             ``inside``: the image's own launcher and MPI, in one container per node.
-        mpi: MPI installations by name.
-        partitions: partitions by name. The first one is the default.
+        mpi: MPI installations by name: ``intel-2021``.
+        partitions: partitions by name; the first one is the default: ``micro``.
     """
 
     many_lines = frozenset({"description", "notes"})

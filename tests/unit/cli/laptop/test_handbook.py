@@ -1,11 +1,36 @@
 """The reference that is made from the code has every command, key and code."""
 
+import re
+
 import pytest
 
 from deployer.cli.laptop import main as laptop
 from deployer.cli.laptop.handbook import handbook
+from deployer.connected.build import definition
+from deployer.connected.build.reference import Schema, table
+from deployer.connected.site_profile import profile
 from deployer.contract import pages
 from deployer.system import documents
+
+#: A key, its type, what it means.
+_ROW = re.compile(r"\| `(\S+)` \| (.*?): (\S.*) \| .*\|$")
+#: Types whose values the type itself shows.
+_SHOWN = re.compile(r"keys|list of keys|boolean|(list of )?`.*`")
+#: Keys that only capture writes, and texts that their description defines.
+_NO_EXAMPLE = ("facts.sha256", "base.image", "notes")
+
+
+@pytest.mark.parametrize("schema", [definition.schema(), profile.schema()])
+def test_every_key_has_a_description_with_unit_and_example(schema: Schema) -> None:
+    rows = table(schema).splitlines()[2:]
+    for row in rows:
+        found = _ROW.match(row)
+        assert found, row
+        key, kind, text = found.groups()
+        assert len(text.split()) > 1, row
+        assert not key.endswith("_mb") or "MiB" in text, row
+        assert not key.endswith("_days") or "days" in text, row
+        assert _SHOWN.fullmatch(kind) or "`" in text or key in _NO_EXAMPLE, row
 
 
 @pytest.mark.thorough  # reads all parsers
