@@ -40,6 +40,8 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"
 
 #: Seconds to wait for a program's last lines after its end.
 _LAST_LINES = 0.5
+#: Seconds between two calls of ``tick``.
+_TICK = 0.5
 #: Bytes that a program may print into memory; the largest answers have some megabytes.
 _MAX_OUTPUT = 32 * 1024 * 1024
 
@@ -82,6 +84,7 @@ def run(
     check: bool = True,
     hint: str = "",
     hear: Optional[Callable[[str], bool]] = None,
+    tick: Optional[Callable[[int], None]] = None,
 ) -> Completed:
     """Run ``argv`` to its end.
 
@@ -94,6 +97,7 @@ def run(
         check: raise JobFailed for a non-zero status, with the last lines of stderr.
         hint: the remedy in errors.
         hear: receives each line of stderr immediately and returns whether to leave it out of the captured text.
+        tick: receives the number of the process, again and again while it runs and prints nothing.
 
     Raises:
         MissingTool: the program does not exist.
@@ -116,7 +120,8 @@ def run(
     pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe is not None]
     try:
         with _ended(process):
-            said = _read_until(pipes, end, _MAX_OUTPUT, process.stdin, data or b"", hear)
+            seen = (lambda: tick(process.pid)) if tick else None
+            said = _read_until(pipes, end, _MAX_OUTPUT, process.stdin, data or b"", hear, seen)
             if said is not None:
                 process.wait(max(0.0, end - time.monotonic()))
             elif time.monotonic() < end:
@@ -198,12 +203,13 @@ def _read_until(
     stdin: Optional[IO[bytes]] = None,
     data: bytes = b"",
     hear: Optional[Callable[[str], bool]] = None,
+    tick: Optional[Callable[[], None]] = None,
 ) -> Optional[List[bytes]]:
     """Return the output of ``streams`` when all are closed; None if it is too much or takes too long.
 
     ``stdin`` is fed with ``data`` meanwhile, and closed. All pipes are served at once, so that a child that writes much
     to one of them cannot block us. ``hear`` receives the lines of the last stream; a line for which it returns True is
-    left out.
+    left out. ``tick`` is called again and again while nothing comes.
     """
     left = memoryview(data)
     found = [bytearray() for _ in streams]
@@ -215,8 +221,12 @@ def _read_until(
             os.set_blocking(stdin.fileno(), False)
             selector.register(stdin, selectors.EVENT_WRITE)
         while selector.get_map():
-            ready = selector.select(max(0.0, end - time.monotonic()))
+            left_time = max(0.0, end - time.monotonic())
+            ready = selector.select(min(left_time, _TICK) if tick else left_time)
             if not ready:
+                if tick and time.monotonic() < end:
+                    tick()
+                    continue
                 return None
             for key, _ in ready:
                 if stdin is not None and key.fileobj is stdin:

@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import IO, Dict, Iterator, List, Optional
 
-from deployer.contract.dialogue import COLOUR
+from deployer.contract.dialogue import COLOUR, TERMINAL
 from deployer.contract.text import printable
 
 #: Parameters of ANSI's SGR sequence: bold red, ...
@@ -85,9 +85,14 @@ def is_quiet() -> bool:
     return _manners.quiet
 
 
+def is_watched() -> bool:
+    """Return whether a person looks at standard error, at this terminal or at the laptop's."""
+    return sys.stderr.isatty() or os.environ.get(TERMINAL) == "1"
+
+
 def shows_progress() -> bool:
     """Return whether progress is shown: a person looks at standard error, and did not ask for quiet."""
-    return not _manners.quiet and sys.stderr.isatty()
+    return not _manners.quiet and is_watched()
 
 
 def coloured(stream: IO[str]) -> bool:

@@ -160,7 +160,8 @@ def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional
 
     if files.is_file(squash.path(image.folder)):
         return None
-    return squash.make(image, jobs or min(workers.cores(), workers.MOST))
+    with Meter("squash") as meter:
+        return squash.make(image, jobs or min(workers.cores(), workers.MOST), meter)
 
 
 def show_squashed(image: InstalledImage, squashed: "Optional[Squashed]") -> None:

@@ -8,7 +8,7 @@ from typing import IO, Any, Callable, List, Optional
 
 from deployer.cli.site import common
 from deployer.contract import json_records
-from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER, TERMINAL
+from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.plan import LAUNCHES, STAGINGS
 from deployer.contract.rank_record import WARN
@@ -258,7 +258,7 @@ def _wait(args: argparse.Namespace, store: Store, folder: str, tail: bool = True
 
     failure: Optional[JobFailed] = None
     try:
-        tell = _tell if _watched() else _silent
+        tell = _tell if terminal.is_watched() else _silent
         jobs.follow(folder, tell)
         while jobs.following(folder):
             folder = jobs.following(folder)
@@ -432,11 +432,6 @@ def _store(args: argparse.Namespace) -> Store:
 
 def _tell(line: str) -> None:
     terminal.tell("deployer: %s" % line)
-
-
-def _watched() -> bool:
-    """Return whether a person watches, at this terminal or at the laptop's."""
-    return sys.stderr.isatty() or os.environ.get(TERMINAL) == "1"
 
 
 def _silent(line: str) -> None:

@@ -44,6 +44,25 @@ def far_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield tell
 
 
+def late_far_bar(what: str, shown: contextlib.ExitStack) -> Callable[[int, int], None] | None:
+    """Return what shows a bar as that of ``far_bar``, which is made in ``shown`` at the first call; None: nobody looks.
+
+    If ``shown`` is closed, the next call makes a new bar.
+    """
+    if not terminal.shows_progress():
+        return None
+    bars: list[Callable[[int, int], None] | None] = []
+
+    def tell(done: int, total: int) -> None:
+        if not bars:
+            shown.callback(bars.clear)
+            bars.append(shown.enter_context(far_bar(what)))
+        if bars[0]:
+            bars[0](done, total)
+
+    return tell
+
+
 @contextmanager
 def bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show a bar for ``total`` bytes (None: unknown) on stderr while the block runs.

@@ -48,12 +48,12 @@ from deployer.connected.rehearse.crossing import (
 from deployer.connected.rehearse.judged import DOCKER, Judged
 from deployer.connected.rehearse.namespaces import SYSCTL
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
-from deployer.contract import json_records, rehearsal
+from deployer.contract import dialogue, json_records, rehearsal
 from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused, UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.tarformat import padding
 from deployer.contract.text import printable
-from deployer.system import files
+from deployer.system import files, terminal
 from deployer.system.verify import begin, opened
 
 #: The modules that a simulated site needs.
@@ -123,7 +123,9 @@ class _Host:
         self._shown += reversed([(mount["Target"], mount["Source"]) for mount in self._mounts])  # /binds/10, /binds/1
         first, *others = (item.place for item in self._bundles)
         inside = request._replace(bundle=first, others=others, binds=binds)
-        self._order = json.dumps({"request": inside.record(), "accepted": list(accepted)}).encode()
+        self._order = json.dumps(
+            {"request": inside.record(), "accepted": list(accepted), "progress": terminal.shows_progress()}
+        ).encode()
         self._sources = _sources()
         self._programs = f"{PROGRAMS}/{_digest(self._sources)}"
 
@@ -186,7 +188,8 @@ class _Host:
     def _read(self, connection: Any) -> dict[str, bytes]:
         """Return the files of the answer. Lines of progress are told."""
         last, partial = "", b""
-        with tempfile.TemporaryFile() as spool:
+        with tempfile.TemporaryFile() as spool, contextlib.ExitStack() as bars:
+            hear = dialogue.listener(progress.late_far_bar("install", bars))
             for kind, data in frames_iter(connection, tty=False):  # type: ignore[no-untyped-call]
                 if kind == STDOUT:
                     if spool.tell() + len(data) > 2 * sum(LIMITS.values()):
@@ -194,8 +197,11 @@ class _Host:
                     spool.write(data)
                     continue
                 *lines, partial = (partial + data).split(b"\n")
-                for line in lines:
-                    last = self._outside(line.decode("utf-8", "replace"))
+                for said in (line.decode("utf-8", "replace") for line in lines):
+                    if hear and hear(said):
+                        continue
+                    bars.close()
+                    last = self._outside(said)
                     self._tell(last)
             spool.seek(0)
             answer = _files(spool)

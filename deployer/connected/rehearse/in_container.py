@@ -13,7 +13,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from deployer.connected.rehearse.crossing import (
     WHOLE,
 )
 from deployer.connected.rehearse.outcome import judge
-from deployer.connected.rehearse.rehearse import SiteTools, rehearse
-from deployer.contract import json_records
+from deployer.connected.rehearse.rehearse import SiteTools, no_bar, rehearse
+from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError
 from deployer.system import files
 
@@ -80,7 +80,8 @@ def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
     programs = Path(deployer.__file__).parent.parent
     _remove_old(PROGRAMS, {str(programs)})
     tools = SiteTools((programs / PYZ).read_bytes(), Path(shutil.which("ch-run") or "/usr/bin/ch-run"))
-    judged = judge(rehearse(wanted, tools, _tell), tuple(order["accepted"]))
+    bar = _far_bar if order["progress"] else no_bar
+    judged = judge(rehearse(wanted, tools, _tell, bar), tuple(order["accepted"]))
     answer = {OUTCOME: _json(**judged.outcome.record()), LOG: _end_of(judged.folder / LOG)}
     with contextlib.suppress(DeployerError):
         answer[RESULT] = files.read_bytes(str(judged.folder / RESULT), limit=LIMITS[RESULT], follow=False)
@@ -109,6 +110,13 @@ def _end_of(path: Path) -> bytes:
 def _tell(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _far_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Report progress on standard error while a block runs, as a site does; the laptop shows the bar."""
+    del what
+    yield lambda done, total: _tell(f"{dialogue.PROGRESS_LINE}{done} {total}")
 
 
 def _json(**fields: Any) -> bytes:

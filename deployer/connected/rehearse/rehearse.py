@@ -100,12 +100,13 @@ class Rehearsed(NamedTuple):
 _Bar = Callable[[str], contextlib.AbstractContextManager[Callable[[int, int], None] | None]]
 
 
-def _no_bar(what: str) -> contextlib.nullcontext[None]:
+def no_bar(what: str) -> contextlib.nullcontext[None]:
+    """Show nothing while a block runs."""
     del what
     return contextlib.nullcontext()
 
 
-def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar = _no_bar) -> Rehearsed:
+def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar = no_bar) -> Rehearsed:
     """Run a job on a simulated site to its end or its time limit.
 
     Args:

@@ -9,7 +9,7 @@ bundle of which it lacks much while the parts arrive: their order is that of the
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -232,7 +232,9 @@ def _has_published(remote: Remote) -> bool:
 
 
 def _squash(bundle: Verification, remote: Remote) -> json_records.Record | None:
-    answer = remote.site(["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"], timeout=_INSTALL_SECONDS)
+    words = ["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"]
+    with progress.far_bar("squash") as tell:
+        answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
     made: json_records.Record | None = answer["squashfs"]
     return made
 
@@ -318,16 +320,13 @@ class _Sending:
 
     def watched(self, shown: ExitStack) -> Callable[[int, int], None] | None:
         """Return what shows the progress of the install, in a bar after that of the parts; None: nobody looks."""
-        if not terminal.shows_progress():
+        bar = progress.late_far_bar("install", shown)
+        if bar is None:
             return None
-        bars: list[Callable[[int, int], None] | None] = []
 
         def show() -> None:
             if self._installed and self._sent:
-                if not bars:
-                    bars.append(shown.enter_context(progress.far_bar("install")))
-                if bars[0]:
-                    bars[0](*self._installed)
+                bar(*self._installed)
 
         def tell(done: int, total: int) -> None:
             self._installed = done, total

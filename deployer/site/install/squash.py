@@ -12,7 +12,8 @@ import shutil
 import signal
 import struct
 import time
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from contextlib import suppress
+from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import json_records
 from deployer.contract import plan as plans
@@ -124,8 +125,12 @@ def absent(image: InstalledImage) -> str:
     return "it has no SquashFS file: `squash %s:%s` makes it" % (image.receipt.name, image.receipt.version)
 
 
-def make(image: InstalledImage, jobs: int) -> Squashed:
-    """Make the SquashFS file of an installed image with ``jobs`` processes, completely or not at all.
+def make(image: InstalledImage, jobs: int, progress: Optional[Callable[[int, int], None]] = None) -> Squashed:
+    """Make the SquashFS file of an installed image, completely or not at all.
+
+    Args:
+        jobs: number of processes.
+        progress: receives the bytes read since its last call, and the bytes of the image.
 
     Raises:
         MissingTool: neither the site nor the kit has a mksquashfs that works.
@@ -146,10 +151,28 @@ def make(image: InstalledImage, jobs: int) -> Squashed:
             names = [name for name in sorted(os.listdir(image.rootfs)) if "/" + name != _INNER]
             sources = [os.path.join(image.rootfs, name) for name in names] + [inner]
             argv = [tool.path, *sources, made, *tool.options, "-processors", str(jobs)]
-            _check_made(process.run(argv, _PATIENCE, check=False), made, target)
+            watched = _reading(image.receipt.bytes, progress) if progress else None
+            _check_made(process.run(argv, _PATIENCE, check=False, tick=watched), made, target)
             size = os.path.getsize(made)
             os.replace(made, target)
     return Squashed(target, size, time.time() - started, tool)
+
+
+def _reading(total: int, progress: Callable[[int, int], None]) -> Callable[[int], None]:
+    """Return what tells ``progress`` how much of an image a process has read, by the kernel's account of it.
+
+    mksquashfs has a bar of its own, in another form in each version, and none if its output is not a terminal.
+    """
+    told = 0
+
+    def look(pid: int) -> None:
+        nonlocal told
+        with suppress(OSError, ValueError), open("/proc/%d/io" % pid) as stream:
+            read = min(int(stream.readline().partition("rchar: ")[2]), total)  # it reads some files again
+            progress(read - told, total)
+            told = read
+
+    return look
 
 
 # --- the tool ---

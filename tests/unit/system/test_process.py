@@ -200,6 +200,16 @@ def test_lines_of_errors_are_heard_as_they_come():
     assert (done.returncode, done.stdout, done.stderr) == (3, "x" * 300000 + "\nfed", "words\nlast")
 
 
+def test_a_silent_program_is_looked_at_while_it_runs(monkeypatch):
+    monkeypatch.setattr(process, "_TICK", 0.01)
+    seen = []
+    code = "import os, time; time.sleep(0.1); print(os.getpid())"
+    done = process.run([sys.executable, "-c", code], 30, tick=seen.append)
+    assert set(seen) == {int(done.stdout)}
+    with pytest.raises(JobFailed, match="did not end within"):
+        process.run(["sleep", "60"], 0.05, tick=seen.append)
+
+
 def test_a_conversation_sends_what_it_makes_of_the_first_answer():
     code = (
         "import sys; print('noise'); print('want 3', flush=True); data = sys.stdin.read(); "

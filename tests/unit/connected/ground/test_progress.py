@@ -1,3 +1,4 @@
+import contextlib
 import io
 import itertools
 import sys
@@ -47,6 +48,23 @@ def test_a_folder_that_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ZeroDivisionError):
         progress.of_folder("fetch", tmp_path, None, lambda: 1 // 0)
     assert "fetch" in screen.getvalue()
+
+
+def test_a_bar_that_begins_later_begins_again_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as shown:
+        assert progress.late_far_bar("install", shown) is None
+        terminal_of(monkeypatch)
+        begun: list[str] = []
+        monkeypatch.setattr(progress, "far_bar", lambda what: begun.append(what) or contextlib.nullcontext())
+        tell = progress.late_far_bar("install", shown)
+        assert tell is not None
+        assert begun == []
+        tell(1, 2)
+        tell(2, 2)
+        assert begun == ["install"]
+        shown.close()
+        tell(1, 2)
+        assert begun == ["install"] * 2
 
 
 def test_nothing_is_shown_without_a_terminal_or_with_quiet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A rehearsal in a container: what the engine is asked for, and how its answers are read."""
 
+import contextlib
 import io
 import json
 import os
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from docker.errors import APIError, NotFound
 
-from deployer.connected.ground import engine
+from deployer.connected.ground import engine, progress
 from deployer.connected.rehearse import container, container_image, crossing
 from deployer.connected.rehearse.container import rehearse
 from deployer.connected.rehearse.request import RehearsalRequest
@@ -128,6 +129,18 @@ def test_the_container_has_no_rights_and_no_network_and_is_removed(asked):
     order = json.loads(api.files[crossing.ORDER])
     assert order["accepted"] == ["rehearse.memory"]
     assert api.files[order["request"]["bundle"]] == asked.bundle.read_bytes()
+
+
+def test_installs_in_the_container_show_their_progress(asked, monkeypatch):
+    told = []
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(
+        progress, "far_bar", lambda what: contextlib.nullcontext(lambda *done: told.append((what, *done)))
+    )
+    said = b"installing b.tar\ndeployer-progress:5 70\ndeployer-progress:70 70\nrunning main\n"
+    _, lines = asked(FakeApi(frame(2, said) + frame(1, tar(DONE))))
+    assert told == [("install", 5, 70), ("install", 70, 70)]
+    assert lines[-2:] == [f"installing {asked.bundle.name}", "running main"]
 
 
 def test_a_bundle_that_the_volume_has_is_not_copied_again(asked):
