@@ -1,7 +1,12 @@
 """deploy and result with real Docker, ssh and Slurm: from a definition to the result, again after a changed line."""
 
+import contextlib
 import json
 import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +26,39 @@ def definition(tmp_path: Path) -> Path:
     return folder
 
 
+STAGES = ("build", "pack", "check", "push", "run")
+
+
 def states(record: dict[str, Any]) -> list[str]:
     return [f"{stage['name']} {stage['state']}" for stage in record["stages"]]
+
+
+@contextlib.contextmanager
+def watching(cli: Cli, said: Path, *words: object) -> Iterator[Callable[[int], str]]:
+    """Run a deploy with ``--watch`` while the block runs, and end it by Ctrl-C.
+
+    Yields:
+        A function that waits until it watches for the Nth time, and returns all that it has printed until then.
+    """
+    mark = "; Ctrl-C ends it\n"
+    argv = [ROOT / ".venv" / "bin" / "deployer", *map(str, words), "--watch"]
+    with open(said, "w") as out, subprocess.Popen(argv, cwd=ROOT, env=cli.environment, stdout=out, stderr=out) as ours:
+
+        def until(number: int) -> str:
+            end = time.monotonic() + 200
+            while (text := said.read_text()).count(mark) < number or not text.endswith(mark):
+                assert ours.poll() is None, text
+                assert time.monotonic() < end, text
+                time.sleep(0.2)
+            return text
+
+        try:
+            yield until
+            ours.send_signal(signal.SIGINT)
+            assert ours.wait(30) == 130
+        finally:
+            ours.kill()
+    assert "Traceback" not in said.read_text()
 
 
 @pytest.mark.timeout(600)
@@ -40,8 +76,16 @@ def test_a_changed_line_is_deployed_and_its_result_fetched(
 
     program = definition / "app" / "hello.py"
     program.write_text(program.read_text().replace("\nimport ", "\nprint('a changed line')\nimport ", 1))
-    said = cli(*words[:-1]).stdout
-    assert [line.split()[:2] for line in said.splitlines()[:5]] == [
+    with watching(cli, tmp_path / "said", *words[:-1]) as until:
+        said = until(1)
+        program.write_text("raise SystemExit(3)\n")
+        failed = until(2)
+        program.touch()
+        again_the_same = until(3)[len(failed) :]
+    assert failed[len(said) :].startswith(f"\nchanged: {program}\n")
+    assert "ended as FAILED" in failed
+    assert "not submitted again" in again_the_same
+    assert [line.split()[:2] for line in said.splitlines() if line.partition(" ")[0] in STAGES] == [
         ["build", "unchanged"],
         ["pack", "done"],
         ["check", "done"],
@@ -51,8 +95,6 @@ def test_a_changed_line_is_deployed_and_its_result_fetched(
     assert said.count("a changed line") == 2  # of each rank, as it was followed
     assert "COMPLETED, exit 0" in said
 
-    program.write_text("raise SystemExit(3)\n")
-    assert "ended as FAILED" in cli(*words[:-1], code=1).stderr
     fetched = tmp_path / "fetched"
     shown = cli("result", again["job"], "-o", fetched).stdout
     assert f"job {again['job']} ({again['job_id']}): COMPLETED, exit 0" in shown
