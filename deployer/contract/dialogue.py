@@ -18,6 +18,8 @@ COLOUR = "DEPLOYER_COLOUR"
 CALLER = "DEPLOYER_CALLER"
 #: The beginnings of the warnings about a bundle whose signers no policy names, which `deploy` prints once.
 NOT_SIGNED, UNKNOWN_SIGNERS = ORIGINS = ("not signed: ", "signed by ")
+#: The folder of a root folder in which a laptop puts the site's program, each version in a folder of its own.
+TOOLS = "tools"
 #: Digits of a digest in a warning.
 _SHOWN = 12
 _DIGITS = frozenset("0123456789")

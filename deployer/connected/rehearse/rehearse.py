@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shlex
 import stat
@@ -41,7 +42,7 @@ _WITHOUT_LAUNCHER = (
     "rehearse one rank: --ranks 1; or write `mpi: []` in bundle.yaml if the ranks do without MPI; or install the "
     "launcher of its MPI in the image (Debian: mpich, or openmpi-bin)"
 )
-_TOOL = "deployer.pyz"
+_TOOL, _DIGITS = "deployer.pyz", 16
 #: Files of a job's folder that run outside of the container: nothing can change them while it runs. And those that
 #: job.sh writes: the nodes cannot change them.
 _JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "machines")
@@ -135,6 +136,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
             fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             site.remove_old()
         fcntl.flock(used, fcntl.LOCK_SH)
+        site.bring_tool()
         for each in request.others:
             site.install(each, tell)
         installed = site.install(request.bundle, tell)
@@ -176,11 +178,9 @@ class _Site:
         self._bar = bar
         self._world = world
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        tool, data = root / _TOOL, tools.pyz
-        if not tool.is_file() or tool.read_bytes() != data:
-            with files.published(str(tool), 0o777) as stream:
-                stream.write(data)
-        self._tool = tool
+        # In a folder of its own: a deployer of another version may rehearse meanwhile.
+        self._tool = root / dialogue.TOOLS / hashlib.sha256(tools.pyz).hexdigest()[:_DIGITS] / _TOOL
+        self._pyz = tools.pyz
         for name in ("bin", "home", "sockets", "site", "machine"):
             (world / name).mkdir()
         own = world / "bin"
@@ -192,6 +192,13 @@ class _Site:
         (world / "home" / ".cache").mkdir()
         (world / "home" / ".cache" / "deployer").symlink_to(own_paths.bytecode().parent.absolute())
 
+    def bring_tool(self) -> None:
+        """Write the site's program. Other rehearsals remove it if this one does not hold the lock."""
+        if not self._tool.is_file():
+            self._tool.parent.mkdir(parents=True, exist_ok=True)
+            with files.published(str(self._tool), 0o777) as stream:
+                stream.write(self._pyz)
+
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
         """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
         tell(f"installing {bundle}")
@@ -201,7 +208,14 @@ class _Site:
         return found
 
     def remove_old(self) -> None:
-        """Remove job folders and images that were not used for long. No other rehearsal may run."""
+        """Remove other versions' tools, and job folders and images that were not used for long.
+
+        No other rehearsal may run.
+        """
+        self.bring_tool()
+        for name in files.names(str(self._root / dialogue.TOOLS)):
+            if name != self._tool.parent.name:
+                files.remove_tree(str(self._root / dialogue.TOOLS / name))
         jobs, images = self._root / "jobs", self._ask(["list", "--json"], _QUICK)["images"]
         found = sorted((jobs / name for name in files.names(str(jobs))), key=lambda path: path.lstat().st_mtime)
         for path in found[:-_KEPT_JOBS]:

@@ -3,6 +3,7 @@
 ::
 
     ROOT/deployer.pyz               the site half that was installed first
+    ROOT/tools/DIGEST/deployer.pyz  others, in the root folder of rehearsals
     ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
     ROOT/images/DIGEST/             an installed image: app/ data/ plans/ kit/ engine/ bundle.json receipt.json, and
                                     links into layers: rootfs, wheels, variants, bytecode.tar; newer-plans/ has
@@ -20,7 +21,7 @@ import os
 import re
 from typing import List, NamedTuple, Optional
 
-from deployer.contract import json_records
+from deployer.contract import dialogue, json_records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.system import files
 
@@ -222,7 +223,14 @@ class Store(NamedTuple):
 
     @property
     def tool(self) -> str:
-        return os.path.join(self.root, "deployer.pyz")
+        """Return the path of the .pyz that jobs call on the nodes.
+
+        It is the running one if that is in a folder of its own below ``tools``: deployers of several versions rehearse
+        in one root folder.
+        """
+        running = running_archive() or ""
+        is_own = os.path.dirname(os.path.dirname(running)) == os.path.join(self.root, dialogue.TOOLS)
+        return running if is_own else os.path.join(self.root, "deployer.pyz")
 
     def bundle(self, receipt: Receipt) -> str:
         """Return the path for the kept bundle of an image."""

@@ -13,6 +13,7 @@ from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.plan import NOT_STAGED, SQUASHFS, StartOption
+from deployer.site.storage import store
 from deployer.system import process
 from tests import bundles
 from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
@@ -40,6 +41,24 @@ def test_a_job_of_any_name_is_rehearsed_by_its_name(name, tmp_path, monkeypatch)
     request = RehearsalRequest("b.tar", None, None, None, 10)
     site.prepare(request, RehearsedLayout(1, 1, 1, 1), MANIFEST._replace(jobs=[job]), job, "sha256:0")
     assert asked[0][-3:] == [f"{MANIFEST.name}@0", name, "--"]
+
+
+def test_deployers_of_two_versions_have_tools_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearse.own_paths, "bytecode", lambda: tmp_path / "pyz" / "x")
+    sites = []
+    for pyz in (b"old", b"new"):
+        world = tmp_path / pyz.decode()
+        world.mkdir()
+        sites.append(rehearse._Site(tmp_path / "root", world, TOOLS._replace(pyz=pyz), rehearse.no_bar))
+        monkeypatch.setattr(sites[-1], "_ask", lambda words, timeout: {"images": []})
+        sites[-1].bring_tool()
+    old, new = (site._tool for site in sites)
+    assert (old.read_bytes(), new.read_bytes()) == (b"old", b"new")
+    monkeypatch.setattr(store, "running_archive", lambda: str(new))
+    assert store.Store(str(tmp_path / "root")).tool == str(new)
+    assert store.Store(str(tmp_path / "elsewhere")).tool == str(tmp_path / "elsewhere" / "deployer.pyz")
+    sites[1].remove_old()
+    assert [path.parent for path in (tmp_path / "root" / "tools").glob("*/deployer.pyz")] == [new.parent]
 
 
 def test_a_result_that_the_job_made_a_link_is_not_read(tmp_path):
