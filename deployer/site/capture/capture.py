@@ -116,7 +116,10 @@ def _of_node(
     for key in ("sockets", "cores", "threads_per_core"):
         if key in dealt and key in kernel and dealt[key] != kernel[key]:
             tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, dealt[key], kernel[key]))
-    gpus = dict(kernel.get("gpus") or {}, **(dealt.pop("gpus", None) or {}))
+    known_gpus = dealt.pop("gpus", None)
+    gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
+    if known_gpus == {}:  # nodes of this partition have different numbers of GPUs
+        gpus.pop("count", None)
     shape = dict(kernel, **dealt)
     if gpus:
         shape["gpus"] = gpus

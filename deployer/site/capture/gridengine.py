@@ -69,9 +69,7 @@ def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environm
     if limit:
         hours, minutes, seconds = (int(part or 0) for part in limit.groups())
         found["max_time"] = clock(hours * 3600 + minutes * 60 + seconds)
-    shape, differing = common(nodes)
-    if differing:
-        tools.note("partition %s: its nodes differ in %s" % (name, ", ".join(sorted(differing))))
+    shape = common(name, nodes, tools)
     if shape:
         found["node"] = shape
     usable = sorted(environments[each] for each in _words(fields.get("pe_list", "")) if each in environments)

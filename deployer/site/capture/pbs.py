@@ -69,9 +69,7 @@ def _partition(name: str, queue: Dict[str, str], nodes: Dict[str, Dict[str, str]
     most = queue.get("resources_max.nodect", "")
     if most.isdigit() and int(most):
         found["max_nodes"] = int(most)
-    shape, differing = common(own)
-    if differing:
-        tools.note("partition %s: its nodes differ in %s" % (name, ", ".join(sorted(differing))))
+    shape = common(name, own, tools)
     if shape:
         found["node"] = shape
     return found

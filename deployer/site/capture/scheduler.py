@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
@@ -11,6 +11,7 @@ from deployer.site.capture.tools import Tools
 #: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them.
 _FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c"
 _GPU = re.compile(r"^gpu:(?:([\w.-]+):)?(\d+)")
+_GPUS = "gpus"
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
 
 
@@ -105,9 +106,7 @@ def _partition(name: str, rows: List[List[str]], tools: Tools) -> Record:
         found["max_nodes"] = int(sizes.group(1))
     if rows[0][7] not in ("infinite", "n/a", ""):
         found["max_time"] = rows[0][7]
-    shape, differing = common([_shape(row) for row in rows])
-    if differing:
-        tools.note("partition %s: its nodes differ in %s" % (name, ", ".join(sorted(differing))))
+    shape = common(name, [_shape(row) for row in rows], tools)
     if shape:
         found["node"] = shape
     return found
@@ -127,7 +126,7 @@ def _shape(row: List[str]) -> Record:
         found["memory_mb"] = int(memory)
     gpu = _GPU.match(row[6])
     if gpu:
-        found["gpus"] = {"count": int(gpu.group(2))}
+        found[_GPUS] = {"count": int(gpu.group(2))}
     return found
 
 
@@ -136,12 +135,24 @@ def clock(seconds: int) -> str:
     return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
 
 
-def common(shapes: List[Record]) -> "tuple[Record, Set[str]]":
-    """Return what the shapes of nodes have in common, and the keys in which they differ."""
+def common(name: str, shapes: List[Record], tools: Tools) -> Record:
+    """Return what the shapes of a partition's nodes have in common, and note the keys in which they differ.
+
+    If GPUs differ, the shape has an empty record of them: that some nodes have GPUs is known, and nothing else.
+    """
     keys = {key for shape in shapes for key in shape}
-    same = {key: shapes[0].get(key) for key in keys if all(shape.get(key) == shapes[0].get(key) for shape in shapes)}
-    ordered: Dict[str, Any] = {key: value for key, value in shapes[0].items() if key in same} if shapes else {}
-    return ordered, keys - set(same)
+    same = {key for key in keys if all(shape.get(key) == shapes[0].get(key) for shape in shapes)}
+    found: Dict[str, Any] = {key: value for key, value in shapes[0].items() if key in same} if shapes else {}
+    differing = sorted(keys - same)
+    more = ""
+    if _GPUS in differing:
+        found[_GPUS] = {}
+        counts = sorted({shape.get(_GPUS, {}).get("count", 0) for shape in shapes})
+        differing[differing.index(_GPUS)] += " (%s per node)" % " or ".join(map(str, counts))
+        more = ": write an entry for each kind, with the same queue and its own constraint"
+    if differing:
+        tools.note("partition %s: its nodes differ in %s%s" % (name, ", ".join(differing), more))
+    return found
 
 
 def submit_host() -> Optional[str]:

@@ -250,7 +250,7 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         queue=part.name,
         account=request.account or os.environ.get("SBATCH_ACCOUNT"),
         # Without one the job may see no GPU at all; the scheduler tells how many a node has.
-        gpus=GpuRequest(_GPU_WORDS[kind], 1, None) if node.get("gpus") and kind in _GPU_WORDS else None,
+        gpus=GpuRequest(_GPU_WORDS[kind], 1, None) if "gpus" in node and kind in _GPU_WORDS else None,
         directives=list(request.directives),
     )
 

@@ -190,8 +190,9 @@ def test_slurm(programs):
         "max_time": "1-00:00:00",
         "node": {"sockets": 2, "cores": 48, "threads_per_core": 2, "cpus": 48, "memory_mb": 96000},
     }
-    assert found.partitions["gpu"] == {"nodes": 4, "node": {"sockets": 2, "cores": 40, "threads_per_core": 1}}
-    assert tools.notes == ["partition gpu: its nodes differ in gpus, memory_mb"]
+    assert found.partitions["gpu"]["node"] == {"sockets": 2, "cores": 40, "threads_per_core": 1, "gpus": {}}
+    (note,) = tools.notes
+    assert note.startswith("partition gpu: its nodes differ in gpus (")
     made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96'")
     assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
     assert scheduler.own_node(tools, None) == {}
@@ -322,11 +323,13 @@ def test_pbs(programs):
     found = pbs.pbs(tools)
     assert found.scheduler == {"kind": "pbs", "version": "23.06.06"}
     assert list(found.partitions) == ["workq", "gpu"]  # the default one first
-    assert found.partitions["workq"] == {"nodes": 2}
+    assert found.partitions["workq"] == {"nodes": 2, "node": {"gpus": {}}}
     assert found.partitions["gpu"] == {
         "nodes": 1, "max_time": "24:00:00", "max_nodes": 4, "node": {"memory_mb": 262144, "gpus": {"count": 4}},
     }  # fmt: skip
-    assert tools.notes == ["partition workq: its nodes differ in gpus, memory_mb"]
+    (note,) = tools.notes
+    kinds = "write an entry for each kind, with the same queue and its own constraint"
+    assert note == "partition workq: its nodes differ in gpus (0 or 4 per node), memory_mb: " + kinds
 
 
 def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
@@ -335,6 +338,9 @@ def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
     made.program(programs, "nvidia-smi", "echo 'Tesla V100-SXM2-16GB, 16384, 7.0'")
     found = capture(CaptureRequest(node=True, partition="gpu")).profile["partitions"]["gpu"]["node"]["gpus"]
     assert (found["count"], found["kind"]) == (4, "nvidia")
+    mixed = capture(CaptureRequest(node=True, partition="workq")).profile["partitions"]["workq"]["node"]["gpus"]
+    assert "count" not in mixed  # its nodes have different numbers
+    assert mixed["capability"] == "7.0"
 
 
 def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
