@@ -273,6 +273,11 @@ def _stopped(launch: Launch, outcome: StepOutcome) -> List[Finding]:
     return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed)]
 
 
+def _host(item: HostRecord) -> str:
+    """Return the name by which records are sorted: other fields of two with one name may have no order."""
+    return item.host
+
+
 def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     names = [item.host for item in found.hosts]
     if outcome.step == HOSTS and outcome.exit_code != 0:
@@ -286,12 +291,12 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
         )
     counts = sorted(Counter(names).items())
     findings += [finding("hosts.name", name, count=count) for name, count in counts if count > 1]
-    for item in sorted(found.hosts):
+    for item in sorted(found.hosts, key=_host):
         if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
             findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]
     if launch.mpi:
         first: Optional[HostRecord] = None
-        for item in sorted(found.hosts):
+        for item in sorted(found.hosts, key=_host):
             if item.identity is None:
                 findings.append(finding("mpi.host-missing", item.host, library=launch.mpi.library))
             elif launch.mpi.identity and item.identity != launch.mpi.identity:
@@ -336,7 +341,7 @@ def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         if item.reason is not None
     ]
     here = {item.host for item in found.networks}
-    findings += [finding("net.silent", item.host) for item in sorted(found.hosts) if item.host not in here]
+    findings += [finding("net.silent", item.host) for item in sorted(found.hosts, key=_host) if item.host not in here]
     met = {name for item in found.networks for name in item.peers or ()}
     if not findings and len(met) != launch.nodes - 1:
         findings.append(finding("net.count", WHOLE_JOB, met=len(met) + 1, asked=launch.nodes))

@@ -84,7 +84,7 @@ REVIEWED = {
     "site/storage/unfinished.py::reap": "another user's rest is theirs to remove",
     "site/rank/payload_monitor.py::_end_all": "a process that is gone",
     "site/rank/payload_monitor.py::before": "a process that is gone, or not ours",
-    "site/rank/node_records.py::node_name": "the host name alone, as the first step of a job refuses nodes with one name",
+    "site/rank/node_records.py::node_name": "the host name alone: nodes with one name are refused",
     "site/rank/node_records.py::try_to_add": "reported in the log; the record is then missing, which is a finding",
     "site/rank/payload_monitor.py::_remove": "a mark that is gone, or stays",
     "site/rank/payload_monitor.py::_is_last": "ends the wait",
