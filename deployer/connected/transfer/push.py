@@ -9,7 +9,7 @@ bundle of which it lacks much while the parts arrive: their order is that of the
 import functools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, NamedTuple
