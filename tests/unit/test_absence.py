@@ -17,6 +17,8 @@ WIDE = {"OSError", "IOError", "EnvironmentError", "PermissionError", "Exception"
 #: What a handler may call in place of ``raise``.
 RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 
+#: Modules of the laptop that observe the programs of others.
+OBSERVERS = [f"connected/rehearse/{name}.py" for name in ("reach", "syscalls", "tracee", "usage")]
 REVIEWED = {
     "site/install/arriving.py::_lock": "a file system without locks",
     "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
@@ -25,17 +27,17 @@ REVIEWED = {
     "system/audit_hook.py::(module)": "the payload runs, unobserved",
     "system/audit_hook.py::hook": "runs in the payload, which must not notice",
     "system/audit_hook.py::quietly": "runs in the payload, which must not notice",
-    "system/reach.py::_connecting": "a process that is gone: its address is told all the same",
-    "system/reach.py::handle": "an observed program's own business: the kernel answers it",
-    "system/syscalls.py::__init__": "slower, on an older kernel",
-    "system/syscalls.py::announce": "the reason is returned",
+    "connected/rehearse/reach.py::_connecting": "a process that is gone: its address is told all the same",
+    "connected/rehearse/reach.py::handle": "an observed program's own business: the kernel answers it",
+    "connected/rehearse/syscalls.py::__init__": "slower, on an older kernel",
+    "connected/rehearse/syscalls.py::announce": "the reason is returned",
     "system/terminal.py::room": "standard output is no terminal",
-    "system/usage.py::_own_share": "a process that is gone",
-    "system/usage.py::_ranks": "a process that is gone",
-    "system/usage.py::_resident": "a process that is gone",
-    "system/usage.py::_size": "temporary files go while they are counted",
-    "system/usage.py::look_at_last": "a process that is gone",
-    "system/usage.py::_threads": "a process that is gone",
+    "connected/rehearse/usage.py::_own_share": "a process that is gone",
+    "connected/rehearse/usage.py::_ranks": "a process that is gone",
+    "connected/rehearse/usage.py::_resident": "a process that is gone",
+    "connected/rehearse/usage.py::_size": "temporary files go while they are counted",
+    "connected/rehearse/usage.py::look_at_last": "a process that is gone",
+    "connected/rehearse/usage.py::_threads": "a process that is gone",
     "system/observations.py::first_bytes": "the report does without the file, which is the job's",
     "system/payload.py::_execute": "the next folder is tried, then the reason is found again and printed",
     "system/payload.py::_read_from": "any error ends the rank",
@@ -154,11 +156,11 @@ def raises(handler: ast.ExceptHandler) -> bool:
 
 def test_no_error_of_the_system_is_taken_for_absence():
     found = set()
-    for part in ("system", "site"):
-        for path in sorted((PACKAGE / part).rglob("*.py")):
-            where = path.relative_to(PACKAGE).as_posix()
-            if not where.startswith(APART):
-                found |= {f"{where}::{function}" for function in swallowing(path.read_text())}
+    paths = [path for part in ("system", "site") for path in sorted((PACKAGE / part).rglob("*.py"))]
+    for path in [*paths, *(PACKAGE / each for each in OBSERVERS)]:
+        where = path.relative_to(PACKAGE).as_posix()
+        if not where.startswith(APART):
+            found |= {f"{where}::{function}" for function in swallowing(path.read_text())}
     new, gone = found - set(REVIEWED), set(REVIEWED) - found
     assert not new, f"raise for all but FileNotFoundError (files.refuse_unseen), or say in REVIEWED why not: {new}"
     assert not gone, f"remove these lines from REVIEWED: {gone}"

@@ -16,9 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
-from deployer.connected.rehearse import far_shell, kernel, machine
+from deployer.connected.rehearse import far_shell, kernel, machine, syscalls
 from deployer.connected.rehearse.machine import SimulatedMachine
-from deployer.system import syscalls
 
 #: Seconds between two looks at the memory.
 _PERIOD = 0.25

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from deployer.system import syscalls
+from deployer.connected.rehearse import syscalls
 
 
 def main(words: list[str]) -> None:

@@ -20,16 +20,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from deployer.connected.rehearse import name_server
+from deployer.connected.rehearse import name_server, syscalls
 from deployer.connected.rehearse.name_server import NameServer
+from deployer.connected.rehearse.reach import Reach
 from deployer.connected.rehearse.step_times import StepTimes
+from deployer.connected.rehearse.syscalls import CallListener
+from deployer.connected.rehearse.tracee import Tracee
+from deployer.connected.rehearse.usage import RankUsage
 from deployer.contract import observation
 from deployer.contract.observation import Observation
-from deployer.system import files, syscalls
-from deployer.system.reach import Reach
-from deployer.system.syscalls import CallListener
-from deployer.system.tracee import Tracee
-from deployer.system.usage import RankUsage
+from deployer.system import files
 
 #: Seconds between two ticks; seconds at the end for observed processes to end.
 _TICK, _END = 0.5, 2.0

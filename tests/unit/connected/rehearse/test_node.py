@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from deployer.connected.rehearse import node
+from deployer.connected.rehearse import node, syscalls
 from deployer.connected.rehearse.file_system import MachineFiles
 from deployer.connected.rehearse.machine import SimulatedMachine
 from deployer.connected.rehearse.node import KILLED, OBSERVED, NodeOrder
-from deployer.system import syscalls
 
 MACHINE = SimulatedMachine("node1", "10.0.0.1", MachineFiles([], [], {}), "/x")
 ORDER = NodeOrder(MACHINE, "/x", "/x", "/bin", (), 100, (), "/x", 100)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from deployer.connected.rehearse import observer
+from deployer.connected.rehearse import observer, syscalls, tracee
 from deployer.connected.rehearse.observer import NodeObserver, ObservationFile
+from deployer.connected.rehearse.tracee import Tracee
 from deployer.contract import observation
-from deployer.system import syscalls, tracee
-from deployer.system.tracee import Tracee
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deployer.system import reach, syscalls
-from deployer.system.reach import Reach
-from deployer.system.syscalls import CallListener
+from deployer.connected.rehearse import reach, syscalls
+from deployer.connected.rehearse.reach import Reach
+from deployer.connected.rehearse.syscalls import CallListener
 
 NOBODY = 65534
 
@@ -20,11 +20,11 @@ class Inside(reach.Tracee):
     """A process that counts as one in a container: nothing here may change its root folder."""
 
     def __init__(self, task):
-        super(Inside, self).__init__(task)
+        super().__init__(task)
         self.inside = self.apart = True
 
 
-class Seen(object):
+class Seen:
     def __init__(self):
         self.notes = []
         self.reach = None
@@ -52,7 +52,7 @@ def observe(monkeypatch, tmp_path):
     def run(words, ports=(), local=(), limited=False):
         seen = Seen()
         seen.reach = Reach(seen.add, local, lambda: set(ports))
-        name = "\0deployer-test-%d" % os.getpid()
+        name = f"\0deployer-test-{os.getpid()}"
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(name)
             server.listen(1)
@@ -231,7 +231,7 @@ def test_a_number_that_was_outside_of_a_container_is_looked_at_anew(monkeypatch)
         looks = 0
 
         def __init__(self, task):
-            super(Reused, self).__init__(task)
+            super().__init__(task)
             Reused.looks += 1
             self.inside = self.apart = Reused.looks > 1
 

@@ -11,7 +11,8 @@ import os
 import re
 import stat
 import struct
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from deployer.contract.first_bytes import PROGRAM
 from deployer.contract.plan import TOOL
@@ -89,7 +90,7 @@ class FileIdentity(NamedTuple):
     """
 
     user: int
-    groups: Tuple[int, ...]
+    groups: tuple[int, ...]
     override: bool
 
     def may(self, state: os.stat_result, bits: int) -> bool:
@@ -113,20 +114,20 @@ class FoundFile(NamedTuple):
     state: os.stat_result
     readonly: bool
 
-    def refuses(self, identity: FileIdentity, bits: int = 2) -> Optional[str]:
+    def refuses(self, identity: FileIdentity, bits: int = 2) -> str | None:
         """Return why it cannot be changed (2), or why nothing can be made in the folder (3); or None."""
         if self.readonly and (stat.S_ISREG(self.state.st_mode) or stat.S_ISDIR(self.state.st_mode)):
             return "read-only"
         return None if identity.may(self.state, bits) else "not permitted"
 
 
-class ProcessRoot(object):
+class ProcessRoot:
     """The root folder of observed processes."""
 
     def __init__(self, task: int) -> None:
-        self._descriptor = os.open("/proc/%d/root" % task, os.O_PATH | os.O_CLOEXEC)
+        self._descriptor = os.open(f"/proc/{task}/root", os.O_PATH | os.O_CLOEXEC)
         # The kernel shows paths from the root of the process's mounts. chroot, unlike a runtime, leaves that one.
-        self._before = os.readlink("/proc/self/fd/%d" % self._descriptor).rstrip("/")
+        self._before = os.readlink(f"/proc/self/fd/{self._descriptor}").rstrip("/")
 
     def inner(self, path: str) -> str:
         """Return a path that the kernel shows as the process sees it."""
@@ -142,7 +143,7 @@ class ProcessRoot(object):
         found: int = _libc.syscall(_OPENAT2, self._descriptor, name, how, len(how))
         return found
 
-    def find(self, path: str, follow: bool = True) -> Optional[FoundFile]:
+    def find(self, path: str, follow: bool = True) -> FoundFile | None:
         """Return what is at ``path`` in this root; None if it does not exist.
 
         Raises:
@@ -156,7 +157,7 @@ class ProcessRoot(object):
         try:
             # The mount's own flag, not the file system's: a container's root is often a read-only bind mount.
             readonly = bool(os.fstatvfs(found).f_flag & _ST_RDONLY)
-            return FoundFile(self.inner(os.readlink("/proc/self/fd/%d" % found)), os.fstat(found), readonly)
+            return FoundFile(self.inner(os.readlink(f"/proc/self/fd/{found}")), os.fstat(found), readonly)
         finally:
             os.close(found)
 
@@ -166,13 +167,13 @@ class ProcessRoot(object):
         try:
             if not stat.S_ISREG(os.fstat(place).st_mode):
                 return b""
-            with open("/proc/self/fd/%d" % place, "rb") as stream:
+            with open(f"/proc/self/fd/{place}", "rb") as stream:
                 return stream.read(_HEAD)
         finally:
             os.close(place)
 
 
-class Tracee(object):
+class Tracee:
     """A process that makes calls.
 
     Attributes:
@@ -197,13 +198,13 @@ class Tracee(object):
         self.name = os.path.basename(words[0]).lstrip("-") if words else ""
         self.python = self.name.startswith("python")
         self.own = _is_tool(words)
-        state, mine = os.stat("/proc/%d/root" % task), os.stat("/")
+        state, mine = os.stat(f"/proc/{task}/root"), os.stat("/")
         self.inside = not os.path.samestat(state, mine)
-        mounts = os.stat("/proc/%d/ns/mnt" % task).st_ino
+        mounts = os.stat(f"/proc/{task}/ns/mnt").st_ino
         self.apart = self.inside or mounts != os.stat("/proc/self/ns/mnt").st_ino
         self.place = (mounts, state.st_dev, state.st_ino)
-        self._root: Optional[ProcessRoot] = None
-        self._identity: Optional[FileIdentity] = None
+        self._root: ProcessRoot | None = None
+        self._identity: FileIdentity | None = None
 
     @property
     def root(self) -> ProcessRoot:
@@ -228,16 +229,16 @@ class Tracee(object):
 
     def opened(self, descriptor: int) -> str:
         """Return the path of one of its descriptors, or of its working folder; raise OSError."""
-        place = "cwd" if descriptor == AT_FDCWD else "fd/%d" % descriptor
-        return self.root.inner(os.readlink("/proc/%d/%s" % (self.task, place)))
+        place = "cwd" if descriptor == AT_FDCWD else f"fd/{descriptor}"
+        return self.root.inner(os.readlink(f"/proc/{self.task}/{place}"))
 
-    def about(self) -> Dict[str, str]:
+    def about(self) -> dict[str, str]:
         """Return what an observation tells about the process."""
         return {"program": self.name, "command": self.command, "pid": str(self.process)}
 
     def licence(self, host: str) -> str:
         """Return the variable by which the process finds a licence server on this host; empty if it has none."""
-        with open("/proc/%d/environ" % self.task, "rb") as stream:
+        with open(f"/proc/{self.task}/environ", "rb") as stream:
             words = stream.read(_MAX_ENVIRONMENT).decode("utf-8", "replace").split("\0")
         for name, _, value in (word.partition("=") for word in words):
             # PORT@HOST, several of them with colons, semicolons or commas in between
@@ -269,12 +270,12 @@ def _checked(result: int) -> int:
     return result
 
 
-def _status(task: int) -> Dict[str, str]:
-    with open("/proc/%d/status" % task, "rb") as stream:
+def _status(task: int) -> dict[str, str]:
+    with open(f"/proc/{task}/status", "rb") as stream:
         lines = stream.read().decode("utf-8", "replace").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def _command(task: int) -> List[str]:
-    with open("/proc/%d/cmdline" % task, "rb") as stream:
+def _command(task: int) -> list[str]:
+    with open(f"/proc/{task}/cmdline", "rb") as stream:
         return [word.decode("utf-8", "replace") for word in stream.read(4096).split(b"\0") if word]

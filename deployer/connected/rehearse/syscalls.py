@@ -21,7 +21,7 @@ import os
 import socket
 import struct
 from contextlib import suppress
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import NamedTuple
 
 #: The observer's socket. It has no file: it belongs to the network namespace.
 SOCKET = "\0deployer-rehearsal"
@@ -58,7 +58,7 @@ class _Machine(NamedTuple):
     arch: int
     seccomp: int
     socket: int
-    calls: Dict[str, int]
+    calls: dict[str, int]
 
 
 #: The calls whose numbers are the same everywhere.
@@ -132,14 +132,14 @@ class Trapped(NamedTuple):
     number: int
     task: int
     name: str
-    args: Tuple[int, ...]
+    args: tuple[int, ...]
 
 
 _REQUEST = struct.Struct("=QIIiIQ6Q")
 _ANSWER = struct.Struct("=QqiI")
 
 
-class CallListener(object):
+class CallListener:
     """The observer's end of a filter; ``descriptor`` is then owned by this object."""
 
     def __init__(self, descriptor: int) -> None:
@@ -153,7 +153,7 @@ class CallListener(object):
         """Return the descriptor, for poll: readable if a call waits, and hung up if no observed process is left."""
         return self._descriptor
 
-    def receive(self) -> Optional[Trapped]:
+    def receive(self) -> Trapped | None:
         """Return the next call, or None if its thread was killed meanwhile."""
         request = bytearray(_REQUEST.size)
         try:
@@ -178,7 +178,7 @@ class CallListener(object):
         os.close(self._descriptor)
 
 
-def announce(name: str = SOCKET) -> Optional[str]:
+def announce(name: str = SOCKET) -> str | None:
     """Install the filter in this process and pass its listener to the observer.
 
     This is done just before the process becomes another program: what it does itself is observed from then on, too.
@@ -188,7 +188,7 @@ def announce(name: str = SOCKET) -> Optional[str]:
     """
     machine = _MACHINES.get(os.uname().machine)
     if machine is None:
-        return "the system calls of %s are not known" % os.uname().machine
+        return f"the system calls of {os.uname().machine} are not known"
     # In Python's default mode errors of socket raise; none of them may hurt the program that is to be started.
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
@@ -207,10 +207,10 @@ def announce(name: str = SOCKET) -> Optional[str]:
             finally:
                 os.close(listener)
     except OSError as error:
-        return "there is no observer: %s" % error.strerror
+        return f"there is no observer: {error.strerror}"
 
 
-def _install(machine: _Machine) -> Union[int, str]:
+def _install(machine: _Machine) -> int | str:
     """Install the filter; return its listener, or why there is none."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -240,7 +240,7 @@ def program(machine: _Machine) -> bytes:
     calls = machine.calls
     always = [number for name, number in sorted(calls.items()) if name not in ("write", "sendto")]
     # Each instruction: code, where to go if true, if false, value. "allow", "notify" and "refuse" are the last.
-    steps: List[Tuple[int, str, str, int]] = [
+    steps: list[tuple[int, str, str, int]] = [
         (_LOAD, "", "", _ARCH),
         (_EQUAL, "", "allow", machine.arch),
         (_LOAD, "", "", _NR),
@@ -271,7 +271,7 @@ def program(machine: _Machine) -> bytes:
     return done + b"".join(_INSTRUCTION.pack(_RETURN, 0, 0, answer) for answer in answers)
 
 
-def _nonzero(place: int) -> List[Tuple[int, str, str, int]]:
+def _nonzero(place: int) -> list[tuple[int, str, str, int]]:
     """Return the steps that announce a call if an argument, a pointer, is not null, and allow it otherwise."""
     low, high = _ARGS + 8 * place, _ARGS + 8 * place + 4
     return [

@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from deployer.system import syscalls
+from deployer.connected.rehearse import syscalls
 
 X86, ARM = (syscalls._MACHINES[name] for name in ("x86_64", "aarch64"))
 

@@ -9,9 +9,9 @@ that has one. Only processes in a container count, and not deployer's own.
 import itertools
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple
 
-from deployer.system.tracee import Tracee
+from deployer.connected.rehearse.tracee import Tracee
 
 #: Variables of launchers with a rank's number; Slurm's own is last, because it is in the environment of others as well.
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
@@ -28,7 +28,7 @@ _GROWTH = 1.05
 #: Files that one sample of the temporary folders counts.
 _MAX_FILES = 200000
 
-Rank = Optional[int]
+Rank = int | None
 
 
 class _Seen(NamedTuple):
@@ -39,18 +39,18 @@ class _Seen(NamedTuple):
     counts: bool
 
 
-class RankUsage(object):
+class RankUsage:
     """Measures the processes that this one can see."""
 
-    def __init__(self, folders: List[str]) -> None:
+    def __init__(self, folders: list[str]) -> None:
         """``folders``: what is in them is temporary."""
         self._folders = folders
         self._before = self._size()
-        self._known: Dict[int, _Seen] = {}
-        self._peaks: Dict[Rank, int] = {}
-        self._sums: Dict[Rank, int] = {}
-        self._ticks: Dict[Tuple[int, str], int] = {}
-        self._busy: Dict[Rank, List[int]] = {}
+        self._known: dict[int, _Seen] = {}
+        self._peaks: dict[Rank, int] = {}
+        self._sums: dict[Rank, int] = {}
+        self._ticks: dict[tuple[int, str], int] = {}
+        self._busy: dict[Rank, list[int]] = {}
         self._temporary = 0
         self._next = self._next_files = 0.0
         self._at = 0.0
@@ -78,16 +78,16 @@ class RankUsage(object):
             return
         self._peaks[rank] = max(self._peaks.get(rank, 0), _resident(process)[1])
 
-    def _ranks(self) -> Dict[Rank, List[int]]:
+    def _ranks(self) -> dict[Rank, list[int]]:
         """Return the processes of each rank."""
-        found: Dict[int, _Seen] = {}
-        parents: Dict[int, int] = {}
+        found: dict[int, _Seen] = {}
+        parents: dict[int, int] = {}
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue
             process = int(name)
             try:
-                fields = _fields("/proc/%d/stat" % process)
+                fields = _fields(f"/proc/{process}/stat")
                 parents[process] = int(fields[1])
                 known = self._known.get(process)
                 # A process that is not in a container yet, or is the tool's, may become another program.
@@ -98,13 +98,13 @@ class RankUsage(object):
             except (OSError, ValueError, IndexError):
                 continue
         self._known = found
-        ranks: Dict[Rank, List[int]] = {}
+        ranks: dict[Rank, list[int]] = {}
         for process, seen in found.items():
             if seen.counts:
                 ranks.setdefault(_inherited(process, found, parents), []).append(process)
         return ranks
 
-    def _weigh(self, rank: Rank, processes: List[int]) -> None:
+    def _weigh(self, rank: Rank, processes: list[int]) -> None:
         """Note the memory of a rank, in KiB."""
         resident = highest = 0
         for process in processes:
@@ -118,10 +118,10 @@ class RankUsage(object):
             resident = 0
         self._peaks[rank] = max(self._peaks.get(rank, 0), highest, resident)
 
-    def _count(self, ranks: Dict[Rank, List[int]], now: float) -> None:
+    def _count(self, ranks: dict[Rank, list[int]], now: float) -> None:
         """Note how many threads of each rank were busy since the last sample."""
         enough = max(1, int((now - self._at) * _TICKS * _BUSY))
-        ticks: Dict[Tuple[int, str], int] = {}
+        ticks: dict[tuple[int, str], int] = {}
         for rank, processes in ranks.items():
             busy = 0
             for process in processes:
@@ -153,7 +153,7 @@ class RankUsage(object):
                 continue
         return total
 
-    def record(self) -> Dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return what was used; None: unknown. Memory is in MiB; both are of the largest rank, and of each."""
         memory = {_name(rank): -(-peak // 1024) for rank, peak in self._peaks.items() if peak}
         threads = {_name(rank): counts[-1] for rank, counts in self._busy.items() if counts[-1]}
@@ -170,9 +170,9 @@ def _name(rank: Rank) -> str:
     return "" if rank is None else str(rank)
 
 
-def _inherited(process: int, known: Dict[int, _Seen], parents: Dict[int, int]) -> Rank:
+def _inherited(process: int, known: dict[int, _Seen], parents: dict[int, int]) -> Rank:
     """Return the rank of a process or of its nearest ancestor that has one."""
-    at: Optional[int] = process
+    at: int | None = process
     for _ in range(len(known)):
         if at is None or at not in known:
             return None
@@ -183,7 +183,7 @@ def _inherited(process: int, known: Dict[int, _Seen], parents: Dict[int, int]) -
 
 
 def _rank(process: int) -> Rank:
-    with open("/proc/%d/environ" % process, "rb") as stream:
+    with open(f"/proc/{process}/environ", "rb") as stream:
         words = stream.read(_MAX_ENVIRONMENT).split(b"\0")
     values = dict(word.partition(b"=")[::2] for word in words)
     for name in _RANK:
@@ -193,17 +193,17 @@ def _rank(process: int) -> Rank:
     return None
 
 
-def _fields(path: str) -> List[str]:
+def _fields(path: str) -> list[str]:
     """Return the fields of a ``stat`` file after the program's name: the first is the state."""
     with open(path, "rb") as stream:
         return stream.read().rpartition(b")")[2].decode("ascii").split()
 
 
-def _resident(process: int) -> Tuple[int, int]:
+def _resident(process: int) -> tuple[int, int]:
     """Return the KiB of memory of a process that no file has, now; and the most that it had, files included."""
     now = most = 0
     try:
-        with open("/proc/%d/status" % process, "rb") as stream:
+        with open(f"/proc/{process}/status", "rb") as stream:
             for line in stream:
                 if line.startswith((b"RssAnon:", b"RssShmem:")):
                     now += int(line.split()[1])
@@ -217,7 +217,7 @@ def _resident(process: int) -> Tuple[int, int]:
 def _own_share(process: int) -> int:
     """Return the KiB of a process, a page that n processes share counted as a n-th."""
     try:
-        with open("/proc/%d/smaps_rollup" % process, "rb") as stream:
+        with open(f"/proc/{process}/smaps_rollup", "rb") as stream:
             for line in stream:
                 if line.startswith(b"Pss:"):
                     return int(line.split()[1])
@@ -226,12 +226,12 @@ def _own_share(process: int) -> int:
     return 0
 
 
-def _threads(process: int) -> List[Tuple[Tuple[int, str], int]]:
+def _threads(process: int) -> list[tuple[tuple[int, str], int]]:
     """Return the threads of a process (number and start) and the clock ticks that each has run."""
     found = []
     try:
-        for name in os.listdir("/proc/%d/task" % process):
-            fields = _fields("/proc/%d/task/%s/stat" % (process, name))
+        for name in os.listdir(f"/proc/{process}/task"):
+            fields = _fields(f"/proc/{process}/task/{name}/stat")
             found.append(((int(name), fields[19]), int(fields[11]) + int(fields[12])))
     except (OSError, ValueError, IndexError):
         pass  # the process has ended

@@ -5,15 +5,15 @@ import time
 
 import pytest
 
-from deployer.system import usage
-from deployer.system.usage import RankUsage
+from deployer.connected.rehearse import usage
+from deployer.connected.rehearse.usage import RankUsage
 
 
 class Inside(usage.Tracee):
     """A process in a container: of the processes here, those that a test started."""
 
     def __init__(self, task):
-        super(Inside, self).__init__(task)
+        super().__init__(task)
         self.inside = "DEPLOYER_TEST_INSIDE" in self.command
 
 

@@ -12,22 +12,31 @@ import socket
 import stat
 import struct
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import NamedTuple
 
-from deployer.system.syscalls import CallListener, Trapped
-from deployer.system.tracee import AT_FDCWD, FileIdentity, FoundFile, ProcessRoot, Tracee, read_memory, read_text
+from deployer.connected.rehearse.syscalls import CallListener, Trapped
+from deployer.connected.rehearse.tracee import (
+    AT_FDCWD,
+    FileIdentity,
+    FoundFile,
+    ProcessRoot,
+    Tracee,
+    read_memory,
+    read_text,
+)
 
 #: Receives kind, text and what more is known: ``deployer.contract.observation``.
-Note = Callable[[str, str, Dict[str, str]], None]
+Note = Callable[[str, str, dict[str, str]], None]
 _Judge = Callable[[], None]
 
 _O_TMPFILE = 0o20000000
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 #: Calls that change a folder: which arguments are the folder's descriptor (None: the working folder) and the path, and
 #: whether the path must be there (True), must not be there (False), or may be (None) for the call to be an attempt.
-_Change = Tuple[Tuple[Optional[int], int, Optional[bool]], ...]
-_CHANGES: Dict[str, _Change] = {
+_Change = tuple[tuple[int | None, int, bool | None], ...]
+_CHANGES: dict[str, _Change] = {
     "mkdir": ((None, 0, False),),
     "mkdirat": ((0, 1, False),),
     "rename": ((None, 0, True), (None, 1, None)),
@@ -90,7 +99,7 @@ class _Search(NamedTuple):
     folders: int
 
 
-class Reach(object):
+class Reach:
     """Works out what observed processes reach for.
 
     Attributes:
@@ -105,8 +114,8 @@ class Reach(object):
         self,
         note: Note,
         local: Iterable[str] = (),
-        ports: Optional[Callable[[], Set[int]]] = None,
-        last: Optional[Callable[[int], None]] = None,
+        ports: Callable[[], set[int]] | None = None,
+        last: Callable[[int], None] | None = None,
     ) -> None:
         """Begin.
 
@@ -120,16 +129,16 @@ class Reach(object):
         self._local = set(local)
         self._ports = ports or listening
         self._last = last
-        self._tasks: Dict[int, Tuple[float, Tracee]] = {}
-        self._searches: Dict[Tuple[int, str], _Search] = {}
-        self._misses: Dict[int, Dict[str, Tuple[Tracee, str, str]]] = {}
-        self._waiting: Dict[Tuple[str, int], Tracee] = {}
-        self._pythons: Dict[int, Tracee] = {}
+        self._tasks: dict[int, tuple[float, Tracee]] = {}
+        self._searches: dict[tuple[int, str], _Search] = {}
+        self._misses: dict[int, dict[str, tuple[Tracee, str, str]]] = {}
+        self._waiting: dict[tuple[str, int], Tracee] = {}
+        self._pythons: dict[int, Tracee] = {}
         self._listed = 0
-        self._read: Set[Tuple[Tuple[int, ...], bytes]] = set()
-        self.opened: Set[str] = set()
+        self._read: set[tuple[tuple[int, ...], bytes]] = set()
+        self.opened: set[str] = set()
         self.all_listed = True
-        self.begun: Optional[float] = None
+        self.begun: float | None = None
         self.calls = 0
         self.seconds = 0.0
 
@@ -139,7 +148,7 @@ class Reach(object):
         call = listener.receive()
         if call is None:
             return
-        judge: Optional[_Judge] = None
+        judge: _Judge | None = None
         try:
             judge = self._gather(call)
         except (OSError, ValueError, struct.error):
@@ -154,7 +163,7 @@ class Reach(object):
 
     # --------------------------------------------------------------------------------- while the call waits
 
-    def _gather(self, call: Trapped) -> Optional[_Judge]:
+    def _gather(self, call: Trapped) -> _Judge | None:
         """Read a call's arguments; return what is left to do after it has gone on."""
         name, args = call.name, call.args
         who = self._who(call.task, name in ("execve", "execveat"))
@@ -206,7 +215,7 @@ class Reach(object):
             self._tasks[task] = (now, known)
         return known
 
-    def _forget(self, process: Optional[int] = None, before: float = float("inf")) -> None:
+    def _forget(self, process: int | None = None, before: float = float("inf")) -> None:
         """Forget a process that becomes another program, or ends; or all that are known since a time."""
         for task, (since, known) in list(self._tasks.items()):
             if process in (None, known.process) and since < before:
@@ -215,7 +224,7 @@ class Reach(object):
 
     # ---------------------------------------------------------------------------------------------- files
 
-    def _opening(self, who: Tracee, name: str, args: Tuple[int, ...]) -> Optional[_Judge]:
+    def _opening(self, who: Tracee, name: str, args: tuple[int, ...]) -> _Judge | None:
         folder, place = (_signed(args[0]), 1) if name in ("openat", "openat2") else (AT_FDCWD, 0)
         text = read_text(who.task, args[place])
         if name == "openat2":
@@ -301,7 +310,7 @@ class Reach(object):
         elif stat.S_ISREG(found.state.st_mode) and not (flags & os.O_CREAT and flags & os.O_EXCL):
             self._refused(who, path, found.refuses(identity))
 
-    def _changed(self, who: Tracee, identity: FileIdentity, places: List[Tuple[str, Optional[bool]]]) -> None:
+    def _changed(self, who: Tracee, identity: FileIdentity, places: list[tuple[str, bool | None]]) -> None:
         root = who.root
         for path, there in places:
             if _KERNEL.match(path) or (there is not None and (root.find(path, False) is not None) != there):
@@ -311,7 +320,7 @@ class Reach(object):
     def _made(self, who: Tracee, identity: FileIdentity, root: ProcessRoot, path: str) -> None:
         """Observe that something would be made or removed at ``path``; its folder may be missing as well."""
         folder = path
-        found: Optional[FoundFile] = None
+        found: FoundFile | None = None
         while found is None and folder != "/":
             folder = os.path.dirname(folder)
             found = root.find(folder)
@@ -321,7 +330,7 @@ class Reach(object):
             if why is None and folder != os.path.dirname(path):
                 self._missed(who, path, "its folder does not exist")
 
-    def _refused(self, who: Tracee, path: str, why: Optional[str]) -> None:
+    def _refused(self, who: Tracee, path: str, why: str | None) -> None:
         if why and not _BYTECODE.search(path) and not _USUAL_WRITES.match(path):
             self._tell("write", _plain(who.root, path), who, why=why)
 
@@ -359,7 +368,7 @@ class Reach(object):
             else:
                 self._add(loader)
 
-    def _writing(self, who: Tracee, text: bytes) -> Optional[_Judge]:
+    def _writing(self, who: Tracee, text: bytes) -> _Judge | None:
         names = [os.fsdecode(name) for name in _NOT_FOUND.findall(text)] if who.name in _SHELLS else []
         if not names:
             return None
@@ -387,7 +396,7 @@ class Reach(object):
         if who is not None:
             self._tell("blind", "a Python ran without the audit hook: " + who.command, who)
 
-    def _searched(self, process: Optional[int] = None, now: float = float("inf")) -> None:
+    def _searched(self, process: int | None = None, now: float = float("inf")) -> None:
         """Report the programs that were not found, of a process that has ended or by this time."""
         for key, search in list(self._searches.items()):
             if (process is None or key[0] == process) and now - search.since > _SEARCH:
@@ -397,7 +406,7 @@ class Reach(object):
 
     # -------------------------------------------------------------------------------------------- network
 
-    def _connecting(self, who: Tracee, address: bytes) -> Optional[_Judge]:
+    def _connecting(self, who: Tracee, address: bytes) -> _Judge | None:
         family = struct.unpack_from("=H", address)[0]
         if family == socket.AF_UNIX:
             name = address[2:]
@@ -426,7 +435,7 @@ class Reach(object):
 
     def _connected(self, who: Tracee, ip: str, port: int, own: bool, licence: str) -> None:
         if not own or len(self._waiting) >= _MAX_WAITING:
-            self._tell("address", "%s port %d" % (ip, port), who, licence=licence)
+            self._tell("address", f"{ip} port {port}", who, licence=licence)
         elif (ip, port) not in self._waiting and port not in self._ports():
             self._waiting[(ip, port)] = who
 
@@ -456,7 +465,7 @@ class Reach(object):
         self._searched()
         self.tick()
         for (ip, port), who in self._waiting.items():
-            self._tell("daemon", "%s port %d" % (ip, port), who, why="nothing listens")
+            self._tell("daemon", f"{ip} port {port}", who, why="nothing listens")
         for missed in self._misses.values():  # of programs that a signal ended, or that are ended now
             for who, path, why in list(missed.values())[-_MOST_MISSED_BY_PYTHON:]:
                 if not _USUAL_FILES.search(path):
@@ -479,11 +488,11 @@ def _of_family(family: int, address: bytes) -> str:
     """Return an address of another family than IP as text."""
     if family == _VSOCK and len(address) >= 12:
         port, host = struct.unpack_from("=II", address, 4)
-        return "vsock:%d port %d" % (host, port)
-    return "family:%d" % family
+        return f"vsock:{host} port {port}"
+    return f"family:{family}"
 
 
-def listening() -> Set[int]:
+def listening() -> set[int]:
     """Return the ports on which something listens in this network namespace."""
     found = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
@@ -498,7 +507,7 @@ def listening() -> Set[int]:
     return found
 
 
-def _abstract_sockets() -> Set[str]:
+def _abstract_sockets() -> set[str]:
     with open("/proc/net/unix", errors="backslashreplace") as stream:
         return {line.split(None, 7)[7].rstrip("\n") for line in stream if len(line.split(None, 7)) == 8}
 
@@ -524,11 +533,11 @@ def _signed(value: int) -> int:
 
 
 def _has_terminal(task: int) -> bool:
-    with open("/proc/%d/stat" % task) as stream:
+    with open(f"/proc/{task}/stat") as stream:
         return stream.read().rpartition(")")[2].split()[4] != "0"
 
 
-def _loader(head: bytes) -> Optional[str]:
+def _loader(head: bytes) -> str | None:
     """Return the loader or interpreter that the kernel starts for a file with these first bytes, or None."""
     if head.startswith(b"#!"):
         words = head[2:].split(b"\n")[0].split()
@@ -546,7 +555,7 @@ def _loader(head: bytes) -> Optional[str]:
     return None
 
 
-def _range(head: bytes, at: int) -> Tuple[int, int]:
+def _range(head: bytes, at: int) -> tuple[int, int]:
     """Return the offset and the size of a segment."""
     offset: int = struct.unpack_from("<Q", head, at + 8)[0]
     size: int = struct.unpack_from("<Q", head, at + 32)[0]
