@@ -7,14 +7,17 @@ import time
 
 import pytest
 
-from deployer.contract import delta
+from deployer.contract import delta, tarformat
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError
+from deployer.contract.tarformat import FILES, REST, TarEntry
 from deployer.site.install import arriving, incoming
 from deployer.site.storage import inventory
 from deployer.site.storage.store import Store
+from deployer.system import workers
 from tests import bundles
 from tests.signing import TestKey
 from tests.unit.site.install.test_receive import APP, as_stream, content, files_of, here, shipment
+from tests.wheels import file_name, wheel
 
 MORE = [*APP, *(("deployer/app/more%d.py" % number, os.urandom(5000)) for number in range(4))]
 
@@ -69,8 +72,20 @@ def line(items, call, left=1):
     return Line(as_stream(items).getvalue(), len(as_stream(items[:-left]).getvalue()) - len(delta.END), call)
 
 
-def test_what_has_arrived_is_unpacked_before_the_last_part_arrives(store):
-    data = bundles.build(extra=MORE)
+@pytest.mark.parametrize("processes", [0, 2])
+def test_what_has_arrived_is_unpacked_before_the_last_part_arrives(store, monkeypatch, processes):
+    monkeypatch.setattr(workers, "suitable", lambda size: processes)
+    large = os.urandom(20_000)
+    header = tarformat.encode(TarEntry(tarformat.FILE, b"large", 0o644, len(large)))
+    padding = b"\0" * tarformat.padding(len(large))
+    pieces = [
+        *bundles.whole(bundles.ENTRIES)[:2],
+        (FILES, header + large[:8000]),
+        (REST, large[8000:] + padding),
+        *bundles.whole(bundles.ENTRIES)[2:],
+    ]
+    demo = ("deployer/wheels/" + file_name(), wheel({"demo/__init__.py": os.urandom(9000)}))
+    data = bundles.build(pieces, extra=[demo, *MORE])
     digest, items = shipment(data)
 
     def wait():
@@ -79,10 +94,13 @@ def test_what_has_arrived_is_unpacked_before_the_last_part_arrives(store):
             assert time.monotonic() < end, "nothing is unpacked"
             time.sleep(0.01)
 
-    done = arriving.take(line(items, wait), store, digest)
+    done = arriving.take(line(items, wait, left=len(items) - 3), store, digest)
+    image = done.outcome.image
     assert not done.outcome.known
     assert content(done.bundle) == data
-    assert content(os.path.join(done.outcome.image.app, "3.py")) == APP[3][1]
+    assert content(os.path.join(image.rootfs, "large")) == large
+    assert content(os.path.join(image.app, "3.py")) == APP[3][1]
+    assert files_of(os.path.join(image.wheels, "lib", "demo")) == ["__init__.py"]
     assert files_of(store.incoming) == []
 
 
