@@ -151,7 +151,11 @@ def install(
                     least = unpack.Unpacked(0, sum(segment.size for segment in shares.wheels))
                     overlays = least if arriving else wheels.room(verification, stream, processes)
                 rootfs = unpack.Unpacked(0, 0) if shares.rootfs in there else _room(verification, shares.donor)
-                _check_space(verification, store, [rootfs, overlays], os.fstat(stream.fileno()) if kept else None)
+                state = os.fstat(stream.fileno())
+                parts = [rootfs, overlays]
+                if arriving and state.st_dev == os.stat(store.images).st_dev:
+                    parts.append(unpack.Unpacked(0, max(0, seal.end - state.st_size)))
+                _check_space(verification, store, parts, state if kept else None)
                 with unfinished.folder(store.images) as made, layers.claimed(store, made, shares.links):
                     advance = _advance(verification, _MEMBERS, progress)
                     _write_image(made, store, shares, there, verification, processes, advance)

@@ -11,7 +11,7 @@ from deployer.contract import delta, tarformat
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError
 from deployer.contract.tarformat import FILES, REST, TarEntry
 from deployer.site.install import arriving, incoming
-from deployer.site.storage import inventory
+from deployer.site.storage import inventory, space
 from deployer.site.storage.store import Store
 from deployer.system import workers
 from tests import bundles
@@ -237,6 +237,29 @@ def test_parts_that_are_missing_are_named(store):
     assert nothing_is_installed(store)
 
 
+def test_space_is_checked_for_image_and_bundle_when_the_manifest_has_arrived(store, monkeypatch):
+    def full(folder, size, entries):
+        raise SpaceError("%d bytes" % size)
+
+    monkeypatch.setattr(space, "check", full)
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    with pytest.raises(SpaceError) as caught:
+        arriving.take(as_stream(items), store, digest)
+    raw = sum(len(piece) for _, piece in bundles.whole(bundles.ENTRIES))
+    need = int(caught.value.message.split()[0]) - raw - sum(len(file) for _, file in MORE)
+    assert 0 <= need <= len(data)
+    assert nothing_is_installed(store)
+
+    class Stuck(io.BytesIO):
+        def readline(self, *limit):
+            return super().readline(*limit) if self.tell() == 0 else time.sleep(60)
+
+    with pytest.raises(SpaceError) as caught:
+        arriving.take(Stuck(as_stream(items).getvalue()), store, digest)
+    assert int(caught.value.message.split()[0]) > raw + len(data) - 20_000
+
+
 def test_a_disk_that_fills_up_while_parts_arrive(store):
     def full():
         raise OSError(28, "No space left on device")
@@ -270,9 +293,24 @@ def test_a_beginning_is_kept_as_long_as_parts_are(store):
 
 
 @pytest.mark.thorough
+def test_no_changed_byte_of_the_stream_is_installed(store):
+    chance = random.Random(62)
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    whole = as_stream(items).getvalue()
+    for _ in range(60):
+        stream = bytearray(whole)
+        stream[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        with pytest.raises(DeployerError):
+            arriving.take(io.BytesIO(stream), store, digest)
+        assert nothing_is_installed(store)
+        incoming.discard(store, digest)
+
+
+@pytest.mark.thorough
 def test_a_push_that_is_killed_anywhere_ends_whole_the_next_time(store):
     chance = random.Random(62)
-    for number in range(30):
+    for number in range(15):
         data = bundles.build(extra=MORE, version=str(number))
         digest, items = items_of(store, data)
         child = os.fork()
