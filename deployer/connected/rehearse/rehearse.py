@@ -21,7 +21,7 @@ from deployer.connected.rehearse.node import OUT
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
 from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
-from deployer.contract import dialogue, json_records, plan_update
+from deployer.contract import dialogue, evidence, json_records, plan_update
 from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
@@ -145,7 +145,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
             folder = site.prepare(request, wanted, manifest, job, installed["digest"])
         where = counted(wanted.nodes, "simulated node")
         tell(f"running {job.name} on {where}, {request.seconds} s at most")
-        layered = _layered(Path(installed["folder"]), request.site)
+        layered = _layered(Path(installed["folder"]), site.carriers(folder), request.site)
         report = _run(request, wanted, folder, world, root, memory_mb, tools, layered)
     if report.stopped.startswith(limits.FILLED):
         _clear(folder)
@@ -265,6 +265,13 @@ class _Site:
             (folder / name).touch(0o600)
         return folder
 
+    def carriers(self, folder: Path) -> list[Path]:
+        """Return the installed images of other bundles whose data a prepared job reads."""
+        name = "job.json"
+        digests = evidence.read_launch(files.read_bytes(str(folder / name)), name).data
+        images = self._ask(["list", "--json"], _QUICK)["images"] if digests else []
+        return [Path(image["folder"]) for image in images if image["digest"] in digests]
+
     def _empty(self, path: str) -> str:
         folder = self._world / "site" / path.strip("/")
         folder.mkdir(parents=True, exist_ok=True)
@@ -370,13 +377,15 @@ def _run(
     return report
 
 
-def _layered(installed: Path, site: Plan | None) -> list[str]:
-    """Return the folders of an installed image in which a job can make files, as at the site.
+def _layered(installed: Path, carriers: Sequence[Path], site: Plan | None) -> list[str]:
+    """Return the folders of installed images in which a job can make files, as at the site.
 
-    The data folder is bound there. The app is as well, unless the site stages the image: then it is part of that.
+    The data folders are bound there, also those of other bundles (``carriers``). The app is as well, unless the site
+    stages the image: then it is part of that.
     """
     staged = site is None or any(option.staging != NOT_STAGED for option in site.start_options)
-    return [str(installed / name) for name in ("data", *(() if staged else ("app",)))]
+    own = [installed / name for name in ("data", *(() if staged else ("app",)))]
+    return [str(path) for path in (*own, *(carrier / "data" for carrier in carriers))]
 
 
 def _clear(folder: Path) -> None:

@@ -15,8 +15,9 @@ from deployer.contract.job import Job
 from deployer.contract.plan import NOT_STAGED, SQUASHFS, StartOption
 from deployer.site.storage import store
 from deployer.system import process
-from tests import bundles
+from tests import bundles, running
 from tests.unit.connected.rehearse.test_simulated_plan import MANIFEST
+from tests.unit.contract.test_result import LAUNCH
 
 TOOLS = SiteTools(b"", Path("/kit/bin/ch-run"))
 
@@ -141,10 +142,19 @@ def test_a_job_can_make_files_where_it_can_at_the_site():
     folder = Path("/root/images/a")
     option = StartOption("charliecloud-folder", "charliecloud", NOT_STAGED, "srun", "", None)
     site = SimpleNamespace(start_options=[option])
-    assert rehearse._layered(folder, None) == [str(folder / "data")]
-    assert rehearse._layered(folder, site) == [str(folder / "data"), str(folder / "app")]
+    assert rehearse._layered(folder, [], None) == [str(folder / "data")]
+    assert rehearse._layered(folder, [], site) == [str(folder / "data"), str(folder / "app")]
     site.start_options.append(option._replace(staging=SQUASHFS))
-    assert rehearse._layered(folder, site) == [str(folder / "data")]
+    assert rehearse._layered(folder, [Path("/root/images/b")], site) == [str(folder / "data"), "/root/images/b/data"]
+
+
+@pytest.mark.parametrize("used", [["sha256:b"], []])
+def test_the_bundles_whose_data_a_job_reads(used, tmp_path, monkeypatch):
+    site = object.__new__(rehearse._Site)
+    images = [{"digest": f"sha256:{name}", "folder": f"/root/images/{name}"} for name in "ab"]
+    monkeypatch.setattr(site, "_ask", lambda words, timeout: {"images": images if used else None})
+    running.write(str(tmp_path / "job.json"), LAUNCH._replace(data=used).record())
+    assert site.carriers(tmp_path) == [Path("/root/images/b")] * len(used)
 
 
 def test_a_site_that_cannot_be_simulated_has_its_own_remedy(tmp_path, monkeypatch):
