@@ -184,12 +184,12 @@ def _write(text: str) -> None:
 
 
 def columns() -> int:
-    """Return the number of columns of the terminal, or 80 if there is no terminal."""
+    """Return the width of the output in columns; 80 if it is not limited."""
     return room() or _COLUMNS
 
 
 def room() -> int:
-    """Return the columns that a table may have; 0 if nobody looks at a terminal: then it may have any width."""
+    """Return the width of the terminal in columns; 0 if the output is not a terminal: its width is not limited."""
     wanted = os.environ.get("COLUMNS", "")
     if wanted.isdigit() and int(wanted):
         return int(wanted)

@@ -137,6 +137,6 @@ def _show(request: SiteRequest, done: CapturedSite) -> None:
             value = json.dumps(each.value)
             print(common.wrapped(f"{each.key}: {value} ({each.why})", "  ", "    "))
     elif not done.problem:
-        print(f"{request.output} was there and is valid; it was not changed")
+        print(f"{request.output} already exists and is valid; it was not changed")
     for text in done.missing:
         print(common.wrapped(f"missing: {text}", "  ", "    "))

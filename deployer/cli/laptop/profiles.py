@@ -29,7 +29,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``profile`` and its verbs."""
     command = subparsers.add_parser("profile")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    common.add_command(verbs, "list", _list, "list the profiles that names lead to")
+    common.add_command(verbs, "list", _list, "list the profiles that you can select by name")
     verb = common.add_command(
         verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )

@@ -41,7 +41,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     text = "where the simulated site is made (default: namespaces if this machine can make them, else docker)"
     command.add_argument("--engine", choices=WAYS, help=text)
-    text = "store the outcome in the bundle: inspect shows it, and policies can require it; void its signatures"
+    text = "store the outcome in the bundle: inspect shows it, and policies can require it; signatures become invalid"
     command.add_argument("--record", action="store_true", help=text)
     text = "write the files of the image that the job opened to this file, one path per line"
     command.add_argument("--used", metavar="FILE", help=text)

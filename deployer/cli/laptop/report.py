@@ -53,7 +53,7 @@ def _page(args: argparse.Namespace) -> int:
     from deployer.connected.ground import html_page, job_page
 
     if args.beside or args.all_layouts:
-        raise UsageError("--beside and --all-layouts are of the table, not of a page", "leave them out, or --html")
+        raise UsageError("--beside and --all-layouts cannot be used with --html", "leave them out, or --html")
     if args.site or args.csv or args.plot:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)
@@ -68,7 +68,7 @@ def _pictured(path: str) -> "PicturedJob":
 
     folder = files.is_folder(path)
     if not folder and not files.is_file(path):
-        raise UsageError(f"there is no {path}", "give a job's folder, or its result.json")
+        raise UsageError(f"{path} does not exist", "give a job's folder, or its result.json")
     record = (results.read(path) if folder else results.read_file(path)).record
     return PicturedJob(record, [TimedStep(*step) for step in results.steps(path)] if folder else [])
 

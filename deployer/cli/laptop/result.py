@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _show(status, result)
     if args.output:
-        print(f"its folder: {args.output}")
+        print(f"job folder copied to: {args.output}")
     return 0
 
 

@@ -61,14 +61,14 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "--again",
         type=int,
         metavar="N",
-        help="if it saves its state before the time limit, continue it in up to N jobs",
+        help="if the job saves its state before the time limit, continue it in up to N more jobs",
     )
     parser.add_argument(
         "--warn",
         type=int,
         default=WARN,
         metavar="SECONDS",
-        help="send SIGUSR1 to the ranks so long before (default: %(default)s)",
+        help="send SIGUSR1 to the ranks this many seconds before the time limit (default: %(default)s)",
     )
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
     parser.add_argument(

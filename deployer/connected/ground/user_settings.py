@@ -22,7 +22,7 @@ def _file(path: str, info: ValidationInfo) -> str:
     if isinstance(info.context, Path):
         path = str(info.context / _expanded(path))
         if not files.is_file(path):
-            raise ValueError(f"there is no file {path}")
+            raise ValueError(f"file not found: {path}")
     return path
 
 
@@ -31,7 +31,7 @@ def _expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ValueError(f"{path}: there is no such home folder") from error
+        raise ValueError(f"no user of this machine has the home folder {path}") from error
 
 
 _File = Annotated[str, AfterValidator(_file)]
@@ -105,7 +105,7 @@ def _of_variable(name: str, variable: str, value: str) -> str:
     except ValueError as error:
         raise UsageError(f"{variable}: {error}", hint) from error
     if not (path.is_file() or (name == "ca_bundle" and path.is_fifo())):  # certificates may come from a pipe
-        raise UsageError(f"{variable}: there is no file {path}", hint)
+        raise UsageError(f"{variable}: file not found: {path}", hint)
     return str(path)
 
 

@@ -388,7 +388,7 @@ def _warn(request: RunRequest, job: Job) -> Optional[int]:
     limit = seconds(job.time)
     if not 1 <= request.warn < limit:
         raise UsageError(
-            "--warn %d: ranks cannot be warned so long before a limit of %s" % (request.warn, job.time),
+            "--warn %d: ranks cannot be warned that many seconds before a limit of %s" % (request.warn, job.time),
             "give fewer seconds than the %d of the limit, or --time" % limit,
         )
     return request.warn

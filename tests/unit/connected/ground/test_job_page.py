@@ -142,5 +142,5 @@ def test_the_command_draws_a_folder_or_a_file(tmp_path: Path, capsys: pytest.Cap
     assert "deployer result --site SITE JOB -o DIR" in capsys.readouterr().err
     for option in (["--beside", published_runs.NAMES[0]], ["--all-layouts"]):
         assert main(["report", str(path), "--html", "x.html", *option]) == 2
-        assert "are of the table" in capsys.readouterr().err
+        assert "cannot be used with --html" in capsys.readouterr().err
     assert main(["report", str(tmp_path / "nope"), "--html", "x.html"]) == 2

@@ -60,7 +60,7 @@ def test_option_variable_and_file_count_in_this_order(folder: Path, monkeypatch:
         ("site: lab\nssh-config: x\n", ":2: ssh-config: unknown key"),
         ("site: [lab]\n", ":1: site: "),
         ("site: ''\n", ":1: site: "),
-        ("site: lab\n\nkey: none/id\n", ":3: key: there is no file "),
+        ("site: lab\n\nkey: none/id\n", ":3: key: file not found: "),
         ("site: lab\nsite: other\n", ":2: site: is given twice"),
         ("- site\n", "is not deployer's settings"),
         ("site: 'a\\tb'\nsite", "config.yaml"),
@@ -75,7 +75,7 @@ def test_wrong_settings_are_refused_with_their_line(folder: Path, text: str, sai
 
 def test_a_variable_with_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOYER_SSH_CONFIG", "/none/config")
-    with pytest.raises(UsageError, match="DEPLOYER_SSH_CONFIG: there is no file /none/config"):
+    with pytest.raises(UsageError, match="DEPLOYER_SSH_CONFIG: file not found: /none/config"):
         in_effect()
     monkeypatch.setenv("DEPLOYER_SSH_CONFIG", "/none\x1b[2J")
     with pytest.raises(UsageError, match="control character"):
