@@ -5,6 +5,7 @@ and the probe of a rank, do not use this module: see ``deployer.site.rank.first_
 """
 
 import argparse
+import importlib
 import os
 import sys
 import time
@@ -12,6 +13,9 @@ from typing import Any
 
 from deployer.cli.site import common
 from deployer.system import terminal
+
+#: The steps that ``result`` judges.
+_STEPS = ("hosts", "network", "stage", "root", "probe", "payload")
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -30,8 +34,13 @@ def add_parsers(subparsers: Any) -> None:
     parser.set_defaults(run=_probe, after_dashes="a command that prints the image's canary, from a container")
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
-    parser.add_argument("--step", choices=("hosts", "network", "stage", "root", "probe", "payload"), required=True)
-    parser.add_argument("--exit", type=int, required=True, metavar="N", help="what the step's launcher ended with")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--step", choices=_STEPS)
+    which.add_argument(
+        "--until", choices=_STEPS, help="judge the steps that standard input names, the last one is this"
+    )
+    parser.add_argument("--exit", type=int, default=0, metavar="N", help="what the step's launcher ended with")
+    parser.add_argument("--id", metavar="ID", help="the batch system's id of the job")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
     parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
@@ -141,15 +150,31 @@ def _stage(args: argparse.Namespace) -> int:
 
 
 def _result(args: argparse.Namespace) -> int:
-    from deployer.contract.findings import ERROR
+    if args.step:
+        return _judge(args, args.step, args.exit, args.signal)
+    for name in ("contract.result", "site.jobs.rendezvous", "site.jobs.result"):  # while the first step runs
+        importlib.import_module("deployer." + name)
+    for line in sys.stdin:
+        step, code, signal = line.split()
+        sys.stdout.write("%d\n" % _judge(args, step, int(code), "" if signal == "-" else signal))
+        sys.stdout.flush()
+        if step == args.until:
+            break
+    return 0
+
+
+def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
+    """Judge a job after a step, print what is wrong, and return the exit code for job.sh."""
+    from deployer.contract.findings import ERROR, Finding
+    from deployer.contract.json_records import Fields
     from deployer.contract.result import StepOutcome
-    from deployer.site.jobs import jobs, result
+    from deployer.site.jobs import result
 
     outcome = StepOutcome(
-        args.step,
-        args.exit,
-        args.signal or None,
-        os.environ.get(_number(args.folder)) or jobs.job_id(args.folder) or "",
+        step,
+        code,
+        signal or None,
+        _id(args.folder) if args.id is None else args.id,
         args.started,
         int(time.time()),
         args.module,
@@ -159,12 +184,14 @@ def _result(args: argparse.Namespace) -> int:
     )
     verdict = result.write_result(args.folder, outcome)
     codes = []
-    for found in result.findings(args.folder):
+    for record in verdict.record["findings"]:
+        found = Finding.read(Fields(record, "a finding", own=True))
         if found.severity == ERROR and found.code != "job.unfinished":
             sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
             codes.append(found.code)
     if codes:
         sys.stderr.write("deployer: %s\n" % common.more(codes))
+    sys.stderr.flush()
     return verdict.exit_code
 
 
@@ -175,10 +202,11 @@ def _again(args: argparse.Namespace) -> int:
     return 0
 
 
-def _number(folder: str) -> str:
-    """Return the variable with the id of a job; empty if its batch system is unknown or has none."""
-    from deployer.site.jobs import result
+def _id(folder: str) -> str:
+    """Return the batch system's id of a job whose script does not give it; empty if it has none."""
+    from deployer.site.jobs import jobs, result
     from deployer.site.jobs.schedulers import SCHEDULERS
 
     known = SCHEDULERS.get(result.launch(folder).scheduler)
-    return known.number.name if known and known.number else ""
+    name = known.number.name if known and known.number else ""
+    return os.environ.get(name) or jobs.job_id(folder) or ""

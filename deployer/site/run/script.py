@@ -17,6 +17,7 @@ from deployer.contract.measurements import ITEX
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Plan, StartOption
 from deployer.contract.rank_record import SAVED
+from deployer.contract.result import HOSTS, NETWORK, PROBED
 from deployer.contract.shell import Code, Program, Text, Value, Variable, Word, code
 from deployer.contract.text import counted
 from deployer.site.container import home
@@ -107,7 +108,7 @@ _INTO = Program('exec "$@" >"$0/$(uname -n).root" 2>&1')
 def render(inputs: Inputs) -> str:
     """Return the text of job.sh. Raises UsageError for text that no script can contain."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
-    if inputs.launch.without_mpi and inputs.layout.nodes > 1:
+    if _meets(inputs):
         parts.append(_network(inputs))
     if inputs.staging:
         parts.append(_stage(inputs, inputs.staging))
@@ -186,17 +187,15 @@ started=$(date +%s)
 stopped=
 {log}
 {trap}
-# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
-result() {{
-    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
-}}
-
+{result}
 {batch}export USER=${{USER:-$(id -un)}}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
-""",
+{judge}""",
+            result=_result(inputs),
+            judge=_judge(inputs) if inputs.fast else code(""),
             folder=inputs.folder,
             python=inputs.python,
             tool=inputs.tool,
@@ -216,6 +215,49 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
     if needs_home(inputs.container):
         pieces.append(_home(inputs))
     return shell.together(pieces)
+
+
+def _result(inputs: Inputs) -> Code:
+    """Return the function by which each step asks the judge; an older deployer.pyz is started for each."""
+    number = inputs.scheduler.number
+    ask = code("")
+    if inputs.fast:
+        ask = code("""\
+    local code
+    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null &&
+        echo "$1 $2 ${{stopped:--}}" >&"${{judge[1]}}" && read -r code <&"${{judge[0]}}"; then
+        return "$code"
+    fi
+""")
+    return code(
+        """\
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {{
+{ask}    "${{tool[@]}}" result "$job" --step "$1" --exit "$2"{id} --started "$started" --signal "$stopped" "${{@:3}}"
+}}
+""",
+        ask=ask,
+        id=code(" --id {number}", number=Word(number)) if number and inputs.fast else code(""),
+    )
+
+
+def _judge(inputs: Inputs) -> Code:
+    """Return the lines that start the judge for all steps before the payload."""
+    number = inputs.scheduler.number
+    until = PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS
+    return code(
+        """\
+# The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
+coproc judge {{ trap '' TERM; exec "${{tool[@]}}" result "$job" --until {until}{id} --started "$started"; }}
+""",
+        until=until,
+        id=code(" --id {number}", number=Word(number)) if number else code(""),
+    )
+
+
+def _meets(inputs: Inputs) -> bool:
+    """Return whether the nodes find each other without MPI."""
+    return inputs.launch.without_mpi and inputs.layout.nodes > 1
 
 
 def _environment_of_the_site(inputs: Inputs) -> List[Code]:

@@ -323,6 +323,26 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
     assert signalled(scheduler, "trap '' TERM; echo ready; sleep 60; sleep 60", signal.SIGTERM) == ("TERM 137\n", 0)
 
 
+@pytest.mark.parametrize(
+    ("judge", "codes"),
+    [
+        ('while read -r step code signal; do echo "$code"; done', "5 0 4"),  # it answers until the payload
+        ("exit 1", "4 4 4"),  # it cannot start: each step starts one
+        ('read -r step code signal; echo "$code"', "5 4 4"),  # it ends too early
+        ('read -r step code signal; [ "$signal" = - ] && kill -TERM $$; echo "$code"', "5 4 4"),  # the job's end
+    ],
+)
+def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, judge, codes):
+    text = script.render(CASES["local"])
+    asks = text[text.index("result() {") : text.index("}\n", text.index("result() {")) + 2]
+    (start,) = [line for line in text.splitlines() if line.startswith("coproc judge")]
+    (tmp_path / "tool").write_text('case "$*" in *--until*) %s ;; *) exit 4 ;; esac\n' % judge)
+    steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
+    lines = ["tool=(bash tool)", "job=x started=9 stopped=", asks, start, "sleep 0.1", steps]
+    done = subprocess.run(["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, check=False)
+    assert done.stdout.decode().strip() == codes
+
+
 @pytest.mark.parametrize("name", ["lsf", "gridengine"])
 def test_a_signal_that_comes_before_the_launcher_ends_it_too(name):
     assert signalled(SCHEDULERS[name], "sleep 60", signal.SIGTERM, "echo ready; sleep 0.5") == ("TERM 143\n", 0)
