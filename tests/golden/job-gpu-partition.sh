@@ -17,7 +17,7 @@
 #SBATCH --gres=gpu:v100:2
 
 job=/home/alice/deployer/jobs/hello-1
-tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 
@@ -119,7 +119,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --abi mpich-abi \
     --mount-point /scratch/ab12 \
     --home "$home" \
-    --tool "${tool[1]}" --into "$stage" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" </dev/null >"$pipe" &
+    --tool "${tool[2]}" --into "$stage" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${pipe%/*}"

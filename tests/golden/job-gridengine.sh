@@ -21,7 +21,7 @@
 shopt -q login_shell || exec /bin/bash -l "$0"  # some batch systems ignore the first line
 
 job=/home/alice/deployer/jobs/hello-1
-tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 

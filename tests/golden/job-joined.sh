@@ -13,7 +13,7 @@
 #SBATCH '--account=a b'
 
 job=/home/alice/deployer/jobs/hello-1
-tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 

@@ -4,7 +4,7 @@
 # To start this script by hand: ./job.sh. You may edit it and start it again.
 
 job=/home/alice/deployer/jobs/hello-1
-tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 

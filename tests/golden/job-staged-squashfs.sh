@@ -12,7 +12,7 @@
 #SBATCH --partition=batch
 
 job=/home/alice/deployer/jobs/hello-1
-tool=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz)
+tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 
@@ -155,7 +155,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --source /home/alice/images/aaaa/image.sqfs \
     --abi mpich-abi \
     --home "$home" \
-    --tool "${tool[1]}" --into "$stage" --sent "$sent" --sha256 "${digest%% *}" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" "${mount[@]}" </dev/null >"$pipe" &
+    --tool "${tool[2]}" --into "$stage" --sent "$sent" --sha256 "${digest%% *}" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" "${mount[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${pipe%/*}"

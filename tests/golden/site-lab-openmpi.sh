@@ -12,7 +12,7 @@
 #SBATCH --partition=batch
 
 job=WORKSPACE/jobs/hello-1
-tool=(/usr/bin/python3 WORKSPACE/deployer.pyz)
+tool=(/usr/bin/python3 -S WORKSPACE/deployer.pyz)
 started=$(date +%s)
 stopped=
 

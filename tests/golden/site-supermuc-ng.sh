@@ -13,7 +13,7 @@
 #SBATCH --account=project
 
 job=WORKSPACE/jobs/hello-1
-tool=(/usr/bin/python3 WORKSPACE/deployer.pyz)
+tool=(/usr/bin/python3 -S WORKSPACE/deployer.pyz)
 started=$(date +%s)
 stopped=
 

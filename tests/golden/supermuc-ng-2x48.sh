@@ -13,7 +13,7 @@
 #SBATCH --account=pn12ab
 
 job=/dss/pn12ab/di34cde/deployer/jobs/3dgan-1
-tool=(/usr/bin/python3 /dss/pn12ab/di34cde/deployer/deployer.pyz)
+tool=(/usr/bin/python3 -S /dss/pn12ab/di34cde/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
 

@@ -182,7 +182,7 @@ def _ground(inputs: Inputs) -> Code:
         code(
             """\
 job={folder}
-tool=({python} {tool})
+tool=({python} -S {tool})
 started=$(date +%s)
 stopped=
 {log}

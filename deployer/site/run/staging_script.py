@@ -159,7 +159,7 @@ pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap {options} \\
     "${{tool[@]}}" stage{what} \\
-    --tool "${{tool[1]}}" --into "$stage"{sent} --out "$job/ranks"{words} </dev/null >"$pipe" &
+    --tool "${{tool[2]}}" --into "$stage"{sent} --out "$job/ranks"{words} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
 rm -r "${{pipe%/*}}"
