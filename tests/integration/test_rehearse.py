@@ -81,6 +81,36 @@ def test_it_ends_at_its_time_and_leaves_nothing_when_it_is_killed(built: Cli, re
     _until(lambda: not [line for line in _processes() if "1234.5" in line])
 
 
+_READS_AND_WRITES = """\
+name: reads
+version: "1"
+base: {debian: bookworm}
+mpi: []
+data: {set: {bundle: has-data}}
+jobs:
+  main:
+    command: [sh, -c, "ls /deployer/data/set && touch /deployer/data/set/new && ls /deployer/data/set"]
+"""
+
+
+@pytest.mark.slow
+def test_what_a_job_writes_beside_data_of_another_bundle_ends_with_it(built: Cli, tmp_path: Path) -> None:
+    for name, text in (
+        ("reads", _READS_AND_WRITES),
+        ("data", "name: has-data\nversion: '1'\ndata: {set: {folder: set}}\n"),
+    ):
+        (tmp_path / name / "set").mkdir(parents=True)
+        (tmp_path / name / "set" / "given").touch()
+        (tmp_path / name / "bundle.yaml").write_text(text)
+    built("build", tmp_path / "reads")
+    for name in ("reads", "data"):
+        built("pack", tmp_path / name, "-o", tmp_path / f"{name}.tar")
+    for _ in range(2):
+        done = built("rehearse", tmp_path / "reads.tar", "--data", tmp_path / "data.tar", "--json")
+        log = Path(json.loads(done.stdout)["folder"], "output.log").read_text()
+        assert [line for line in log.splitlines() if line in ("given", "new")] == ["given", "given", "new"]
+
+
 #: In a user namespace in which no other can be made: a laptop whose settings forbid them.
 FORBIDDEN = 'echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --ambient-caps=-all --inh-caps=-all "$@"'
 
