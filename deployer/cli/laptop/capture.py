@@ -63,8 +63,8 @@ def _capture(args: argparse.Namespace) -> int:
     try:
         done = capture_site(request, meter)
     except TransferError as error:
-        hint = f"{error.hint}; the same command continues what was begun" if error.hint else ""
-        raise TransferError(error.message, hint or "the same command continues what was begun") from error
+        hint = f"{error.hint}; run the same command again to continue" if error.hint else ""
+        raise TransferError(error.message, hint or "run the same command again to continue") from error
     except KeyboardInterrupt:
         if meter.shown:
             terminal.complain(["hint: the jobs stay in the queue, and the same command continues"])
@@ -132,7 +132,7 @@ def _show(request: SiteRequest, done: CapturedSite) -> None:
     for difference in done.differences:
         print(f"{difference}\n         {difference.severity}: {difference.meaning}")
     if done.decisions:
-        print(f"{request.output} is valid; only a person can decide:")
+        print(f"{request.output} is valid; you have to decide:")
         for each in done.decisions:
             value = json.dumps(each.value)
             print(common.wrapped(f"{each.key}: {value} ({each.why})", "  ", "    "))

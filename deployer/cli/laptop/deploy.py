@@ -55,7 +55,7 @@ def add_parsers(subparsers: Any) -> None:
     command.epilog = (
         "Words after -- are added to the end of the job's command. A stage that fails ends the deploy with "
     )
-    command.epilog += "its exit code; the same command goes on from there."
+    command.epilog += "its exit code; run the same command again to continue from there."
     command.set_defaults(after_dashes="arguments of the job's command")
 
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.watch:
         return _once(args).code
     if args.json or args.dry_run:
-        raise UsageError(f"--watch cannot be used with {'--json' if args.json else '--dry-run'}: it never ends")
+        raise UsageError(f"--watch cannot be used with {'--json' if args.json else '--dry-run'}: it runs until Ctrl-C")
     return _watch(args)
 
 

@@ -69,7 +69,7 @@ def _row(argument: Argument) -> str:
 
 
 def _variables() -> Iterator[str]:
-    order = "An option counts before a variable, and a variable before the settings file"
+    order = "An option overrides a variable, and a variable overrides the settings file"
     yield f"{order}: [Settings](../stager.md#settings)."
     for title, readers in _READERS.items():
         rows = [

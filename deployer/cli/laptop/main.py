@@ -180,7 +180,7 @@ GROUPS = (
             Command(
                 "config",
                 "laptop.settings",
-                "show the settings that are in effect, and where they are from",
+                "show the settings that are in effect, and where they come from",
                 "deployer config",
             ),
         ),

@@ -26,8 +26,10 @@ def add_parser(verbs: Any) -> None:
     verb = common.add_command(verbs, "import", _import, "draft a profile from configuration files of other programs")
     verb.epilog = _EPILOG
     verb.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a configuration file of the site")
-    verb.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the draft there, not to stdout")
-    verb.add_argument("--name", help="the profile's name; else the cluster's or the file's")
+    verb.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="write the draft to this file instead of standard output"
+    )
+    verb.add_argument("--name", help="the profile's name (default: the cluster's or the file's)")
     verb.example = "deployer profile import slurm.conf -o draft.yaml"
     verb.add_argument("--system", metavar="NAME", help="a system of a ReFrame file, or a profile of an nf-core file")
 

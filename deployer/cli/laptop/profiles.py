@@ -34,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
         verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )
     verb.add_argument("site", metavar="SITE", help=_SITE)
-    verb.add_argument("--files", action="store_true", help="show the facts of libraries as well")
+    verb.add_argument("--files", action="store_true", help="also show the facts of libraries")
     verb.example = "deployer profile show lab"
     verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
     verb.add_argument("sites", metavar="SITE", nargs="+", help=_SITE)

@@ -27,7 +27,7 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "report", run)
     what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
     shared.add_options(command, what)
-    command.add_argument("--plot", metavar="FILE", type=Path, help="draw it as well: FILE.png or FILE.svg")
+    command.add_argument("--plot", metavar="FILE", type=Path, help="also draw it: FILE.png or FILE.svg")
     text = (
         "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; a JOB is a path"
     )

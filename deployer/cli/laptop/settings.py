@@ -15,7 +15,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``config``."""
     command = common.add_command(subparsers, "config", _config)
     settings = ", ".join(f"{name} ({variable})" for name, variable in user_settings.VARIABLES.items())
-    command.epilog = f"Settings and their variables: {settings}. An option counts before a variable, a variable before "
+    command.epilog = f"Settings and their variables: {settings}. An option overrides a variable, a variable overrides "
     command.epilog += "the file. Paths in the file are relative to its folder."
 
 

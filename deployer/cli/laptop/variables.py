@@ -51,7 +51,7 @@ VARIABLES = (
     UserVariable(
         ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
         LAPTOP,
-        "proxies of a build, in capitals or not; no image contains them",
+        "proxies of a build, in upper or lower case; no image contains them",
     ),
     UserVariable(
         ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"),
