@@ -16,9 +16,10 @@ import pytest
 from docker.errors import APIError, ImageNotFound
 
 from deployer.cli.laptop.main import main
-from deployer.connected.build.build import BuildOptions, build, records_folder
+from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import Definition, load
 from deployer.connected.build.init import init
+from deployer.connected.build.last_build import records_folder
 from deployer.connected.build.lint.lint import lint
 from deployer.connected.build.settings import MARK
 from deployer.connected.build.wheelhouse.wheelhouse import Mode

@@ -21,7 +21,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from deployer.connected.build import build
+from deployer.connected.build import last_build
 from deployer.connected.build.definition import load
 from deployer.site.storage.space import human
 from deployer.system.verify import opened, verify
@@ -153,7 +153,7 @@ def quickstart(name: str) -> int:
     stages.run(
         "build the image",
         lambda: deployer("build", f"bundles/{name}", *of_site, "--quiet", env=docker),
-        lambda: steps_of(log_of(build.record_of(definition).with_suffix(".log"), began)),
+        lambda: steps_of(log_of(last_build.record_of(definition).with_suffix(".log"), began)),
     )
     stages.run("pack the bundle", lambda: deployer("pack", f"bundles/{name}", *of_site, "-o", str(bundle), env=docker))
     stages.run("check the verdict", lambda: deployer("check", str(bundle), *of_site))

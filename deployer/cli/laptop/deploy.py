@@ -12,10 +12,9 @@ from tqdm import tqdm
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
-from deployer.connected.build.build import BuildOptions
 from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
-from deployer.connected.deploy.deploy import DONE, Deploy, Deployed, DeployRequest, DeployStage
+from deployer.connected.deploy.deploy import DONE, BuildFiles, Deploy, Deployed, DeployRequest, DeployStage
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import EXIT_DONE, EXIT_INTERRUPTED, DeployerError, JobFailed, TransferError, UsageError
 from deployer.contract.text import printable
@@ -141,11 +140,7 @@ def _request(args: argparse.Namespace) -> DeployRequest:
         args.launch,
         args.force,
         user_settings.path("key", args.key),
-        BuildOptions(
-            user_settings.path("ca_bundle", None),
-            user_settings.path("pip_conf", None),
-            apt_sources=user_settings.path("apt_sources", None),
-        ),
+        BuildFiles(*(user_settings.path(name, None) for name in BuildFiles._fields)),
         args.dry_run,
         args.partition,
     )

@@ -5,29 +5,30 @@ connection is made. The arguments are passed on unchanged.
 """
 
 import argparse
+import importlib
 from pathlib import Path
 from typing import Any
 
 from deployer.cli.laptop import settings
-from deployer.cli.site import common, doctor, images, installs, jobs
+from deployer.cli.site import common
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import EXIT_INTERRUPTED
 from deployer.contract.shell import quoted
 from deployer.contract.text import printable
 from deployer.system import terminal
 
-#: The commands that run on the site, and the modules with their parsers.
+#: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which import much.
 _COMMANDS = {
-    "run": jobs,
-    "jobs": jobs,
-    "status": jobs,
-    "logs": jobs,
-    "cancel": jobs,
-    "doctor": doctor,
-    "squash": installs,
-    "list": images,
-    "remove": images,
-    "gc": images,
+    "run": "jobs",
+    "jobs": "jobs",
+    "status": "jobs",
+    "logs": "jobs",
+    "cancel": "jobs",
+    "doctor": "doctor",
+    "squash": "installs",
+    "list": "images",
+    "remove": "images",
+    "gc": "images",
 }
 
 
@@ -35,7 +36,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register the commands that run on the site."""
     theirs = common.Parser(prog="deployer").add_subparsers(parser_class=common.Parser, prog="deployer")
     for module in dict.fromkeys(_COMMANDS.values()):
-        module.add_parsers(theirs)
+        importlib.import_module(f"deployer.cli.site.{module}").add_parsers(theirs)
     for name in _COMMANDS:
         command = subparsers.choices[name] = theirs.choices[name]
         add_site(command.add_argument_group("the site"))

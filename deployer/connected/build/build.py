@@ -20,12 +20,13 @@ from tqdm import tqdm
 from deployer.connected.build import context, inputs, interpreter, offline, settings, variants
 from deployer.connected.build.bases import alone, base, imported
 from deployer.connected.build.definition import Base, Definition
+from deployer.connected.build.last_build import record_of
 from deployer.connected.build.lint import lint
 from deployer.connected.build.variants import HorovodVariant
 from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.build.wheelhouse.indexes import indexes
 from deployer.connected.build.wheelhouse.target import Target
-from deployer.connected.ground import engine, progress, xdg
+from deployer.connected.ground import engine, progress
 from deployer.contract import json_records
 from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files, terminal
@@ -213,56 +214,6 @@ def _wheelhouse(
     target = Target.read(known) if known else interpreter.ask(client, image, definition.tag)
     with indexes(host, options.find_links) as sources:
         return target, wheelhouse.prepare(definition, target, sources, options.mode, say)
-
-
-class LastBuild(NamedTuple):
-    """The result of a definition's last build.
-
-    Attributes:
-        image: the image's id.
-        variants: wheels of Horovod by MPI family.
-    """
-
-    image: str
-    variants: dict[str, Path]
-
-
-def last_build(definition: Definition, families: Sequence[str] | None = None) -> LastBuild:
-    """Return the result of a definition's last build on this machine.
-
-    Args:
-        families: the MPI families that must have a variant of Horovod; None: all of the definition's.
-
-    The image is the definition's tag if there is no build record. ``inputs.current`` tests whether it was built from
-    the current definition.
-
-    Raises:
-        Refused: the definition has Horovod, and a variant for one of its MPI families is not in the cache.
-    """
-    again = f"build it: deployer build {definition.folder}"
-    try:
-        last = json.loads(record_of(definition).read_bytes())
-        made = LastBuild(str(last["image"]), {item["abi"]: Path(item["wheel"]) for item in last["variants"]})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if definition.horovod is None:
-            return LastBuild(definition.tag, {})
-        raise Refused(f"{definition.tag} was not built here with its variants of Horovod", again) from error
-    possible = (definition.families or []) if definition.horovod else []
-    there = {abi: made.variants[abi] for abi in possible if abi in made.variants and made.variants[abi].is_file()}
-    missing = [abi for abi in (possible if families is None else families) if abi in possible and abi not in there]
-    if missing:
-        raise Refused(f"{definition.tag} has no Horovod for {', '.join(missing)}", again)
-    return LastBuild(made.image, there)
-
-
-def record_of(definition: Definition) -> Path:
-    """Return the path of the record of a definition's last build. The log is beside it."""
-    return records_folder() / f"{definition.name}-{definition.version}.json"
-
-
-def records_folder() -> Path:
-    """Return the folder of build records and logs."""
-    return xdg.state_folder("builds")
 
 
 # ------------------------------------------------------------------------------------------------ the engine's build

@@ -81,7 +81,7 @@ def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> lis
 def _built(definition: "Definition", families: Sequence[str] | None) -> tuple[str, dict[str, Path]]:
     """Return the image in the engine that was built from the definition as it is now, and its variants of Horovod."""
     from deployer.connected.build import inputs
-    from deployer.connected.build.build import last_build
+    from deployer.connected.build.last_build import last_build
 
     last, variants = last_build(definition, families)
     return inputs.current(definition, [last] if definition.horovod else [last, definition.tag]), variants

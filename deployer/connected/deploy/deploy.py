@@ -13,25 +13,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from deployer.connected.build.bases import alone
-from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import Definition, load
-from deployer.connected.build.lint import lint
-from deployer.connected.bundle import caches, framecache, pack, rehearsals, sources
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import rehearsed
-from deployer.connected.check.check import CODES, Verdict, verdict_of
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.ground import xdg
-from deployer.connected.ground.sign import sign
-from deployer.connected.linker import index
 from deployer.connected.site_profile.profile import Profile
-from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
-from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
@@ -42,6 +33,10 @@ from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import payload
 from deployer.system.verify import begin, opened, read_seal, verify_rest
 
+if TYPE_CHECKING:  # what stages import is imported by them, while the connection is made: it takes as long
+    from deployer.connected.check.check import Verdict
+    from deployer.connected.transfer.push import Pushed, PushOptions
+
 #: The stages in order.
 BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = STAGES = ("build", "pack", "rehearse", "check", "push", "run")
 #: What a stage did.
@@ -51,6 +46,14 @@ DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 _DIGITS = 32
 #: Seconds that the submission may take: the site's batch system answers slowly when it is busy.
 _SUBMIT_SECONDS = 600
+
+
+class BuildFiles(NamedTuple):
+    """Files with settings of the build, as ``BuildOptions`` describes them."""
+
+    ca_bundle: Path | None = None
+    pip_conf: Path | None = None
+    apt_sources: Path | None = None
 
 
 class DeployRequest(NamedTuple):
@@ -86,7 +89,7 @@ class DeployRequest(NamedTuple):
     launch: str | None = None
     force: bool = False
     key: Path | None = None
-    settings: BuildOptions = BuildOptions()
+    settings: BuildFiles = BuildFiles()
     dry_run: bool = False
     partition: str | None = None
 
@@ -125,7 +128,7 @@ class Deployed(NamedTuple):
 
     bundle: Path | None
     digest: str = ""
-    verdict: Verdict | None = None
+    verdict: "Verdict | None" = None
     folder: str | None = None
     job: str = ""
     job_id: str = ""
@@ -218,8 +221,10 @@ class Deploy:
         Raises:
             Refused: ``lint`` or ``check`` refused it; others as ``build``, ``pack``, ``push`` and the site's ``run``.
         """
+        if not self._request.dry_run and last_deploy.read(self._bundle).pushed:
+            self._connect()  # the site was reached before, and perhaps there is nothing to build
         contents = self._build()
-        if contents and not self._request.dry_run:
+        if contents and not self._request.dry_run and self._connection is None:
             self._connect()
         with nullcontext() if self._request.dry_run else last_deploy.alone(self._bundle):
             return self._deliver(contents)
@@ -269,6 +274,8 @@ class Deploy:
 
     def _build(self) -> Contents | None:
         """Return the contents of the bundle; None in a dry run that would build."""
+        from deployer.connected.build.lint import lint
+
         with self._stage(BUILD) as said:
             if self.definition.is_data:
                 said += [UNCHANGED, "only data: there is nothing to build"]
@@ -283,22 +290,36 @@ class Deploy:
             else:
                 said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
                 return contents
+            from deployer.connected.build.build import BuildOptions, build
+            from deployer.connected.bundle import caches
+            from deployer.connected.check.check import CODES
+
             accepted = tuple(code for code in self._request.accept if code not in CODES)
             with caches.in_use():
-                options = self._request.settings._replace(accept=accepted, families=self._families())
+                given = self._request.settings._asdict()
+                options = BuildOptions(**given, accept=accepted, families=self._families())
                 built = build(self.definition, options, self._say)
             kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
             said += [DONE, f"{built.tag or built.base}{kept}"]
             return self._contents()
 
     def _families(self) -> Sequence[str] | None:
+        from deployer.connected.bundle import sources
+
         return sources.families_for(self.definition, [self._profile])
 
     def _contents(self) -> Contents:
+        from deployer.connected.bundle import sources
+
         return sources.from_definition(self.definition, self._families())
 
     def _pack(self, contents: Contents) -> _Bundle | None:
         """Return the bundle; None in a dry run that would pack."""
+        from deployer.connected.build.bases import alone
+        from deployer.connected.bundle import caches, framecache, pack
+        from deployer.connected.check.check import CODES
+        from deployer.connected.linker import index
+
         request, path = self._request, self._bundle
         with self._stage(PACK) as said:
             image = None if self.definition.is_data else alone.ready(self.definition)
@@ -328,8 +349,7 @@ class Deploy:
             with caches.in_use():
                 own = request.output is None
                 packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
-            if request.key:
-                sign(path, request.key)
+            self._sign(path)
             if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
                 inputs = ""  # so the next deploy packs again
             last = last._replace(inputs=inputs, payload=payload(packed.manifest))
@@ -339,9 +359,14 @@ class Deploy:
 
     def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
         """Sign a bundle whose outcomes have changed, if there is a key, and record that it is the last deploy's."""
-        if self._request.key:
-            sign(path, self._request.key)  # the outcomes are a part of the bundle
+        self._sign(path)  # the outcomes are a part of the bundle
         last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=digest))
+
+    def _sign(self, path: Path) -> None:
+        if self._request.key:
+            from deployer.connected.ground.sign import sign
+
+            sign(path, self._request.key)
 
     def _requires_rehearsal(self) -> bool:
         policy = self._profile.policy
@@ -352,7 +377,8 @@ class Deploy:
 
     def _rehearse(self, packed: _Bundle) -> _Bundle:
         """Rehearse the jobs of which the bundle has no clean outcome, and store it. Return the bundle as it is then."""
-        from deployer.connected.rehearse import usual  # only here: its imports are slow, and few sites require it
+        from deployer.connected.bundle import rehearsals
+        from deployer.connected.rehearse import usual
 
         request, path = self._request, packed.path
         with self._stage(REHEARSE) as said:
@@ -387,7 +413,10 @@ class Deploy:
             return Refused(f"the rehearsal of {outcome.job} did not end well", f"see: {shlex.join(words)}")
         return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
 
-    def _check(self, packed: _Bundle) -> Verdict:
+    def _check(self, packed: _Bundle) -> "Verdict":
+        from deployer.connected.check.check import verdict_of
+        from deployer.connected.transfer import push as pushing
+
         with self._stage(CHECK) as said:
             found = [each for each in map(verdict_of, packed.plans) if each]
             if found and not self._requires_rehearsal():  # `pack` has just checked the same files with this profile
@@ -400,20 +429,25 @@ class Deploy:
             said += [DONE, f"{verdict.checked.verdict}: {verdict.way}"]
             return verdict
 
-    def _push_options(self) -> PushOptions:
+    def _push_options(self) -> "PushOptions":
+        from deployer.connected.linker import index
+        from deployer.connected.transfer.push import PushOptions
+
         return PushOptions(
             dry_run=self._request.dry_run, force=self._request.force, facts=index.default_folder(), judged=True
         )
 
     def _push(self, packed: _Bundle) -> str | None:
+        from deployer.connected.transfer import push as pushing
+
         options = self._push_options()._replace(packed=packed.digest)
         with self._stage(PUSH) as said:
             remote = self.remote
             try:
                 pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
-            except DamagedBundle as error:
+            except pushing.DamagedBundle as error:
                 self._forget(packed.path)
-                raise DamagedBundle(error.message, "deploy again: it is packed anew") from error
+                raise pushing.DamagedBundle(error.message, "deploy again: it is packed anew") from error
             if pushed.sent == 0:
                 said += [UNCHANGED, f"installed at {remote.host}: {pushed.folder}"]
             elif pushed.folder is None:
@@ -514,7 +548,7 @@ def _only_rehearsed(path: Path, packed: str) -> str:
         return ""
 
 
-def _origin(pushed: Pushed) -> str:
+def _origin(pushed: "Pushed") -> str:
     """Return what the site says of a bundle's signers, the same for each unsigned bundle."""
     said = [warning for warning in pushed.warnings if warning.startswith(dialogue.ORIGINS)]
     return " ".join(said).replace(pushed.digest, "")

@@ -40,6 +40,8 @@ _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 #: The beginning of each line that is read.
 MARK = dialogue.ANSWER
 _CONNECT_SECONDS = 60  # the user may have to type a passphrase
+_POLL_SECONDS = 0.01  # between two looks for the socket of the connection
+_ASK_SECONDS = 0.1  # after which ssh is asked without one
 _CALL_SECONDS = 120
 _SIZE_SECONDS = 10  # only for a bar
 _UPLOAD_SECONDS = 24 * 3600
@@ -156,6 +158,7 @@ class Remote:
         argv = ["ssh", *self.options, "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-N", self.host]
         self._master = process.Background(argv, env=self._env, log=f"{self._folder.name}/master.log")
         deadline = time.monotonic() + _CONNECT_SECONDS
+        asked = time.monotonic()
         while time.monotonic() < deadline:
             status = self._master.poll()
             if status is not None:
@@ -165,10 +168,16 @@ class Remote:
                     self.options = [*self._user_options, *self._patience(), *_ALONE]
                     return
                 self._explain(said or f"ssh ended with {status}")
-            if self._is_open():
-                return
-            time.sleep(0.05)
+            if self._has_socket() or time.monotonic() - asked > _ASK_SECONDS:
+                if self._is_open():
+                    return
+                asked = time.monotonic()
+            time.sleep(_POLL_SECONDS)
         raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", "check that ssh HOST works")
+
+    def _has_socket(self) -> bool:
+        """Return whether ssh has made the socket of our own connection, or is about to. It costs no process."""
+        return any(path.is_socket() for path in Path(self._folder.name).iterdir())
 
     def _is_open(self) -> bool:
         argv = ["ssh", *self.options, "-O", "check", self.host]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deployer.connected.build import build, definition, variants
+from deployer.connected.build import definition, last_build, variants
 from deployer.connected.bundle import sources
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
@@ -135,7 +135,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> definition.Defini
 
 
 def record(of: definition.Definition, **wheels_by_abi: Path) -> None:
-    path = build.record_of(of)
+    path = last_build.record_of(of)
     path.parent.mkdir(parents=True)
     made = [{"abi": abi.replace("_", "-"), "wheel": str(wheel)} for abi, wheel in wheels_by_abi.items()]
     path.write_text(json.dumps({"image": "sha256:1", "variants": made}))
@@ -145,17 +145,17 @@ def test_pack_takes_what_the_last_build_made(tmp_path: Path, monkeypatch: pytest
     of = digits(tmp_path, monkeypatch)
     wheel = publish(tmp_path / "cache").wheel
     record(of, mpich_abi=wheel, openmpi=wheel)
-    assert build.last_build(of) == build.LastBuild("sha256:1", {MPICH_ABI: wheel, OPENMPI: wheel})
+    assert last_build.last_build(of) == last_build.LastBuild("sha256:1", {MPICH_ABI: wheel, OPENMPI: wheel})
 
 
 def test_pack_says_what_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = digits(tmp_path, monkeypatch)
     with pytest.raises(Refused, match="was not built here") as caught:
-        build.last_build(of)
+        last_build.last_build(of)
     assert "deployer build" in caught.value.hint
     record(of, openmpi=publish(tmp_path / "cache").wheel, mpich_abi=tmp_path / "lost.whl")
     with pytest.raises(Refused, match="no Horovod for mpich-abi"):
-        build.last_build(of)
+        last_build.last_build(of)
 
 
 def test_pack_for_a_site_needs_only_its_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,11 +165,11 @@ def test_pack_for_a_site_needs_only_its_variants(tmp_path: Path, monkeypatch: py
     for site, needed in (("lab", [MPICH_ABI]), ("lab-openmpi", [MPICH_ABI, OPENMPI])):  # the first is the image's own
         assert sources.families_for(of, [load(site)]) == needed
     assert sources.families_for(of, []) is None
-    assert build.last_build(of, [MPICH_ABI]) == build.LastBuild("sha256:1", {MPICH_ABI: wheel})
+    assert last_build.last_build(of, [MPICH_ABI]) == last_build.LastBuild("sha256:1", {MPICH_ABI: wheel})
     with pytest.raises(Refused, match="no Horovod for openmpi"):
-        build.last_build(of, [MPICH_ABI, OPENMPI])
+        last_build.last_build(of, [MPICH_ABI, OPENMPI])
     with pytest.raises(Refused, match="no Horovod for openmpi"):
-        build.last_build(of)
+        last_build.last_build(of)
 
 
 def test_a_variant_that_no_site_needs_is_not_compiled_but_taken_from_the_cache(
@@ -214,6 +214,6 @@ def test_what_the_recipe_did_not_prove_is_not_taken() -> None:
 
 def test_pack_takes_the_tag_where_no_build_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = digits(tmp_path, monkeypatch).model_copy(update={"horovod": None})
-    assert build.last_build(plain) == build.LastBuild(plain.tag, {})
+    assert last_build.last_build(plain) == last_build.LastBuild(plain.tag, {})
     record(plain)
-    assert build.last_build(plain) == build.LastBuild("sha256:1", {})
+    assert last_build.last_build(plain) == last_build.LastBuild("sha256:1", {})

@@ -500,7 +500,7 @@ def test_a_rehearsal_by_hand_is_kept_and_signed(
 ) -> None:
     """Jobs that need data are rehearsed by hand, and the next deploy must not pack again without the outcome."""
     path, signed = strict.path, list[Path]()
-    monkeypatch.setattr("deployer.connected.deploy.deploy.sign", lambda bundle, _: signed.append(bundle))
+    monkeypatch.setattr("deployer.connected.ground.sign.sign", lambda bundle, _: signed.append(bundle))
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(key=tmp_path / "key", dry_run=dry_run))
     monkeypatch.setattr("deployer.connected.build.bases.alone.ready", lambda _: None)
     monkeypatch.setattr(last_deploy, "inputs_of", lambda *_: "inputs")
