@@ -356,6 +356,7 @@ def converse(
     env: Optional[Mapping[str, str]] = None,
     hear: Optional[Callable[[str], bool]] = None,
     pieces: Optional[Iterable[bytes]] = None,
+    later: Optional[Callable[[str], None]] = None,
 ) -> Completed:
     """Run ``argv`` as ``feed`` does, with pieces that depend on what it prints first.
 
@@ -365,6 +366,7 @@ def converse(
         timeout: seconds from the last piece on.
         hear: as in ``run``.
         pieces: the pieces if they are known already.
+        later: receives each line of its output after that.
     """
     _logger.debug("$ %s", quoted(argv))
     try:
@@ -379,7 +381,7 @@ def converse(
         _not_started(argv, error, "")
     try:
         with _ended(process):
-            said = _Exchange(argv, process, reply, pieces).run(patience, timeout, hear)
+            said = _Exchange(argv, process, reply, pieces, later).run(patience, timeout, hear)
             process.wait(timeout)
     except subprocess.TimeoutExpired as error:
         raise JobFailed("%s did not end within %d s" % (quoted(argv), error.timeout)) from None
@@ -397,12 +399,13 @@ class _Exchange(object):
         process: "subprocess.Popen[bytes]",
         reply: Callable[[str], Optional[Iterable[bytes]]],
         pieces: Optional[Iterable[bytes]],
+        later: Optional[Callable[[str], None]],
     ) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
             raise AssertionError("pipes were asked for")
         self._argv = list(argv)
         self._stdin, self._streams = process.stdin, (process.stdout, process.stderr)
-        self._reply = reply
+        self._reply, self._later = reply, later
         self._pieces = None if pieces is None else filter(None, pieces)
         self._left = memoryview(b"")
         files.enlarge_pipe(self._stdin.fileno())
@@ -452,6 +455,8 @@ class _Exchange(object):
         if self._pieces is None:
             answer = self._reply(line)
             self._pieces = None if answer is None else filter(None, answer)
+        elif self._later:
+            self._later(line)
         return False
 
     def _write(self) -> bool:

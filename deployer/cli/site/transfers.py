@@ -73,12 +73,23 @@ def _take(args: argparse.Namespace) -> int:
     answer = _about(where, args.digest)
     print(dialogue.ANSWER + json.dumps(answer), flush=True)
     if answer["folder"]:
-        print(json.dumps(answer))
-        return 0
+        print(json.dumps(answer), flush=True)
+        return _then(args)
     from deployer.cli.site.installs import show_received  # while the laptop looks for what to send: it is slow
-    from deployer.site.install import arriving
+    from deployer.site.install import arriving, receive
 
     # Not sys.stdin, which is closed in forked processes.
-    with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream:
-        show_received(lambda meter: arriving.take(stream, where, args.digest, meter), where, args.json)
-    return 0
+    with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream, receive.settled(where, args.digest) as late:
+        show_received(lambda meter: arriving.take(stream, where, args.digest, meter, late), where, args.json)
+        sys.stdout.flush()
+        return _then(args)
+
+
+def _then(args: argparse.Namespace) -> int:
+    """Run the command after ``--`` in this process, which saves a start of Python and its imports."""
+    if not args.rest:
+        return 0
+    from deployer.cli.site.main import main
+
+    os.environ.pop(dialogue.PROGRESS, None)  # it is not for jobs
+    return main(args.rest)

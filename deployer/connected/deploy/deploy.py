@@ -157,6 +157,18 @@ class _Bundle(NamedTuple):
     plans: Sequence[Plan] = ()
 
 
+class _Shipped(NamedTuple):
+    """What came of a push.
+
+    Attributes:
+        folder: the installed image at the site; None after a dry run.
+        status: the status of the job that was submitted with it; None: none was.
+    """
+
+    folder: str | None
+    status: json_records.Record | None = None
+
+
 class Deploy:
     """One deploy, over one connection that lasts until the block ends.
 
@@ -242,11 +254,11 @@ class Deploy:
                 self._not_yet(CHECK, PUSH, RUN)
                 return Deployed(packed.path, packed.digest)
         verdict = None if self.definition.is_data else self._check(packed)
-        folder = self._push(packed)
-        done = Deployed(packed.path, packed.digest, verdict, folder)
+        shipped = self._push(packed, self._submission(packed))
+        done = Deployed(packed.path, packed.digest, verdict, shipped.folder)
         if self.definition.is_data:
             return done
-        return self._run(packed, done)
+        return self._with_job(done, shipped.status) if shipped.status else self._run(packed, done)
 
     def followed(self, job: str) -> None:
         """Record that the end of the job was seen."""
@@ -437,35 +449,60 @@ class Deploy:
             dry_run=self._request.dry_run, force=self._request.force, facts=index.default_folder(), judged=True
         )
 
-    def _push(self, packed: _Bundle) -> str | None:
+    def _push(self, packed: _Bundle, submission: Sequence[str] = ()) -> _Shipped:
+        """Send and install the bundle.
+
+        Args:
+            submission: a command of the site that submits the job, in the process that installs the bundle; empty: the
+                job is not submitted now.
+        """
         from deployer.connected.transfer import push as pushing
 
-        options = self._push_options()._replace(packed=packed.digest)
-        with self._stage(PUSH) as said:
+        with ExitStack() as stage:
+            said = stage.enter_context(self._stage(PUSH))
             remote = self.remote
+
+            def installed(pushed: "Pushed") -> None:
+                """End this stage, and begin the next."""
+                nonlocal said
+                self._installed(packed, pushed, said)
+                stage.close()
+                said = stage.enter_context(self._stage(RUN))
+                self.submitting = True
+
+            options = self._push_options()._replace(
+                packed=packed.digest, then=submission, installed=installed, hear=self._say
+            )
             try:
                 pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
             except pushing.DamagedBundle as error:
                 self._forget(packed.path)
                 raise pushing.DamagedBundle(error.message, "deploy again: it is packed anew") from error
-            if pushed.sent == 0:
-                said += [UNCHANGED, f"installed at {remote.host}: {pushed.folder}"]
-            elif pushed.folder is None:
-                said += [WOULD, f"send {_megabytes(pushed.sent)} to {remote.host}"]
+            if pushed.then is None:
+                self._installed(packed, pushed, said)
             else:
-                said += [DONE, f"{_megabytes(pushed.sent)} sent, installed at {remote.host}: {pushed.folder}"]
-            last = last_deploy.read(packed.path)
-            now = last._replace(pushed=packed.digest) if pushed.folder else last
-            if pushed.folder and pushed.sent:  # else it was installed before, without warnings
-                now = now._replace(origin=_origin(pushed))
-            known = [dialogue.replaces(self._label, last.pushed)] if last.pushed else []  # what this command pushed
-            known += dialogue.ORIGINS if now.origin == last.origin else ()
-            for warning in pushed.warnings:
-                if not warning.startswith(tuple(known)):
-                    self._say(f"warning: {warning}")
-            if now != last:
-                last_deploy.write(packed.path, now)
-            return pushed.folder
+                self._submitted_as(packed, pushed.then, said)
+            return _Shipped(pushed.folder, pushed.then)
+
+    def _installed(self, packed: _Bundle, pushed: "Pushed", said: list[str]) -> None:
+        """Tell and record what came of a push."""
+        if pushed.sent == 0:
+            said += [UNCHANGED, f"installed at {self.remote.host}: {pushed.folder}"]
+        elif pushed.folder is None:
+            said += [WOULD, f"send {_megabytes(pushed.sent)} to {self.remote.host}"]
+        else:
+            said += [DONE, f"{_megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
+        last = last_deploy.read(packed.path)
+        now = last._replace(pushed=packed.digest) if pushed.folder else last
+        if pushed.folder and pushed.sent:  # else it was installed before, without warnings
+            now = now._replace(origin=_origin(pushed))
+        known = [dialogue.replaces(self._label, last.pushed)] if last.pushed else []  # what this command pushed
+        known += dialogue.ORIGINS if now.origin == last.origin else ()
+        for warning in pushed.warnings:
+            if not warning.startswith(tuple(known)):
+                self._say(f"warning: {warning}")
+        if now != last:
+            last_deploy.write(packed.path, now)
 
     def _forget(self, path: Path) -> None:
         """Let the next deploy pack again, from the image if the bundle in the frame cache is damaged as well."""
@@ -475,9 +512,7 @@ class Deploy:
 
     def _run(self, packed: _Bundle, done: Deployed) -> Deployed:
         request = self._request
-        words = [*([request.job] if request.job else []), *request.words, *(["--force"] if request.force else [])]
-        image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
-        command = ["run", image, *words, "--plan", self._profile.name]
+        words = self._words()
         with self._stage(RUN) as said:
             if request.dry_run:
                 said += [WOULD, " ".join(["submit", self._label, *words])]
@@ -486,19 +521,45 @@ class Deploy:
                 said += [UNCHANGED, "the bundle is the same as before: not submitted again"]
                 return done
             last = last_deploy.read(packed.path)
-            signature = [packed.digest, *words, "--", *request.rest]
-            if last.job and list(last.words) == signature:
+            if last.job and list(last.words) == self._signature(packed):
                 status = self._active(last.job)
                 if status:
                     said += [UNCHANGED, f"{status['job']} is {status['state']} as {status['job_id']}"]
                     last_deploy.write(packed.path, last._replace(job=str(status["job"])))
                     return self._with_job(done, status)
             self.submitting = True
+            command = self._run_command(packed)
             status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
-            last_deploy.write(packed.path, last._replace(job=str(status["job"]), words=signature))
-            self.submitting = False
-            said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
+            self._submitted_as(packed, status, said)
             return self._with_job(done, status)
+
+    def _words(self) -> list[str]:
+        """Return the words of the submission: the job and its options."""
+        request = self._request
+        return [*([request.job] if request.job else []), *request.words, *(["--force"] if request.force else [])]
+
+    def _run_command(self, packed: _Bundle) -> list[str]:
+        image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
+        return ["run", image, *self._words(), "--plan", self._profile.name]
+
+    def _signature(self, packed: _Bundle) -> list[str]:
+        """Return what the record of a submission has of it: the same is not submitted again while its job is active."""
+        return [packed.digest, *self._words(), "--", *self._request.rest]
+
+    def _submission(self, packed: _Bundle) -> list[str]:
+        """Return the command that submits the job; empty if it is not submitted, or perhaps not."""
+        last = last_deploy.read(packed.path)
+        again = last.job and list(last.words) == self._signature(packed)
+        if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again:
+            return []
+        return [*self._run_command(packed), "--json", *(["--", *self._request.rest] if self._request.rest else [])]
+
+    def _submitted_as(self, packed: _Bundle, status: json_records.Record, said: list[str]) -> None:
+        """Tell and record that the job was submitted."""
+        last = last_deploy.read(packed.path)
+        last_deploy.write(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed)))
+        self.submitting = False
+        said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
 
     def _with_job(self, done: Deployed, status: json_records.Record) -> Deployed:
         seconds = time.monotonic() - self._began

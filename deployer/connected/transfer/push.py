@@ -49,6 +49,9 @@ class PushOptions(NamedTuple):
         judged: the caller has just checked the plans that it carries.
         packed: the digest of the bundle that the caller packed. Another one is not sent, and of this one only what is
             sent is verified here. Empty: all of it is.
+        then: a command of the site's deployer that the same process there runs after the install; empty: none.
+        installed: called when it is installed, before the answer to ``then``.
+        hear: called with each line that ``then`` says to the user.
     """
 
     full: bool = False
@@ -60,6 +63,9 @@ class PushOptions(NamedTuple):
     without_plan: bool = False
     judged: bool = False
     packed: str = ""
+    then: Sequence[str] = ()
+    installed: "Callable[[Pushed], None] | None" = None
+    hear: Callable[[str], None] | None = None
 
 
 DEFAULTS = PushOptions()
@@ -85,6 +91,7 @@ class Pushed(NamedTuple):
         checked: the verdict on the first plan for the site that is not refused, else on the first; None if the bundle
             has no plan for it.
         squashfs: the site's record of the SquashFS file, if it was made.
+        then: the answer of the command that was run after the install; None: none was.
     """
 
     digest: str
@@ -98,9 +105,12 @@ class Pushed(NamedTuple):
     warnings: tuple[str, ...] = ()
     checked: Checked | None = None
     squashfs: json_records.Record | None = None
+    then: json_records.Record | None = None
 
     def record(self) -> json_records.Record:
-        return {**self._asdict(), "checked": self.checked.record() if self.checked else None}
+        found = {**self._asdict(), "checked": self.checked.record() if self.checked else None}
+        del found["then"]
+        return found
 
 
 class FolderPush(NamedTuple):
@@ -273,8 +283,10 @@ def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: Push
     sending = _Sending(stream, bundle, remote, options)
     with ExitStack() as shown:
         tell = sending.watched(shown)
-        answer = remote.converse(["take", bundle.digest], sending.pieces, _INSTALL_SECONDS, tell)
-    return sending.pushed(answer)
+        words, then = ["take", bundle.digest], options.then
+        later = sending.answered if then else None
+        answer = remote.converse(words, sending.pieces, _INSTALL_SECONDS, tell, then, later, options.hear)
+    return sending.installed._replace(then=answer) if then and sending.installed else sending.pushed(answer)
 
 
 class _Offer(NamedTuple):
@@ -304,6 +316,7 @@ class _Sending:
     def __init__(self, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> None:
         self._stream, self._bundle, self._remote, self._options = stream, bundle, remote, options
         self._done: Pushed | None = None
+        self.installed: Pushed | None = None
         self._started = self._sent = 0.0
         self._installed: tuple[int, int] | None = None
         self._show_installed: Callable[[], None] = lambda: None
@@ -334,6 +347,13 @@ class _Sending:
 
         self._show_installed = show
         return tell
+
+    def answered(self, answer: json_records.Record) -> None:
+        """Receive an answer of the site: the first is about the install, the next of the command after it."""
+        if self.installed is None:
+            self.installed = self.pushed(answer)
+            if self._options.installed:
+                self._options.installed(self.installed)
 
     def pushed(self, answer: json_records.Record) -> Pushed:
         """Return the result, with the site's last answer."""

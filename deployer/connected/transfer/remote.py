@@ -286,9 +286,7 @@ class Remote:
         before = ["bash", "-l", "-c", 'exec "$@"', "bash"] if login else []
         after = ["--", *rest] if rest else []
         done = self.shell(shlex.join([*before, *self._site_argv(words), "--json", *after]), timeout=timeout)
-        for line in done.stderr.splitlines() if hear else ():
-            if line.startswith("deployer: ") and hear:
-                hear(printable(line[len("deployer: ") :]))
+        _pass_on(done, hear)
         return self._answer(done, words)
 
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
@@ -319,6 +317,9 @@ class Remote:
         reply: Callable[[json_records.Record], Iterable[bytes]],
         timeout: float,
         tell: Callable[[int, int], None] | None = None,
+        then: Sequence[str] = (),
+        later: Callable[[json_records.Record], None] | None = None,
+        hear: Callable[[str], None] | None = None,
     ) -> json_records.Record:
         """Run a command that first prints an answer, and send it the pieces that ``reply`` makes of that answer.
 
@@ -326,7 +327,14 @@ class Remote:
             words: as in ``site``.
             timeout: seconds from the last piece on.
             tell: as in ``watch``.
+            then: the command that it runs afterwards, whose answer is returned; empty: none.
+            later: called with each answer after the first.
+            hear: as in ``site``.
         """
+
+        def answers(said: str) -> None:
+            if later and said.startswith("{") and said.endswith("}"):
+                later(json_records.parse(said.encode(), f"the answer of {self.host}", TransferError))
 
         def answered(said: str) -> Iterable[bytes] | None:
             if not said.startswith(MARK):
@@ -334,13 +342,15 @@ class Remote:
             return reply(json_records.parse(said[len(MARK) :].encode(), f"the answer of {self.host}", TransferError))
 
         before = ["env", f"{dialogue.PROGRESS}=1"] if tell else []
-        script = "exec " + shlex.join([*before, *self._site_argv(words), "--json"])
-        done = process.converse(
-            self._ssh(["sh", "-c", script]), answered, _CALL_SECONDS, timeout, self._env, dialogue.listener(tell)
-        )
+        after = ["--", *then] if then else []
+        script = "exec " + shlex.join([*before, *self._site_argv(words), "--json", *after])
+        argv = self._ssh(["sh", "-c", script])
+        listener = dialogue.listener(tell)
+        done = process.converse(argv, answered, _CALL_SECONDS, timeout, self._env, listener, later=answers)
         self._check_line(done)
         if done.returncode:
             self._raise_far(done)
+        _pass_on(done, hear)
         return self._answer(done, words)
 
     def attach(self, words: Sequence[str], caller: Sequence[str] = ()) -> Attended:
@@ -580,6 +590,13 @@ class Remote:
             self._master.stop()
             self._master = None
         self._folder.cleanup()
+
+
+def _pass_on(done: Completed, hear: Callable[[str], None] | None) -> None:
+    """Call ``hear`` with each line that a command of the site's deployer said to the user."""
+    for line in done.stderr.splitlines() if hear else ():
+        if line.startswith("deployer: ") and hear:
+            hear(printable(line[len("deployer: ") :]))
 
 
 def _admins_files(done: Completed) -> dict[str, AdminsFile]:

@@ -23,6 +23,7 @@ from deployer.site.install.install import InstallProgress, install
 from deployer.site.install.receive import (
     AT_ONCE,
     LITTLE,
+    Late,
     Received,
     SegmentSources,
     finish,
@@ -39,10 +40,19 @@ from deployer.system.verify import Arriving
 _LOOK_SECONDS = 0.02
 
 
-def take(stream: IO[bytes], store: Store, digest: str, progress: Optional[InstallProgress] = None) -> Received:
+def take(
+    stream: IO[bytes],
+    store: Store,
+    digest: str,
+    progress: Optional[InstallProgress] = None,
+    late: Optional[Late] = None,
+) -> Received:
     """Take the parts of a bundle from ``stream``, install it and keep it.
 
     If little arrives, that is received when it is complete; else the bundle is installed meanwhile.
+
+    Args:
+        late: keeps a bundle of which little arrived, before it is on the disk.
 
     Raises:
         TransferError: the stream ended too early. What has arrived is kept.
@@ -52,7 +62,7 @@ def take(stream: IO[bytes], store: Store, digest: str, progress: Optional[Instal
     """
     folder = incoming.folder_of(store, digest)
     if incoming.take(stream, store, digest, LITTLE):
-        return receive(folder, store, progress)
+        return receive(folder, store, progress, late)
     try:
         return _install(stream, incoming.open_parcel(folder), store, progress)
     except (DeployerError, FileNotFoundError) as error:

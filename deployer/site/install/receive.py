@@ -8,6 +8,7 @@ when it is copied.
 
 import hashlib
 import os
+from contextlib import contextmanager, suppress
 from typing import IO, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
@@ -17,7 +18,7 @@ from deployer.site.install.incoming import Parcel, SegmentSource
 from deployer.site.install.install import InstallOutcome, InstallProgress, install, keep
 from deployer.site.storage import inventory
 from deployer.site.storage.store import InstalledImage, Store
-from deployer.system import files
+from deployer.system import files, terminal
 from deployer.system.verify import opened, read_seal
 
 #: Up to this share of a bundle, parts are kept until it is installed, so that it can be assembled again.
@@ -43,7 +44,9 @@ class Received(NamedTuple):
     bundle: Optional[str]
 
 
-def receive(folder: str, store: Store, progress: Optional[InstallProgress] = None) -> Received:
+def receive(
+    folder: str, store: Store, progress: Optional[InstallProgress] = None, late: "Optional[Late]" = None
+) -> Received:
     """Assemble the bundle whose parts are in ``folder``, install it and keep it.
 
     Parts under ROOT/incoming are removed; parts elsewhere (media) are kept. After an error nothing has a final name.
@@ -54,7 +57,7 @@ def receive(folder: str, store: Store, progress: Optional[InstallProgress] = Non
         SpaceError: space is missing.
     """
     try:
-        return _receive(folder, store, progress)
+        return _receive(folder, store, progress, late)
     except (DeployerError, FileNotFoundError) as error:
         return overtaken(folder, store, error)
 
@@ -82,7 +85,7 @@ def went_away(folder: str) -> TransferError:
     return TransferError("parts in %s went away" % folder, hint)
 
 
-def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> Received:
+def _receive(folder: str, store: Store, progress: Optional[InstallProgress], late: "Optional[Late]" = None) -> Received:
     parcel = incoming.open_parcel(folder)
     digest = parcel.seal.digest
     present = inventory.whole(store, digest)
@@ -108,6 +111,8 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress]) -> 
         except UsageError:  # an earlier receive removed the parts
             raise IntegrityError(error.message, "the damaged file was removed: push the bundle again") from error
         outcome = install(target, store, progress)
+    if late and not checked and _is_rebuilt(target, digest):
+        return Received(outcome, digest, late.keep(store, target, outcome.image))
     return Received(outcome, digest, finish(store, digest, outcome.image))
 
 
@@ -118,8 +123,53 @@ def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
     if _is_rebuilt(target, digest):
         files.flush(target)
         bundle = keep(target, store, image)
+    elif files.is_folder(os.path.dirname(target)) and _is_rebuilt(store.bundle(image.receipt), digest):
+        files.flush(store.bundle(image.receipt))  # it was kept before it was flushed
     incoming.discard(store, digest)
     return bundle
+
+
+class Late(object):
+    """A bundle that is kept before it is on the disk, so that a job can start meanwhile.
+
+    Until it is, the bundle that it replaces has a second name in the folder of the parts, where the segments of both
+    are found. Nothing is lost if the machine fails.
+    """
+
+    def __init__(self) -> None:
+        self.kept = ""
+
+    def keep(self, store: Store, target: str, image: InstalledImage) -> str:
+        """Move the assembled bundle of an installed image to its place, and return that."""
+        before = store.bundle(image.receipt)
+        spare = "%s.%d.tmp" % (target, os.getpid())
+        with suppress(OSError):  # there is none, or the file system has no hard links
+            os.link(before, spare)
+        if not files.lexists(spare) and files.lexists(before):
+            files.flush(target)
+        self.kept = keep(target, store, image)
+        if files.lexists(spare):
+            os.rename(spare, target)
+        return self.kept
+
+
+@contextmanager
+def settled(store: Store, digest: str) -> Iterator[Late]:
+    """After the block, flush the bundle that was kept in it and remove its parts.
+
+    If that fails, the bundle is removed and a warning is printed: the image is installed, and needs it no more.
+    """
+    late = Late()
+    try:
+        yield late
+    finally:
+        if late.kept:
+            try:
+                files.flush(late.kept)
+                incoming.discard(store, digest)
+            except DeployerError as error:
+                again = "the next push sends all of it again"
+                terminal.complain(["deployer: warning: %s: it is not kept, and %s" % (error.message, again)])
 
 
 def _is_rebuilt(path: str, digest: str) -> bool:

@@ -225,8 +225,9 @@ def test_a_conversation_sends_what_it_makes_of_the_first_answer():
         heard.append(line)
         return line.startswith("at")
 
-    done = process.converse([sys.executable, "-c", code], reply, 30, 30, hear=hear)
-    assert (done.stdout, done.stderr) == ("noise\nwant 3\nxxx\n", "other\n")
+    later = []
+    done = process.converse([sys.executable, "-c", code], reply, 30, 30, hear=hear, later=later.append)
+    assert (done.stdout, done.stderr, later) == ("noise\nwant 3\nxxx\n", "other\n", ["xxx"])
     assert (asked, heard) == (["noise", "want 3"], ["at 1", "other"])
 
 

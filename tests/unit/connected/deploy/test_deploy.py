@@ -21,7 +21,7 @@ from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, De
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
-from deployer.connected.transfer.push import DamagedBundle
+from deployer.connected.transfer.push import DamagedBundle, Pushed
 from deployer.contract import dialogue
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, TransferError, UsageError
 from deployer.contract.json_records import dumps
@@ -226,6 +226,53 @@ def test_an_interrupted_follow_goes_on_with_the_job_that_continues_it(
     assert last_deploy.read(bundle).job == "x-2"
 
 
+def test_a_job_is_submitted_by_the_process_that_installs(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = _Bundle(tmp_path / "b.tar", "sha256:11")
+    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False))
+    monkeypatch.setattr(deploy, "_request", deploy._request._replace(words=["--nodes=2"], rest=["--epochs", "1"]))
+    words = deploy._submission(bundle)
+    assert words == [
+        "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--json", "--", "--epochs", "1",
+    ]  # fmt: skip
+    status = {"job": "x-1", "job_id": "7"}
+    outcome = Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6")
+    submitting = []
+
+    def pushed(*words: Any) -> Any:
+        words[3].installed(outcome)
+        submitting.append(deploy.submitting)
+        return outcome._replace(then=status)
+
+    monkeypatch.setattr(push, "push", pushed)
+    assert deploy._push(bundle, words) == ("/r/images/x", status)
+    assert [(stage.name, stage.state) for stage in deploy.stages] == [("push", "done"), ("run", "done")]
+    assert (submitting, deploy.submitting) == ([True], False)
+    last = last_deploy.read(bundle.path)
+    assert (last.job, last.pushed) == ("x-1", "sha256:11")
+    assert deploy._submission(bundle) == []  # its job may be active
+    assert deploy._submission(bundle._replace(digest="sha256:22"))
+    monkeypatch.setattr(deploy, "_submitted", "sha256:22")
+    assert deploy._submission(bundle._replace(digest="sha256:22")) == []
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_only_an_error_after_the_install_may_have_left_a_job(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    def broken(*words: Any) -> Any:
+        if installed:
+            words[3].installed(Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6"))
+        raise TransferError("the connection broke")
+
+    monkeypatch.setattr(push, "push", broken)
+    with pytest.raises(TransferError):
+        deploy._push(_Bundle(tmp_path / "b.tar", "sha256:11"), ["run", "x"])
+    assert deploy.submitting is installed
+    assert [stage.name for stage in deploy.stages] == (["push"] if installed else [])
+
+
 def test_a_chain_of_jobs_that_ends_or_goes_round_is_not_active(deploy: Deploy) -> None:
     ended = {**CHAIN["x-2"], "active": False}
     connected(deploy, _FakeRemote(jobs={**CHAIN, "x-2": ended}))
@@ -423,7 +470,7 @@ def test_only_a_bundle_that_this_command_pushed_is_replaced_without_a_warning(
     colleague, own = (f"{dialogue.replaces('digits:1.0.0', f'sha256:{n}')}; from now on ..." for n in (99, 11))
 
     def pushed(warning: str) -> Any:
-        done = SimpleNamespace(digest="sha256:11", sent=9, folder="/r/images/x", warnings=(warning, "its data"))
+        done = Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6", (warning, "its data"))
         return lambda *_: done
 
     with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
@@ -441,7 +488,7 @@ def test_a_missing_signature_is_reported_once(data: Path, tmp_path: Path, monkey
         for number, warning in enumerate(["not signed: %s", "not signed: %s", "signed by a", "", "signed by b", ""]):
             digest = f"sha256:{number}"
             texts = tuple(filter(None, [warning.replace("%s", digest)]))
-            done = SimpleNamespace(digest=digest, sent=9 * bool(texts), folder="/r/images/x", warnings=texts)
+            done = Pushed(digest, 9 * bool(texts), 9, 1, "/r/images/x", 0.1, 0.1, "3.6", texts)
             monkeypatch.setattr(push, "push", lambda *_, done=done: done)
             made._push(_Bundle(tmp_path / "b.tar", digest))
     assert said == ["warning: not signed: sha256:0", "warning: signed by a", "warning: signed by b"]

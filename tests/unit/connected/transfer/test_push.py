@@ -111,6 +111,26 @@ def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
     assert kept(far, "tiny-3") == (tmp_path / "c.tar").read_bytes()
 
 
+def test_a_command_after_the_install_runs_in_the_same_process(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed: list[Pushed] = []
+    for number in range(2):  # of which the second is installed already
+        done = install(write(tmp_path / "b.tar"), then=["list", "--json"], installed=installed.append)
+        assert done.then
+        assert [each["name"] for each in done.then["images"]] == ["tiny"]
+        assert done._replace(then=None, checked=None) == installed[number]._replace(checked=None)
+        assert (done.sent > 0) is (number == 0)
+    assert "then" not in done.record()
+    with pytest.raises(DeployerError, match="login1: no image absent"):
+        install(write(tmp_path / "c.tar", version="2"), then=["run", "absent", "--json"], installed=installed.append)
+    assert installed[-1].folder != done.folder
+    # A data-transfer node runs no commands, so the caller has to run it.
+    monkeypatch.setattr(Remote, "upload", lambda *_: pytest.fail("sent"))
+    with pytest.raises(pytest.fail.Exception, match="sent"):
+        install(write(tmp_path / "d.tar", version="3"), then=["list"], transfer_host="login1")
+
+
 def _flip(path: Path, content: bytes) -> None:
     """Change the first byte of ``content`` in a file."""
     data = path.read_bytes()

@@ -341,6 +341,84 @@ def test_a_bundle_that_cannot_be_flushed_is_not_kept(store, monkeypatch):
     assert files_of(store.bundles) == []
 
 
+def arrived_late(store, monkeypatch):
+    """Return two bundles, of which the first is kept, the digest of the second, and what installs that."""
+    first, second = bundles.build(extra=APP), bundles.build(extra=[*APP, ("deployer/app/n.py", b"new")])
+    push(store, first)
+    monkeypatch.setattr(receiving, "LITTLE", 1)
+    digest, items = shipment(second, here(store, second))
+    incoming.take(as_stream(items), store, digest)
+    return first, second, digest, lambda late: receive(incoming.folder_of(store, digest), store, late=late)
+
+
+def test_a_job_can_start_before_its_bundle_is_on_disk(store, monkeypatch):
+    first, second, digest, install = arrived_late(store, monkeypatch)
+    flushed, fsync = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (flushed.append(os.fstat(descriptor).st_ino), fsync(descriptor))
+    )
+    with receiving.settled(store, digest) as late:
+        done = install(late)
+        assert content(done.bundle) == second
+        assert content(os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)) == first  # until it is on disk
+        assert os.stat(done.bundle).st_ino not in flushed
+    assert os.stat(done.bundle).st_ino in flushed
+    assert files_of(store.incoming) == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_receive_that_was_killed_before_its_bundle_is_on_disk_loses_nothing(store, monkeypatch, lost):
+    _, second, digest, install = arrived_late(store, monkeypatch)
+    kept = install(receiving.Late()).bundle
+    if lost:  # by a power failure
+        os.truncate(kept, 0)
+        third = bundles.build(extra=[*APP, ("deployer/app/n.py", b"third")])
+        assert push(store, third)[1] < len(third) / 2
+        assert content(kept) == third
+    assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
+    assert files_of(store.incoming) == []
+    assert lost or content(kept) == second
+
+
+def test_without_hard_links_a_bundle_is_on_disk_before_it_replaces_another(store, monkeypatch):
+    _, second, digest, install = arrived_late(store, monkeypatch)
+    steps, replace = [], os.replace
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EPERM, "no links")))
+    monkeypatch.setattr(receiving.files, "flush", lambda path: steps.append(("flush", os.path.basename(path))))
+    monkeypatch.setattr(
+        os, "replace", lambda old, new: (steps.append(("name", os.path.basename(new))), replace(old, new))
+    )
+    with receiving.settled(store, digest) as late:
+        kept = install(late).bundle
+        assert steps.index(("flush", incoming.BUNDLE)) < steps.index(("name", "tiny-1.0.tar"))
+    assert content(kept) == second
+    assert files_of(store.incoming) == []
+
+
+def test_a_bundle_that_cannot_be_flushed_later_is_removed_with_a_warning(store, monkeypatch, capsys):
+    _, _, digest, install = arrived_late(store, monkeypatch)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with receiving.settled(store, digest) as late:
+        done = install(late)
+        monkeypatch.setattr(os, "fsync", full)
+    assert not os.path.exists(done.bundle)
+    assert os.path.isfile(os.path.join(done.outcome.image.folder, "receipt.json"))
+    assert "warning: cannot write" in capsys.readouterr().err
+
+
+def test_what_a_kept_bundle_has_together_is_copied_together(store, monkeypatch):
+    _, second, digest, install = arrived_late(store, monkeypatch)
+    copied, copy = [], receiving.files.copy_range
+    monkeypatch.setattr(receiving.files, "copy_range", lambda *words: (copied.append(words[3]), copy(*words)))
+    with receiving.settled(store, digest) as late:
+        assert content(install(late).bundle) == second
+    assert len(second) / 2 < sum(copied) < len(second)
+    assert len(copied) < 10
+
+
 def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(store, monkeypatch):
     data = bundles.build()
     digest, items = shipment(data)
