@@ -20,6 +20,7 @@ RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 #: Modules of the laptop that observe the programs of others.
 OBSERVERS = [f"connected/rehearse/{name}.py" for name in ("reach", "syscalls", "tracee", "usage")]
 REVIEWED = {
+    "site/install/receive.py::keep": "without a second name of the old bundle, the new one is flushed first",
     "site/install/arriving.py::_lock": "a file system without locks",
     "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
     "site/inside/hub.py::_accept": "a connection that has gone again",

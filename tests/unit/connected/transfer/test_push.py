@@ -77,8 +77,9 @@ def test_the_install_over_there_shows_its_progress_on_a_terminal(
     told: list[tuple[int, int]] = []
     converse = Remote.converse
 
-    def heard(self: Remote, words: Any, reply: Any, timeout: float, tell: Any) -> Any:
-        return converse(self, words, reply, timeout, tell and (lambda *done: (told.append(done), tell(*done))[1]))
+    def heard(self: Remote, words: Any, reply: Any, timeout: float, tell: Any, *others: Any) -> Any:
+        telling = tell and (lambda *done: (told.append(done), tell(*done))[1])
+        return converse(self, words, reply, timeout, telling, *others)
 
     monkeypatch.setattr(Remote, "converse", heard)
     done = install(write(tmp_path / "b.tar", extra=BIG))
