@@ -9,7 +9,6 @@ The homes of killed jobs are removed when this user's next home is made on the n
 
 import os
 import stat
-import uuid
 from contextlib import contextmanager
 from typing import Iterator
 
@@ -100,4 +99,4 @@ def _text(process: str, what: str) -> bytes:
 
 
 def _new() -> str:
-    return "%s%d-%s" % (BEGIN, os.getuid(), uuid.uuid4())
+    return "%s%d-%s" % (BEGIN, os.getuid(), os.urandom(16).hex())

@@ -31,10 +31,13 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
     job = os.path.dirname(os.path.abspath(out))
     launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
     if own:
-        from deployer.site.container import home, links
+        from deployer.site.container import home
 
         home.make(own)
-        links.make(own, launch.links if launch else {})
+    if own and launch and launch.links:
+        from deployer.site.container import links  # imports much, and most jobs have none
+
+        links.make(own, launch.links)
     name = socket.gethostname()
     # A file that this user cannot access counts as missing: ranks cannot use it either.
     found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
@@ -50,11 +53,9 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
 
 
 def read_root(out: str, reader: Sequence[str]) -> str:
-    """Write all that ``reader`` prints on this node into ``out``, and return it."""
-    from deployer.site.container import container
-
+    """Write all that ``reader`` prints on this node into ``out``, and return it. It has job.sh's environment."""
     try:
-        done = process.run(reader, _PATIENCE, env=container.user_environment(), check=False)
+        done = process.run(reader, _PATIENCE, env=dict(os.environ), check=False)
         said = done.stdout + done.stderr
     except DeployerError as error:
         said = error.message + "\n"
