@@ -219,7 +219,12 @@ PATHS = (
     ),
     (
         "to a site that is reached by a medium only",
-        ("build trained", "pack trained --site lab.yaml -o trained.tar", "push trained.tar --to DIR"),
+        (
+            "pyz -o deployer.pyz  # carry it there, and run its `capture`",
+            "build trained",
+            "pack trained --site lab.yaml -o trained.tar",
+            "push trained.tar --to DIR",
+        ),
     ),
     (
         "as a site's admin, to publish the site's profile",

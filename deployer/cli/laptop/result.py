@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     _show(status, result)
     if args.output:
         print(f"job folder copied to: {args.output}")
+        if result is not None:
+            common.suggest(args, "report", str(args.output), "--html", "page.html")
     return 0
 
 

@@ -70,6 +70,14 @@ def test_a_job_without_a_result(site: type[_FakeRemote], tmp_path: Path, capsys:
     assert "\nit left no result.json\n" in capsys.readouterr().out
 
 
+def test_the_folder_of_a_job_leads_to_its_page(
+    site: type[_FakeRemote], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.result = b'{"payload": null, "ranks": []}'
+    assert main(["result", "--site", "lab", "-o", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().err == f"next: deployer report {tmp_path / 'new'} --html page.html\n"
+
+
 def test_a_result_of_many_ranks_is_read(site: type[_FakeRemote], capsys: pytest.CaptureFixture[str]) -> None:
     site.result = json.dumps({"payload": {"loss": 1}, "ranks": [{}] * 400_000}).encode()
     assert json_records.MAX_MEMORY < json_records.memory(site.result) < json_records.MAX_LARGE

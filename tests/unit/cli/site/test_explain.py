@@ -1,6 +1,7 @@
 """explain: a page for every code that the program can print, in the checkout and in deployer.pyz."""
 
 import json
+import re
 
 import pytest
 
@@ -8,7 +9,7 @@ from deployer.cli.site import common
 from deployer.cli.site.main import main
 from deployer.contract import errors, pages, rehearsal
 from deployer.contract.errors import DeployerError
-from deployer.contract.findings import RULES
+from deployer.contract.findings import RULES, Rule
 from deployer.system import documents
 
 EVERY = pages.pages(documents.read())
@@ -38,6 +39,17 @@ def test_every_page_has_all_its_parts_and_fits(monkeypatch: pytest.MonkeyPatch) 
         assert not [line for line in lines if "**" in line or "``" in line]
         long = [line for line in lines if len(line) > 80]
         assert all(max(map(len, line.split())) > 40 for line in long), long  # only what cannot be split is longer
+
+
+@pytest.mark.parametrize(("topic", "rules"), [("job", RULES), ("rehearse", rehearsal.RULES)])
+def test_examples_are_what_the_program_prints(topic: str, rules: dict[str, Rule]) -> None:
+    for page in EVERY:
+        if page.topic == topic and page.code in rules:
+            rule = rules[page.code]
+            message = ".*".join(map(re.escape, re.split(r"\{[^}]*\}", rule.message)))
+            example = " ".join(dict(page.parts())["Example"].strip("`").split())
+            assert re.fullmatch(rf"(error|warning|note) {page.code}: [^:]+: {message}", example), example
+            assert topic == "rehearse" or example.startswith(rule.severity)
 
 
 def test_a_code_of_two_topics_has_both_pages(capsys: pytest.CaptureFixture[str]) -> None:
