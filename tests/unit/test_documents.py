@@ -73,6 +73,14 @@ def _commands(page):
             yield front, words
 
 
+def test_troubleshooting_quotes_what_is_printed():
+    rows = re.findall(r"^\| (.*?) \|", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    quoted = [text for row in rows for text in re.findall(r"`([^`]+)`", row) if text.count(" ") > 2]
+    assert len(quoted) >= 6
+    code = "".join(path.read_text() for path in (ROOT / "deployer").rglob("*.py"))
+    assert [text for text in quoted if text not in code] == []
+
+
 def _without_remarks(words):
     found = shlex.split(words.split("   ")[0], comments=True)
     ends = [index for index, word in enumerate(found) if word in (">", "|", "--")]
