@@ -9,8 +9,9 @@ from deployer.cli.laptop.main import main
 from deployer.contract import json_records
 from deployer.contract.job import Job
 from deployer.contract.tarformat import FILE, TarEntry
+from deployer.contract.verdict import judged
 from deployer.system import policy
-from tests import bundles
+from tests import bundles, running
 from tests.bundles import END, ENTRIES, stream
 from tests.pages import HOSTILE, Page
 from tests.signing import TestKey, signed
@@ -99,6 +100,15 @@ def test_a_signature_names_a_person_only_if_a_policy_does(
     assert ('<span class="bad">unknown: no policy' in page.read_text()) is not known
     assert "The bundle defines no job." in read.text
     assert "No script names an address." in read.text
+
+
+def test_a_verdict_of_another_deployer_is_marked(tmp_path: Path) -> None:
+    plan = running.PLAN._replace(checked=judged([])._replace(deployer="0.0.1"))
+    carried = [("deployer/plans/lab.json", json_records.dumps(plan.record()))]
+    path, page = tmp_path / "a.tar", tmp_path / "page.html"
+    path.write_bytes(bundles.build(extra=carried))
+    assert main(["inspect", str(path), "--html", str(page)]) == 0
+    assert "RUN (by deployer 0.0.1; this is " in Page(page.read_text()).text
 
 
 def test_a_damaged_bundle_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,9 @@ def test_what_check_refused_is_sent_by_force_alone(tmp_path: Path) -> None:
     path = written(tmp_path / "p", checked=judged([AGAINST], []))
     with pytest.raises(Refused, match=r"check predicts that hello:1 will not run on lab: mpi\.family: x: the wrong"):
         push_plan(path, load("lab"), dry_run=True)
+    old = written(tmp_path / "old", checked=judged([AGAINST], [])._replace(deployer="0.0.1"))
+    with pytest.raises(Refused, match=r"will not run on lab \(by deployer 0\.0\.1; this is "):
+        push_plan(old, load("lab"), dry_run=True)
     assert 500 < push_plan(path, load("lab"), dry_run=True, force=True).sent < 2000
 
 
