@@ -36,7 +36,7 @@ def test_result_json() -> None:
 
 def test_records_of_commands() -> None:
     assert command("deploy") - {"stages", "status"} == set(Deployed._fields)
-    assert command("push") == set(Pushed._fields)
+    assert command("push") == set(Pushed("", 0, 0, 0, None, 0.0, 0.0, "").record())
     assert command("push --to") == set(FolderPush._fields)
     assert command("push --plan") == set(PushedPlan._fields)
     assert section("A rehearsal") == {*Rehearsal._fields, "verdict", *_STAMP}
