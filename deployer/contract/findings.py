@@ -311,8 +311,8 @@ RULES: Dict[str, Rule] = {
     "payload.no-network": Rule(
         ERROR,
         "it tried to reach a host that the node cannot reach: {line}",
-        "nodes have no internet: put models and data in the bundle (data: in its definition) or bind them, and set "
-        "the program to offline (HF_HUB_OFFLINE=1 for Hugging Face); if the name is a node's, check MASTER_ADDR",
+        "nodes have no internet: on the laptop, `deployer rehearse BUNDLE.tar` names what the program downloads, and "
+        "the lines for bundle.yaml; or --bind a folder with the files; if the name is a node's, check MASTER_ADDR",
     ),
     "payload.result": Rule(
         WARNING, "the file that DEPLOYER_RESULT names is not valid JSON: {reason}", "write one JSON object to it"
