@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from deployer.contract.errors import DeployerError, IntegrityError
+from deployer.contract.errors import DeployerError, IntegrityError, SpaceError
 from deployer.system import workers
-from deployer.system.workers import Pool
+from deployer.system.workers import Beside, Pool
 
 
 def gone(pid):
@@ -129,3 +129,37 @@ def test_little_work_is_done_here():
             if task == 3:
                 pool.submit(1)
     assert seen == [(3, (6, os.getpid())), (1, (2, os.getpid()))]
+
+
+def test_a_process_beside_this_one_is_waited_for_by_this_one_and_its_workers():
+    ours, theirs = os.pipe()
+    with Beside(lambda: os.read(ours, 1)) as beside:
+        assert not beside.has_ended()
+        with Pool(1, beside.has_ended) as pool:
+            pool.submit(0.01)
+            assert [ended for _, ended in pool.results()] == [False]
+            os.write(theirs, b"x")
+            pool.submit(30)
+            assert [ended for _, ended in pool.results()] == [True]
+        assert beside.has_ended()
+        assert beside.result() == b"x"
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_the_error_and_the_death_of_a_process_beside_this_one_are_raised_here():
+    def fail():
+        raise SpaceError("full", "free some")
+
+    with Beside(fail) as beside, pytest.raises(SpaceError, match="full"):
+        beside.result()
+    with Beside(lambda: os.kill(os.getpid(), signal.SIGKILL)) as beside:
+        assert beside.has_ended(30)
+        with pytest.raises(DeployerError, match="killed by signal 9"):
+            beside.result()
+
+
+def test_a_process_beside_this_one_is_killed_at_the_end_of_the_block():
+    with Beside(lambda: time.sleep(600)) as beside:
+        pass
+    beside.end()  # once more does no harm
