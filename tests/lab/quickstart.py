@@ -147,7 +147,7 @@ def quickstart(name: str) -> int:
         docker = {"DOCKER_HOST": engine.docker_host}
         site.unlink(missing_ok=True)  # decisions of an earlier lab
         stages.run("capture the site", lambda: deployer("capture", "login1", *ssh, "-o", str(site)))
-        stages.run("make the base", base)
+        stages.run("make the base", base, lambda: "mmdebstrap installs its Debian packages")
     definition = load(ROOT / "bundles" / name)
     began = time.time()
     stages.run(
