@@ -58,6 +58,7 @@ CACHES = (
     Cache("link", "facts that check read from images and wheels", cap=_GIB // 2),
     Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
     Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16),
+    Cache("tool", "deployer.pyz as it was made last", cap=_GIB // 64),
     Cache("resolver", "uv's data about package indexes", "", cap=_GIB),
     Cache(
         "rehearse",

@@ -5,16 +5,21 @@ and nothing of this machine.
 """
 
 import ast
+import contextlib
+import hashlib
 import importlib.metadata
 import io
+import sys
 import tokenize
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import deployer
+from deployer.connected.ground import xdg
 from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError
-from deployer.system import documents
+from deployer.system import documents, files
 
 #: The parts of the package that a site needs. The others import libraries that a site does not have.
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
@@ -46,6 +51,8 @@ _OF_RANKS = (
 )
 #: The module that Python runs first.
 _MAIN = "cli/site/__main__.py"
+#: The cache with the last file.
+_CACHE = "tool"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 #: The size limit in bytes, so that the file stays small enough to mail and to review.
@@ -53,7 +60,10 @@ MAX_SIZE = 1_900_000
 
 
 def make_pyz() -> bytes:
-    """Return the bytes of deployer.pyz. Raises DeployerError if it is too large or a library is incomplete."""
+    """Return the bytes of deployer.pyz. Raises DeployerError if it is too large or a library is incomplete.
+
+    The last one is kept in the cache by the digest of its sources, because to leave words out takes 0.2 s.
+    """
     package = Path(deployer.__file__).parent
     sources: dict[str, bytes] = {"__main__.py": (package / _MAIN).read_bytes()}
     for part in _PARTS:
@@ -62,10 +72,23 @@ def make_pyz() -> bytes:
             if path != package / _MAIN:
                 sources["deployer/" + path.relative_to(package).as_posix()] = path.read_bytes()
     sources["deployer/" + documents.PACKED] = documents.packed()
-    for name in _VENDORED:
-        sources.update(_distribution(name))
-    for name in _OF_RANKS[1:]:
-        sources[name] = without_words(sources[name])  # these are in the file twice
+    libraries = [_distribution(name) for name in _VENDORED]
+    for library in libraries:
+        sources.update(library)
+    key = _digest_of(sources)
+    made = _kept(key)
+    if made:
+        return made
+    twice = _OF_RANKS[1:]
+    for name in [*twice, *(name for library in libraries for name in library if name.endswith(".py"))]:
+        sources[name] = without_words(sources[name])
+    made = _joined(sources)
+    _keep(key, made)
+    return made
+
+
+def _joined(sources: Mapping[str, bytes]) -> bytes:
+    """Return the file with these sources."""
     head = first_bytes.joined({name: sources[name] for name in _OF_RANKS})
     if len(head) > first_bytes.SIZE:
         raise DeployerError(f"the modules of a rank have {len(head)} bytes, more than the {first_bytes.SIZE} promised")
@@ -80,6 +103,33 @@ def make_pyz() -> bytes:
     if buffer.tell() > MAX_SIZE:
         raise DeployerError(f"deployer.pyz has {buffer.tell()} bytes, more than the {MAX_SIZE} promised")
     return buffer.getvalue()
+
+
+def _digest_of(sources: Mapping[str, bytes]) -> str:
+    """Return a digest of the sources, and of what makes the file of them."""
+    state = hashlib.sha256(sys.version.encode() + Path(__file__).read_bytes())
+    for name in sorted(sources):
+        state.update(f"\0{name}\0{len(sources[name])}\0".encode() + sources[name])
+    return state.hexdigest()
+
+
+def _kept(key: str) -> bytes:
+    """Return the file that was made of the sources with this digest; empty if it is not kept, or is damaged."""
+    try:
+        data = (xdg.cache_folder(_CACHE) / key).read_bytes()
+    except OSError:
+        return b""
+    return data[64:] if hashlib.sha256(data[64:]).hexdigest().encode() == data[:64] else b""
+
+
+def _keep(key: str, made: bytes) -> None:
+    """Keep the file in place of the last one."""
+    folder = xdg.cache_folder(_CACHE)
+    with contextlib.suppress(OSError, DeployerError):
+        for old in folder.glob("*"):
+            old.unlink()
+        with files.published(str(folder / key), flushed=False) as stream:
+            stream.write(hashlib.sha256(made).hexdigest().encode() + made)
 
 
 def without_words(source: bytes) -> bytes:
@@ -106,13 +156,12 @@ def vendored() -> dict[str, str]:
 
 
 def _distribution(name: str) -> dict[str, bytes]:
-    """Return a library's modules without words, and its licence, by their names in the .pyz; tests are left out."""
+    """Return a library's modules and its licence, by their names in the .pyz; tests are left out."""
     found = {}
     for path in importlib.metadata.files(name) or []:
         is_module = path.suffix == ".py" and not path.name.startswith("test_")
         if is_module or path.name == "LICENSE":
-            data = path.read_binary()
-            found[path.as_posix()] = without_words(data) if is_module else data
+            found[path.as_posix()] = path.read_binary()
     if not any(path.endswith(".py") for path in found) or not any(path.endswith("LICENSE") for path in found):
         raise DeployerError(f"the library {name} is incomplete in this environment", "run scripts/setup")
     return found

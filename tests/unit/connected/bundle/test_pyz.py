@@ -23,6 +23,11 @@ from tests.evidence import recorded
 SLOW = {"contextlib", "enum", "importlib.util", "json", "re", "runpy", "signal", "typing", "warnings"}
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def head(tmp_path: Path) -> Path:
     """Return a file that begins as deployer.pyz does, and has no zip file."""
@@ -65,7 +70,8 @@ def test_a_module_without_words_is_the_same_program() -> None:
 def test_libraries_without_words_are_the_same_programs() -> None:
     """Only docstrings differ, which are empty in the .pyz; also a definition on one line keeps its name."""
     names = [path for name in pyz._VENDORED for path in importlib.metadata.files(name) or [] if path.suffix == ".py"]
-    carried = {name: data for library in pyz._VENDORED for name, data in pyz._distribution(library).items()}
+    with zipfile.ZipFile(io.BytesIO(pyz.make_pyz())) as archive:
+        carried = {name: archive.read(name) for name in archive.namelist()}
     compared = [path for path in names if path.as_posix() in carried]
     assert len(compared) > 15
     for path in compared:
@@ -133,3 +139,21 @@ def test_ranks_have_no_room_for_more_than_their_start_reads(monkeypatch: pytest.
     monkeypatch.setattr(first_bytes, "SIZE", 1000)
     with pytest.raises(DeployerError, match="the modules of a rank have"):
         pyz.make_pyz()
+
+
+def test_the_last_file_is_kept_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pyz.make_pyz()
+    with monkeypatch.context() as patch:
+        patch.setattr(pyz, "_joined", lambda _: pytest.fail("it was made again"))
+        assert pyz.make_pyz() == made
+    (kept,) = (tmp_path / "cache" / "deployer" / "tool").iterdir()
+    with kept.open("r+b") as stream:
+        stream.seek(5000)
+        stream.write(b"damage")
+    assert pyz.make_pyz() == made
+    with monkeypatch.context() as patch:
+        patch.setattr(pyz.documents, "packed", lambda: b"another text")
+        assert pyz.make_pyz() != made
+    assert len(list((tmp_path / "cache" / "deployer" / "tool").iterdir())) == 1
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert pyz.make_pyz() == made
