@@ -1,4 +1,4 @@
-"""The last lines of ``run --wait``: how the job ended, where its log is, and the payload's own result."""
+"""The last lines of ``run --wait``: how the job ended, where its log is, warnings, and the payload's own result."""
 
 import json
 import os
@@ -6,6 +6,8 @@ from typing import Any, List
 
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
+from deployer.contract.findings import WARNING, Finding
+from deployer.contract.text import printable
 from deployer.site.jobs import result
 from deployer.site.jobs.jobs import Status
 
@@ -27,10 +29,13 @@ def lines(status: Status) -> List[str]:
         words.append(status.elapsed)
     found = ["%s: %s" % (name, ", ".join(words)), "log: %s" % os.path.join(status.folder, result.LOG)]
     try:
-        payload = result.read(status.folder).record.get("payload")
+        fields = result.read(status.folder)
+        findings = [Finding.read(item) for item in fields.items("findings")]
     except DeployerError as error:
         return [*found, "result: none: %s" % error.message]
     found.append("result: %s" % os.path.join(status.folder, result.RESULT_FILE))
+    payload = fields.record.get("payload")
+    found += ["%s; %s" % (each, printable(each.remedy)) for each in findings if each.severity == WARNING]
     if payload is None:
         return [*found, "payload: no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)"]
     if json_records.is_deeper(payload, _DEPTH):

@@ -347,6 +347,20 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
     assert (status["seconds"], os.path.basename(status["log"])) == (14, "output.log")
 
 
+def test_a_wait_ends_with_the_warnings_about_a_job_that_did_well(store, programs, capsys):
+    fake_slurm(programs, "COMPLETED")
+    found = [
+        {"code": code, "severity": severity, "subject": "job", "message": "each alone\x1b", "remedy": "see\x1b it"}
+        for code, severity in (("net.alone", "warning"), ("runtime.native", "note"))
+    ]
+    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
+    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, findings=found)))
+    assert main.main(["run", "hello", "--wait", "--root", store.root]) == 0
+    out = capsys.readouterr().out
+    assert "/result.json\nwarning net.alone: job: each alone\\x1b; see\\x1b it\npayload: no result" in out
+    assert "runtime.native" not in out
+
+
 def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
     fake_slurm(programs, "FAILED", 2)
