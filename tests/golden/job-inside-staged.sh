@@ -93,16 +93,13 @@ inside=(deployer:launcher /usr/bin/python3 -I -S /deployer/deployer.pyz inside -
     --bind-to core deployer:ranks
 )
 
-# 1. Hosts: each node writes its facts into hosts/, from outside the container.
-srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" --home "$home" </dev/null
-result hosts $? || exit
-read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-
-# 2. Stage: each node unpacks the bundle into its memory (2000 MiB). The step
-#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
-#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
-#    Before the first line, a container reads the image's marker file: it must not show the host's root instead.
+# 1. Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for
+#    SIGUSR1, which this script sends if all nodes are right.
+#    Then each node unpacks the bundle into its memory (2000 MiB).
+#    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
+#    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
+#    here.
+#    Before that line, a container reads the image's marker file: it must not show the host's root instead.
 root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
@@ -113,6 +110,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --abi mpich-abi \
     --home "$home" \
+    --hosts "$job/hosts" \
     --tool "${tool[2]}" --into "$stage" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
@@ -131,7 +129,10 @@ answers() {
     ((worst == 0))
 }
 
-collect() { kill -USR1 "$holder" 2>/dev/null && answers; }
+collect() {
+    worst=1 reason="the step ended early"
+    kill -USR1 "$holder" 2>/dev/null && answers
+}
 
 unstage() {
     [ -n "$holder" ] || return
@@ -141,10 +142,13 @@ unstage() {
 }
 trap unstage EXIT
 
-answers || { result stage "$worst" --reason "$reason"; exit; }
+answers
+result hosts "$worst" || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
+collect || { result stage "$worst" --reason "$reason"; exit; }
 container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not per rank
 
-# 3. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- "${inside[@]}" \
     /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/node </dev/null
@@ -152,7 +156,7 @@ code=$?
 collect
 result probe $code || exit
 
-# 4. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" --bind=/home/alice/deployer/jobs/hello-1:/deployer/job "$image" -- "${inside[@]}" \
     /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/node --shared /deployer/job/ranks --meet "$meet" -- python3 train.py --name 'a b' </dev/null
 code=$?

@@ -130,22 +130,16 @@ launch=(srun --mpi=pmi2 --nodes=2 --ntasks=4 --ntasks-per-node=2 --cpus-per-task
     --cpu-bind=cores --kill-on-bad-exit=1
 )
 
-# 1. Hosts: each node writes its facts into hosts/, from outside the container.
-srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
-result hosts $? || exit
-read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-
-# 2. Stage: each node copies the SquashFS image into its memory and mounts it (2000 MiB). The step
-#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
-#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
-#    Before the first line, a container reads the image's marker file: it must not show the host's root instead.
+# 1. Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for
+#    SIGUSR1, which this script sends if all nodes are right.
+#    Then each node copies the SquashFS image into its memory and mounts it (2000 MiB).
+#    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
+#    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
+#    here.
+#    Before that line, a container reads the image's marker file: it must not show the host's root instead.
 root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
 sent=${stage%/*}/sent
-srun --mpi=none --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 \
-    mkdir -m 700 -- "${stage%/*}" </dev/null || { result stage 3 --reason "cannot make ${stage%/*}"; exit; }
 digest=$(sha256sum </home/alice/images/aaaa/image.sqfs)
-sbcast --force /home/alice/images/aaaa/image.sqfs "$sent"
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
@@ -155,6 +149,7 @@ srun --mpi=none $overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-tas
     --source /home/alice/images/aaaa/image.sqfs \
     --abi mpich-abi \
     --home "$home" \
+    --hosts "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 \
     --tool "${tool[2]}" --into "$stage" --sent "$sent" --sha256 "${digest%% *}" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" "${mount[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
@@ -173,7 +168,10 @@ answers() {
     ((worst == 0))
 }
 
-collect() { kill -USR1 "$holder" 2>/dev/null && answers; }
+collect() {
+    worst=1 reason="the step ended early"
+    kill -USR1 "$holder" 2>/dev/null && answers
+}
 
 unstage() {
     [ -n "$holder" ] || return
@@ -183,10 +181,14 @@ unstage() {
 }
 trap unstage EXIT
 
-answers || { result stage "$worst" --reason "$reason"; exit; }
+answers
+result hosts "$worst" || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
+sbcast --force /home/alice/images/aaaa/image.sqfs "$sent"
+collect || { result stage "$worst" --reason "$reason"; exit; }
 container[5]=$(type -P "${container[5]}" || echo "${container[5]}")  # looked up once, not per rank
 
-# 3. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
+# 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" "$image" -- \
     /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/node --library libmpi.so.12 </dev/null
@@ -194,7 +196,7 @@ code=$?
 collect
 result probe $code || exit
 
-# 4. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
+# 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" "$image" -- \
     /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/node --shared /deployer/job/ranks --meet "$meet" -- python3 train.py --name 'a b' </dev/null
 code=$?

@@ -83,16 +83,13 @@ launch=(srun --mpi=pmi2 --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task
     --cpu-bind=cores --kill-on-bad-exit=1
 )
 
-# 1. Hosts: each node writes its facts into hosts/, from outside the container.
-srun --mpi=none --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1 \
-    "${tool[@]}" probe --host --out "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" </dev/null
-result hosts $? || exit
-read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
-
-# 2. Stage: each node unpacks the bundle onto its local disk (2000 MiB). The step
-#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
-#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
-#    Before the first line, a container reads the image's marker file: it must not show the host's root instead.
+# 1. Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for
+#    SIGUSR1, which this script sends if all nodes are right.
+#    Then each node unpacks the bundle onto its local disk (2000 MiB).
+#    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
+#    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
+#    here.
+#    Before that line, a container reads the image's marker file: it must not show the host's root instead.
 root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
@@ -102,6 +99,7 @@ srun --mpi=none $overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-tas
     --image /home/alice/images/aaaa \
     --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --home "$home" \
+    --hosts "$job/hosts" --library /opt/intel/mpi/2021.15/lib/libmpi.so.12 \
     --tool "${tool[2]}" --into "$stage" --out "$job/ranks" --reader "${#root[@]}" -- "${root[@]}" </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
@@ -120,7 +118,10 @@ answers() {
     ((worst == 0))
 }
 
-collect() { kill -USR1 "$holder" 2>/dev/null && answers; }
+collect() {
+    worst=1 reason="the step ended early"
+    kill -USR1 "$holder" 2>/dev/null && answers
+}
 
 unstage() {
     [ -n "$holder" ] || return
@@ -130,10 +131,13 @@ unstage() {
 }
 trap unstage EXIT
 
-answers || { result stage "$worst" --reason "$reason"; exit; }
+answers
+result hosts "$worst" || exit
+read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
+collect || { result stage "$worst" --reason "$reason"; exit; }
 container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not per rank
 
-# 3. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
+# 2. Payload: each rank runs it. The image has no Python, so `rank` observes it from outside the container.
 watch=(/opt/python/3.6/bin/python3 -I -S -c
     'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])'
     "$stage"/rootfs/deployer/deployer.pyz rank --out "$stage"/evidence --shared

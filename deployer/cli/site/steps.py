@@ -78,6 +78,8 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--sha256")
     parser.add_argument("--kit", nargs="?", const="udocker", default="")  # alone in scripts of older versions
     parser.add_argument("--home", help="remove this folder at the end")
+    parser.add_argument("--hosts", metavar="DIR", help="first write the facts of this node there, and make the home")
+    parser.add_argument("--library", help="the plan's MPI on the host")
     parser.add_argument("--mount-point", action="append", default=[], help="make this folder in the image")
     parser.add_argument(
         "--reader", type=int, default=0, metavar="N", help="of the words after --, so many read the canary"
@@ -145,6 +147,8 @@ def _stage(args: argparse.Namespace) -> int:
             args.sha256,
             args.mount_point,
             args.rest[: args.reader],
+            args.hosts,
+            args.library,
         )
     )
 

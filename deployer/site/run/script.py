@@ -107,11 +107,13 @@ _INTO = Program('exec "$@" >"$0/$(uname -n).root" 2>&1')
 
 def render(inputs: Inputs) -> str:
     """Return the text of job.sh. Raises UsageError for text that no script can contain."""
-    parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs), _hosts(inputs)]
-    if _meets(inputs):
-        parts.append(_network(inputs))
-    if inputs.staging:
-        parts.append(_stage(inputs, inputs.staging))
+    parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs)]
+    if inputs.staging and inputs.fast:
+        parts.append(_stage_at_once(inputs, inputs.staging))
+    else:
+        parts.append(_hosts(inputs))
+        parts += [_network(inputs)] if _meets(inputs) else []
+        parts += [_stage(inputs, inputs.staging)] if inputs.staging else []
     if inputs.reader and not inputs.fast:
         parts.append(_root(inputs))
     if inputs.image_python:
@@ -510,8 +512,29 @@ result hosts $? || exit
 
 
 def _stage(inputs: Inputs, staging: StagedImage) -> Code:
-    reader = inputs.reader if inputs.fast else ()
-    return staging_script.step(staging, inputs.layout, inputs.runtime, inputs.container, 2, reader)
+    """Return the step of an older deployer.pyz."""
+    return staging_script.step(staging, inputs.layout, inputs.runtime, inputs.container, 2)
+
+
+def _stage_at_once(inputs: Inputs, staging: StagedImage) -> Code:
+    """Return the step that records the nodes and stages the image."""
+    library = inputs.plan.mpi.library if inputs.plan.mpi else None
+    judged = code(
+        """\
+answers
+result hosts "$worst" || exit
+{meet}{network}""",
+        meet=_MEET,
+        network=_network(inputs) if _meets(inputs) else code(""),
+    )
+    return staging_script.step(
+        staging, inputs.layout, inputs.runtime, inputs.container, 1, inputs.reader, library, judged
+    )
+
+
+def _before(inputs: Inputs) -> int:
+    """Return the number of steps before the ranks start."""
+    return 2 if inputs.staging and not inputs.fast else 1
 
 
 def _network(inputs: Inputs) -> Code:
@@ -590,7 +613,7 @@ def _probe(inputs: Inputs) -> Code:
 {step}
 {end}
 """,
-        number=3 if inputs.staging else 2,
+        number=_before(inputs) + 1,
         where=" in the container" if inputs.runtime.contained else "",
         step=_step(inputs, "probe", command),
         end=code("code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit"),
@@ -623,7 +646,7 @@ def _payload(inputs: Inputs) -> Code:
 {leave}
 """,
         leave=_again(inputs),
-        number=2 + bool(inputs.staging) + bool(inputs.image_python),
+        number=_before(inputs) + bool(inputs.image_python) + 1,
         what=what,
         watch=watch,
         step=_step(inputs, "payload", command, more, not inputs.image_python),

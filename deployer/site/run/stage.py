@@ -7,6 +7,8 @@ of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, an
     SIGUSR2     does the same, and ends
     SIGTERM     the same, when no process uses the image any more: Slurm asks for the end (time limit, scancel)
 
+With ``--hosts`` it first writes the facts of the node, answers, and waits for SIGUSR1 before it unpacks.
+
 At its end it removes the folder. If it is killed, the next one on the node removes the folder. srun passes SIGUSR1 and
 SIGUSR2 to its tasks; SIGTERM makes srun kill them (seen with Slurm 22.05).
 """
@@ -47,6 +49,7 @@ _A_FILE = 3072
 _SENT = 3600
 #: Run in a mounted image: prints the number of the process to join, and ends when this process ends.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
+_HINT = "the image is staged there: is it full, or closed to users?"
 #: Seconds for a mount.
 _PATIENCE = 60.0
 
@@ -70,6 +73,8 @@ class StageRequest(NamedTuple):
         sha256: the SHA-256 of a SquashFS file that is sent, or None.
         mounts: mount points that the bundle does not list.
         reader: a command that prints the canary of the image, from a container; empty: there is none.
+        hosts: the folder of the job for the facts of this node, which are written first; None: they were.
+        library: the plan's MPI on the host, or None.
     """
 
     image: str
@@ -86,6 +91,8 @@ class StageRequest(NamedTuple):
     sha256: Optional[str] = None
     mounts: Sequence[str] = ()
     reader: Sequence[str] = ()
+    hosts: Optional[str] = None
+    library: Optional[str] = None
 
     @property
     def packed(self) -> bool:
@@ -146,6 +153,8 @@ def stage(request: StageRequest) -> int:
     """Unpack, answer, hold, and clean up; return 0. Raises DeployerError, after answering, if staging fails."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end only with this process
     try:
+        if request.hosts and not _is_wanted(request, request.hosts):
+            return 0
         with claimed(request.into):
             with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
                 (_fill_packed if request.packed else _fill)(request)
@@ -170,6 +179,19 @@ def stage(request: StageRequest) -> int:
         if request.home:
             files.remove_tree(request.home)
     return 0
+
+
+def _is_wanted(request: StageRequest, hosts: str) -> bool:
+    """Write the facts of this node and answer; return whether the image is to be staged: then SIGUSR1 comes."""
+    host_probe.host(hosts, request.library, request.home)
+    private = os.path.dirname(request.into)
+    if request.sent:  # the scheduler sends it before the signal
+        node_folder.make(private, _HINT)
+    _answer(0, "")
+    wanted = signal.sigwait(_SIGNALS) == signal.SIGUSR1
+    if request.sent and not wanted:
+        files.remove_tree(private)
+    return wanted
 
 
 def _check_root(request: StageRequest) -> None:
@@ -216,7 +238,7 @@ def claimed(path: str) -> Iterator[None]:
     if files.lexists(parent):
         node_folder.check(parent)
     else:
-        node_folder.make(parent, "the image is staged there: is it full, or closed to users?")
+        node_folder.make(parent, _HINT)
     with files.errors_named("make " + path):
         lock = _lock(os.path.join(parent, _LOCK))
     try:

@@ -27,6 +27,11 @@ BEGIN = "deployer-stage-"
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
 
+#: What a step does before it stages, in words of the script.
+_FIRST = """\
+Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for
+#    SIGUSR1, which this script sends if all nodes are right.
+#    Then """
 _DOES: Dict[str, str] = {
     plans.MEMORY: "unpacks the bundle into its memory",
     plans.DISK: "unpacks the bundle onto its local disk",
@@ -140,25 +145,31 @@ def step(
     container: Container,
     number: int,
     reader: Sequence[str] = (),
+    library: Optional[str] = None,
+    judged: Optional[Code] = None,
 ) -> Code:
     """Return the part of the script that stages the image and can end it.
 
     Args:
         number: the number of the step.
         reader: a command of the image that prints its canary; empty: the step does not read it.
+        library: the plan's MPI on the host, or None.
+        judged: the lines that judge the nodes, whose facts the step records before it stages; None: another step has
+            done so.
     """
     if staging.kind not in _DOES:
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
     return code(
         """\
-# {number}. Stage: each node {does} ({size} MiB). The step
-#    runs beside the other steps and removes the image at the end. It prints a line when the image is ready, and one
-#    when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends here.
-{root}{broadcast}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
+# {number}. {what_first}each node {does} ({size} MiB).
+#    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
+#    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
+#    here.
+{root}{before}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap {options} \\
-    "${{tool[@]}}" stage{what} \\
+    "${{tool[@]}}" stage{what}{hosts} \\
     --tool "${{tool[2]}}" --into "$stage"{sent} --out "$job/ranks"{words} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
@@ -177,7 +188,10 @@ answers() {{
     ((worst == 0))
 }}
 
-collect() {{ kill -USR1 "$holder" 2>/dev/null && answers; }}
+collect() {{
+    worst=1 reason="the step ended early"
+    kill -USR1 "$holder" 2>/dev/null && answers
+}}
 
 unstage() {{
     [ -n "$holder" ] || return
@@ -187,13 +201,18 @@ unstage() {{
 }}
 trap unstage EXIT
 
-answers || {{ result stage "$worst" --reason "$reason"; exit; }}
+{judged}{after}{staged} || {{ result stage "$worst" --reason "$reason"; exit; }}
 container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not per rank
 """,
         number=number,
         size=staging.size_mb,
         does=_DOES[staging.kind] + (" and mounts it" if staging.held else ""),
-        broadcast=_broadcast(staging, layout),
+        what_first=code(_FIRST if judged else "Stage: "),
+        before=_names(staging) if judged else _broadcast(staging, layout, True),
+        hosts=_hosts(library) if judged else code(""),
+        judged=judged or code(""),
+        after=_broadcast(staging, layout, False) if judged else code(""),
+        staged=code("collect" if judged else "answers"),
         sent=_sent(staging),
         root=_root(reader),
         words=_words(staging, reader),
@@ -209,12 +228,20 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
     )
 
 
+def _hosts(library: Optional[str]) -> Code:
+    """Return the options for the facts of a node."""
+    return code(
+        ' \\\n    --hosts "$job/hosts"{library}',
+        library=code(" --library {library}", library=library) if library else code(""),
+    )
+
+
 def _root(reader: Sequence[str]) -> Code:
     if not reader:
         return code("")
     return code(
         """\
-#    Before the first line, a container reads the image's marker file: it must not show the host's root instead.
+#    Before that line, a container reads the image's marker file: it must not show the host's root instead.
 root=("${{container[@]}}" "$image" -- {words})
 """,
         words=reader,
@@ -239,24 +266,39 @@ def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Contain
     return words.index(runtime.starter(inside.engine))
 
 
-def _broadcast(staging: StagedImage, layout: Layout) -> Code:
+def _broadcast(staging: StagedImage, layout: Layout, alone: bool) -> Code:
     """Return the lines that send the file to the nodes, into the private folder of each, which the nodes always remove.
 
-    If it does not arrive, the nodes read the file where it is.
+    If it does not arrive, the nodes read the file where it is. ``alone``: a step of its own makes the folder.
     """
     if not staging.broadcast:
         return code("")
     return code(
         """\
-sent=${{stage%/*}}/sent
-srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
-    mkdir -m 700 -- "${{stage%/*}}" </dev/null || {{ result stage 3 --reason "cannot make ${{stage%/*}}"; exit; }}
-{digest}sbcast --force {source} "$sent"
+{folder}sbcast --force {source} "$sent"
 """,
-        nodes=layout.nodes,
-        digest=code("digest=$(sha256sum <{source})\n", source=staging.source) if staging.packed else code(""),
+        folder=_folder(staging, layout) if alone else code(""),
         source=staging.source,
     )
+
+
+def _folder(staging: StagedImage, layout: Layout) -> Code:
+    return code(
+        """\
+{names}srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
+    mkdir -m 700 -- "${{stage%/*}}" </dev/null || {{ result stage 3 --reason "cannot make ${{stage%/*}}"; exit; }}
+""",
+        names=_names(staging),
+        nodes=layout.nodes,
+    )
+
+
+def _names(staging: StagedImage) -> Code:
+    """Return the lines that name the copy of the file that is sent."""
+    if not staging.broadcast:
+        return code("")
+    digest = code("digest=$(sha256sum <{source})\n", source=staging.source) if staging.packed else code("")
+    return code("sent=${{stage%/*}}/sent\n{digest}", digest=digest)
 
 
 def _sent(staging: StagedImage) -> Code:

@@ -464,7 +464,7 @@ def test_the_jobs_folder_is_bound_for_the_payload_alone():
     text = script.render(CASES["staged"])
     bound = [line for line in text.splitlines() if "--bind=%s:/deployer/job" % FOLDER in line]
     assert len(bound) == 1
-    assert text.index("# 4. Payload") < text.index(bound[0])
+    assert text.index("# 3. Payload") < text.index(bound[0])
 
 
 def test_the_payload_alone_starts_in_its_working_folder():

@@ -476,6 +476,41 @@ def test_what_is_mounted_goes_with_its_holder(job, tmp_path):
     assert not os.path.exists("/proc/%d" % number)
 
 
+def test_the_facts_of_a_node_come_before_its_image(job, tmp_path):
+    hosts = tmp_path / "hosts"
+    process = job.start(more=["--hosts", str(hosts)])
+    assert answer(process) == (0, "")
+    (record,) = hosts.iterdir()
+    assert evidence.read_host(record.read_bytes(), "it").identity is None
+    assert job.left() == []  # nothing is staged before all nodes are known to be right
+    process.send_signal(signal.SIGUSR1)
+    assert answer(process) == (0, "")
+    assert (job.into / "rootfs/bin/tool").exists()
+    assert end(process)[0] == 0
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
+def test_a_node_that_is_not_wanted_stages_nothing(job, tmp_path, number):
+    home = "/tmp/deployer-home-%d-stage-%d" % (os.getuid(), os.getpid())
+    sent = job.into.parent / "sent"
+    process = job.start(more=["--hosts", str(tmp_path / "hosts"), "--home", home, "--sent", str(sent)])
+    assert answer(process) == (0, "")
+    sent.write_bytes(b"a part")
+    assert os.path.isdir(home)
+    assert end(process, number)[0] == 0
+    assert (job.left(), os.path.exists(home)) == ([], False)
+
+
+def test_a_node_without_a_place_for_its_facts_says_so(job, tmp_path):
+    (tmp_path / "hosts").write_text("a file")
+    process = job.start(more=["--hosts", str(tmp_path / "hosts")])
+    status, reason = answer(process)
+    assert (status, process.wait(60)) == (1, 1)
+    assert "cannot write" in reason
+    assert job.left() == []
+
+
 @pytest.mark.parametrize(("text", "status"), [(plans.CANARY_TEXT, 0), ("cat: no such file\n", 3)])
 def test_a_node_that_shows_another_root_is_not_ready(job, tmp_path, text, status):
     squashed = tmp_path / "image.sqfs"
