@@ -140,7 +140,8 @@ def test_an_elf_file_whose_names_overlap() -> None:
 
 #: Of our own making, or of a tool's about the stager's own files; all else goes through what counts first.
 _OWN = {
-    "connected/build/build.py", "connected/build/dockerfile.py", "connected/bundle/framecache.py",
+    "connected/build/build.py", "connected/build/dockerfile.py", "connected/build/last_build.py",
+    "connected/bundle/framecache.py",
     "connected/bundle/known_layers.py", "connected/deploy/last_deploy.py",
     "connected/build/lint/hadolint.py",
     "connected/bundle/sbom.py", "connected/build/variants.py",
