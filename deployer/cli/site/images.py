@@ -22,10 +22,18 @@ from deployer.system import verify as verifying
 #: gc's defaults: the number of images of each name to keep, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 
+#: What a site's admin writes, so that help alone leads there.
+_POLICY = (
+    'The admin\'s policy is /etc/deployer/policy.json, for instance {"schema": "deployer.policy", "format": 1, '
+    '"min_reader": 1, "require_signature": true, "allowed_signers": "allowed_signers"}. The file allowed_signers '
+    "beside it has a line for each signer, as `deployer sign` prints it."
+)
+
 
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
+    command.epilog = _POLICY
     command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it")
     command.add_argument("--signers", metavar="FILE", help=common.SIGNERS)
     common.add_store_command(subparsers, "list", _list)

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from deployer.cli.site import images
 from deployer.contract.errors import Refused, UsageError
 from deployer.system import policy
 from tests.others import somebody_else
@@ -178,3 +179,9 @@ def test_a_policy_of_a_root_that_cannot_be_searched_is_not_pinned_again(root):
     root.chmod(0)
     with somebody_else(), pytest.raises(UsageError, match="cannot access"):
         policy.pin_policy(str(root), KEY.allowed())
+
+
+def test_the_policy_that_help_shows_can_be_read(tmp_path):
+    (tmp_path / "allowed_signers").write_text("")
+    (tmp_path / "policy.json").write_text("{%s}" % images._POLICY.partition("{")[2].partition("}")[0])
+    assert policy.read(str(tmp_path / "policy.json")).require_signature
