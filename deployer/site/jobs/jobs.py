@@ -289,7 +289,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         why, hint = _ENDS.get(word, (_outcome(folder).problem or unexplained, ""))
         raise JobFailed(
             "job %s (%s) ended as %s: %s" % (os.path.basename(folder), number, word, why),
-            hint or "its log: %s" % os.path.join(folder, result.LOG),
+            hint or result.first_remedy(folder) or "its log: %s" % os.path.join(folder, result.LOG),
         )
 
 

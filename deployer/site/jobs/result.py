@@ -16,6 +16,7 @@ from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
 from deployer.contract.json_records import Fields
+from deployer.contract.text import printable
 from deployer.site.jobs import result_reserve
 from deployer.system import files
 
@@ -224,6 +225,13 @@ def first_error(folder: str) -> str:
     """Return the first error of a job's result in one line, or an empty text."""
     wrong = errors(findings(folder))
     return "%s: %s (%s)" % (wrong[0].subject, wrong[0].message, wrong[0].code) if wrong else ""
+
+
+def first_remedy(folder: str) -> str:
+    """Return what to do about the first error of a job's result; empty if there is none."""
+    with suppress(DeployerError):
+        return next((printable(each.remedy) for each in errors(findings(folder))), "")
+    return ""
 
 
 def read(folder: str) -> Fields:

@@ -361,6 +361,16 @@ def test_a_wait_ends_with_the_warnings_about_a_job_that_did_well(store, programs
     assert "runtime.native" not in out
 
 
+def test_a_wait_for_a_job_that_failed_ends_with_the_remedy(store, programs, capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "_LAG", 0.0)
+    fake_slurm(programs, "FAILED", 2)
+    found = {"code": "job.module", "severity": "error", "subject": "job", "message": "no module", "remedy": "capture"}
+    sbatch = 'cat >"$(dirname "$2")/result.json" <<"END"\n%s\nEND\necho 77\n'
+    made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found])))
+    assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    assert ": no module (job.module)\nhint: capture\n" in capsys.readouterr().err
+
+
 def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
     fake_slurm(programs, "FAILED", 2)
