@@ -265,6 +265,10 @@ def test_nodes_without_mpi_meet_before_the_ranks_start():
     text = script.render(given._replace(launch=given.launch._replace(without_mpi=True)))
     assert '"${tool[@]}" probe --network --out "$job/hosts" </dev/null\nresult network $? || exit\n' in text
     assert text.index("result hosts") < text.index("result network") < text.index("result probe")
+    text = script.render(given._replace(launch=given.launch._replace(without_mpi=True), staging=STAGING))
+    assert (
+        text.index("result hosts") < text.index("result network") < text.index("collect || {")
+    )  # only then it unpacks
     one = inputs(nodes=1, shown=BARE._replace(abi=plan.NO_MPI))
     assert "--network" not in script.render(one._replace(launch=one.launch._replace(without_mpi=True)))
     assert "--network" not in script.render(inputs(shown=BARE))
