@@ -76,24 +76,6 @@ def begin_flush(descriptor: int, offset: int, size: int) -> None:
         os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)  # this does not wait
 
 
-def copy_range(source: int, target: int, offset: int, size: int) -> None:
-    """Append ``size`` bytes from ``offset`` of the open file ``source`` to ``target``, by the kernel if it can.
-
-    Raises:
-        EOFError: ``source`` is too short.
-    """
-    while size:
-        try:
-            count = os.sendfile(target, source, offset, size)
-        except (OSError, AttributeError) as error:  # a file system without it, or macOS
-            if getattr(error, "errno", 0) in _NO_SPACE:
-                raise
-            count = os.write(target, os.pread(source, min(size, CHUNK), offset))
-        if not count:
-            raise EOFError
-        offset, size = offset + count, size - count
-
-
 def _new_part(folder: str, name: str) -> Tuple[int, str]:
     """Make a temporary file, locked while it is open; return its descriptor and path."""
     while True:

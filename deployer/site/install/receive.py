@@ -9,7 +9,7 @@ when it is copied.
 import hashlib
 import os
 from contextlib import contextmanager, suppress
-from typing import IO, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import IO, Iterator, NamedTuple, Optional, Sequence
 
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
 from deployer.contract.manifest import Manifest, Segment
@@ -25,9 +25,6 @@ from deployer.system.verify import opened, read_seal
 LITTLE = 1 / 16
 #: The kernel begins to write the assembled file to disk after this many bytes each.
 AT_ONCE = 32 * 1024 * 1024
-
-
-_REMOVE = "remove that file, and push again"
 
 
 class Received(NamedTuple):
@@ -222,20 +219,14 @@ def rebuild(
     hint = "free some space or quota and push again: received parts are not sent again"
     with files.errors_named("write " + target, hint), files.published(target, flushed=flushed) as stream, sources:
         begun = done = 0
-        for run in sources.runs(parcel.manifest.segments):
-            if len(run) > 1:
-                stream.flush()
-                sources.copy(run, stream.fileno())
-                stream.seek(0, os.SEEK_END)
-            else:
-                stream.write(sources.content(run[0]))
-            size = sum(segment.size for segment in run)
-            done += size
+        for segment in parcel.manifest.segments:
+            stream.write(sources.content(segment))
+            done += segment.size
             if done - begun > AT_ONCE:
                 files.begin_flush(stream.fileno(), begun, done - begun)
                 begun = done
             if progress:
-                progress(size, total)
+                progress(segment.size, total)
         stream.write(parcel.ending)
 
 
@@ -289,49 +280,13 @@ class SegmentSources(object):
             os.unlink(damaged)
         raise IntegrityError(
             "%s is damaged: the %s for byte %d does not have its digest" % (damaged, segment.kind, segment.offset),
-            "push again, or copy that part again" if came else _REMOVE,
+            "push again, or copy that part again" if came else "remove that file, and push again",
         )
 
-    def runs(self, segments: Iterable[Segment]) -> Iterator[List[Segment]]:
-        """Yield segments in their order, those together that follow each other in a kept bundle and are not checked."""
-        run: List[Segment] = []
-        end = SegmentSource("", 0)
-        size = 0
-        for segment in segments:
-            source = None if self._checked or segment.sha256 in self._came else self._kept[segment.sha256]
-            if run and (source is None or source != end or size > AT_ONCE):
-                yield run
-                run, size = [], 0
-            if source is None:
-                yield [segment]
-                continue
-            run.append(segment)
-            size += segment.size
-            end = SegmentSource(source.path, source.offset + segment.size)
-        if run:
-            yield run
-
-    def copy(self, run: Sequence[Segment], target: int) -> None:
-        """Append segments that follow each other in a kept bundle to a file, unchecked.
-
-        Raises:
-            IntegrityError: the bundle became shorter.
-        """
-        source = self._kept[run[0].sha256]
-        try:
-            descriptor = self._opened(source.path).fileno()
-            files.copy_range(descriptor, target, source.offset, sum(segment.size for segment in run))
-        except EOFError:
-            raise IntegrityError("%s is damaged: it ends too early" % source.path, _REMOVE) from None
-
     def _read(self, source: SegmentSource, size: int) -> bytes:
-        stream = self._opened(source.path)
-        stream.seek(source.offset)
-        return stream.read(size)
-
-    def _opened(self, path: str) -> IO[bytes]:
-        if self._stream is None or self._path != path:
+        if self._stream is None or self._path != source.path:
             if self._stream:
                 self._stream.close()
-            self._stream, self._path = files.open_regular(path), path
-        return self._stream
+            self._stream, self._path = files.open_regular(source.path), source.path
+        self._stream.seek(source.offset)
+        return self._stream.read(size)

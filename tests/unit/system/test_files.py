@@ -195,24 +195,3 @@ def test_what_is_there(tmp_path):
     assert [files.exists(path) for path in (link, lost)] == [True, False]
     assert [files.lexists(path) for path in (link, lost)] == [True, True]
     assert files.names(str(tmp_path)) == ["file", "folder", "link", "lost"]
-
-
-@pytest.mark.parametrize("able", [True, False])
-def test_a_range_is_appended_by_the_kernel_or_without_it(tmp_path, monkeypatch, able):
-    data = os.urandom(3 * files.CHUNK)
-    (tmp_path / "a").write_bytes(data)
-    if not able:
-        monkeypatch.setattr(os, "sendfile", lambda *_: (_ for _ in ()).throw(OSError(errno.EINVAL, "not here")))
-    with open(str(tmp_path / "a"), "rb") as source, open(str(tmp_path / "b"), "wb", buffering=0) as target:
-        target.write(b"x")
-        files.copy_range(source.fileno(), target.fileno(), 5, 2 * files.CHUNK)
-        with pytest.raises(EOFError):
-            files.copy_range(source.fileno(), target.fileno(), 2 * files.CHUNK, 2 * files.CHUNK)
-    assert (tmp_path / "b").read_bytes() == b"x" + data[5 : 2 * files.CHUNK + 5] + data[2 * files.CHUNK :]
-
-
-def test_a_full_disk_is_not_tried_again_without_the_kernel(tmp_path, monkeypatch):
-    (tmp_path / "a").write_bytes(b"data")
-    monkeypatch.setattr(os, "sendfile", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
-    with open(str(tmp_path / "a"), "r+b") as source, pytest.raises(OSError, match="full"):
-        files.copy_range(source.fileno(), source.fileno(), 0, 4)

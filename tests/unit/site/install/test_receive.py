@@ -409,16 +409,6 @@ def test_a_bundle_that_cannot_be_flushed_later_is_removed_with_a_warning(store, 
     assert "warning: cannot write" in capsys.readouterr().err
 
 
-def test_what_a_kept_bundle_has_together_is_copied_together(store, monkeypatch):
-    _, second, digest, install = arrived_late(store, monkeypatch)
-    copied, copy = [], receiving.files.copy_range
-    monkeypatch.setattr(receiving.files, "copy_range", lambda *words: (copied.append(words[3]), copy(*words)))
-    with receiving.settled(store, digest) as late:
-        assert content(install(late).bundle) == second
-    assert len(second) / 2 < sum(copied) < len(second)
-    assert len(copied) < 10
-
-
 def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(store, monkeypatch):
     data = bundles.build()
     digest, items = shipment(data)
