@@ -322,8 +322,11 @@ class _Sending:
         self._show_installed: Callable[[], None] = lambda: None
 
     def pieces(self, known: json_records.Record) -> Iterator[bytes]:
-        """Yield what the site lacks."""
+        """Return what the site lacks. Its next answer may come before any of it is asked for."""
         self._done, shipment = _offered(known, self._stream, self._bundle, self._remote, self._options)
+        return self._sent_of(shipment)
+
+    def _sent_of(self, shipment: Shipment | None) -> Iterator[bytes]:
         self._started = time.monotonic()
         if shipment:
             with progress.bar("send", shipment.size) as advance:
