@@ -75,7 +75,7 @@ RULES: Dict[str, Rule] = {
     # The host step: the nodes, before any container starts.
     "hosts.failed": Rule(
         ERROR,
-        "the host step failed with exit code {exit}: {seen} of {asked} nodes reported",
+        "the host step failed with exit code {exit}: {seen} of {asked} nodes reported{why}",
         "read the job's log: the site's Python or the shared folder may be missing on a node",
     ),
     "hosts.count": Rule(

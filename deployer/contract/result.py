@@ -281,7 +281,11 @@ def _host(item: HostRecord) -> str:
 def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     names = [item.host for item in found.hosts]
     if outcome.step == HOSTS and outcome.exit_code != 0:
-        return [finding("hosts.failed", WHOLE_JOB, exit=outcome.exit_code, seen=len(names), asked=launch.nodes)]
+        why = ": " + outcome.reason if outcome.reason else ""
+        failed = finding(
+            "hosts.failed", WHOLE_JOB, exit=outcome.exit_code, seen=len(names), asked=launch.nodes, why=why
+        )
+        return [failed]
     findings = []
     if len(names) != launch.nodes:
         findings.append(

@@ -257,6 +257,9 @@ def test_what_is_missing_is_said():
     assert (codes(verdict), verdict.exit_code) == ([("job.launcher", "job")], 3)
     verdict = result.assemble(LAUNCH, good(hosts=HOSTS[:1], probes=[], payloads=[]), after("hosts", 1))
     assert codes(verdict) == [("hosts.failed", "job")]
+    full = after("hosts", 6, reason="cn2 cannot make /dev/shm/x: it is full")
+    (found,) = result.assemble(LAUNCH, good(hosts=HOSTS[:1], probes=[], payloads=[]), full).record["findings"]
+    assert found["message"].endswith("1 of 2 nodes reported: cn2 cannot make /dev/shm/x: it is full")
 
 
 def test_a_node_that_cannot_stage_ends_the_job_with_its_own_exit_code():
