@@ -40,11 +40,13 @@ trap : USR1  # before the job is suspended
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     local code
-    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null &&
-        echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; then
-        return "$code"
+    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
+        trap '' PIPE  # a judge that has just ended does not end this script
+        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; } 2>/dev/null || code=
+        trap - PIPE
+        [ -z "$code" ] || return "$code"
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$JOB_ID" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
 grep -qsx "$JOB_ID" "$job/job_id" || echo "$JOB_ID" >"$job/job_id"
@@ -54,7 +56,7 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM; exec "${tool[@]}" result "$job" --until probe --id "$JOB_ID" --started "$started"; }
+coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$JOB_ID" --started "$started"; }
 
 # The nodes of this job, each once.
 mapfile -t nodes < <(cut -d ' ' -f 1 "${PE_HOSTFILE:-/dev/null}" | awk '!seen[$0]++')

@@ -39,11 +39,13 @@ trap 'stopped=TERM; end' TERM INT USR2
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     local code
-    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null &&
-        echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; then
-        return "$code"
+    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
+        trap '' PIPE  # a judge that has just ended does not end this script
+        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; } 2>/dev/null || code=
+        trap - PIPE
+        [ -z "$code" ] || return "$code"
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$LSB_JOBID" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
 grep -qsx "$LSB_JOBID" "$job/job_id" || echo "$LSB_JOBID" >"$job/job_id"
@@ -53,7 +55,7 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM; exec "${tool[@]}" result "$job" --until probe --id "$LSB_JOBID" --started "$started"; }
+coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$LSB_JOBID" --started "$started"; }
 
 # The nodes of this job, each once.
 mapfile -t nodes < <(cat "${LSB_DJOB_HOSTFILE:-/dev/null}" | awk '!seen[$0]++')

@@ -23,11 +23,13 @@ trap 'stopped=TERM' TERM
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     local code
-    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null &&
-        echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; then
-        return "$code"
+    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
+        trap '' PIPE  # a judge that has just ended does not end this script
+        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; } 2>/dev/null || code=
+        trap - PIPE
+        [ -z "$code" ] || return "$code"
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$SLURM_JOB_ID" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
@@ -39,7 +41,7 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM; exec "${tool[@]}" result "$job" --until hosts --id "$SLURM_JOB_ID" --started "$started"; }
+coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until hosts --id "$SLURM_JOB_ID" --started "$started"; }
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 
@@ -94,8 +96,9 @@ root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
-srun --mpi=none $overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 \
-    "${tool[@]}" stage \
+srun --mpi=none $overlap --nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=2 --kill-on-bad-exit=1 \
+    sh -c 'trap : TERM INT HUP USR1 USR2; "$@" || { code=$?; echo "staged $code $(uname -n) ended with exit code $code"; }' \
+    sh "${tool[@]}" stage \
     --image /home/alice/images/aaaa \
     --source '/home/alice/bundles/it'"'"'s-1.tar' \
     --home "$home" \
@@ -132,7 +135,7 @@ unstage() {
 trap unstage EXIT
 
 answers
-result hosts "$worst" || exit
+result hosts "$worst" ${reason:+--reason "$reason"} || exit
 read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface
 collect || { result stage "$worst" --reason "$reason"; exit; }
 container[0]=$(type -P "${container[0]}" || echo "${container[0]}")  # looked up once, not per rank

@@ -181,6 +181,21 @@ def test_a_node_without_room_ends_the_job_before_the_payload(clean: Site) -> Non
     assert bare(clean), left(clean)
 
 
+def test_a_node_without_python_ends_the_job_at_once(clean: Site) -> None:
+    """The other node has answered, and waits for a signal of job.sh: nobody may wait for this one."""
+    python = clean.alice(f"readlink -f $(command -v {PYTHON})").strip()
+    clean.lab.sh("cn2", "root", ["mount", "--bind", "/usr/bin/false", python]).check("cover it")
+    try:
+        result = clean.run(*STAGED, "--", "python3", "-c", "print('trained')", bundle=NAME, code=1)
+    finally:
+        clean.lab.sh("cn2", "root", ["umount", "-l", python])
+    (finding,) = (item for item in result["findings"] if item["severity"] == "error")
+    assert finding["code"] == "hosts.failed"
+    assert finding["message"].endswith("1 of 2 nodes reported: cn2 ended with exit code 1")
+    assert result["seconds"] < 30
+    assert bare(clean), left(clean)
+
+
 @pytest.fixture
 def disks(clean: Site) -> Iterator[Site]:
     """Yield the site with a disk of its own on each node."""

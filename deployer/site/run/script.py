@@ -221,25 +221,25 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 
 def _result(inputs: Inputs) -> Code:
     """Return the function by which each step asks the judge; an older deployer.pyz is started for each."""
-    number = inputs.scheduler.number
     ask = code("")
     if inputs.fast:
         ask = code("""\
     local code
-    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null &&
-        echo "$1 $2 ${{stopped:--}}" >&"${{judge[1]}}" && read -r code <&"${{judge[0]}}"; then
-        return "$code"
+    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
+        trap '' PIPE  # a judge that has just ended does not end this script
+        {{ echo "$1 $2 ${{stopped:--}}" >&"${{judge[1]}}" && read -r code <&"${{judge[0]}}"; }} 2>/dev/null || code=
+        trap - PIPE
+        [ -z "$code" ] || return "$code"
     fi
 """)
     return code(
         """\
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {{
-{ask}    "${{tool[@]}}" result "$job" --step "$1" --exit "$2"{id} --started "$started" --signal "$stopped" "${{@:3}}"
+{ask}    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
 }}
 """,
         ask=ask,
-        id=code(" --id {number}", number=Word(number)) if number and inputs.fast else code(""),
     )
 
 
@@ -250,7 +250,7 @@ def _judge(inputs: Inputs) -> Code:
     return code(
         """\
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge {{ trap '' TERM; exec "${{tool[@]}}" result "$job" --until {until}{id} --started "$started"; }}
+coproc judge {{ trap '' TERM USR1 USR2; exec "${{tool[@]}}" result "$job" --until {until}{id} --started "$started"; }}
 """,
         until=until,
         id=code(" --id {number}", number=Word(number)) if number else code(""),
@@ -522,7 +522,7 @@ def _stage_at_once(inputs: Inputs, staging: StagedImage) -> Code:
     judged = code(
         """\
 answers
-result hosts "$worst" || exit
+result hosts "$worst" ${{reason:+--reason "$reason"}} || exit
 {meet}{network}""",
         meet=_MEET,
         network=_network(inputs) if _meets(inputs) else code(""),

@@ -1,7 +1,8 @@
 """stage: on each node, before the ranks start, unpack the image into a folder of the node, and hold it there.
 
 One process per node, in a step beside those of the ranks, unpacks the kept bundle: one file that is read once, instead
-of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, and stays until the end of the job:
+of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, and stays until the end of the job. After
+a failure it ends with 0: job.sh knows it from the line, and srun leaves the other nodes time to clean up.
 
     SIGUSR1     writes the ranks' evidence, which is on the node, to one file in the job's folder; prints another line
     SIGUSR2     does the same, and ends
@@ -38,7 +39,7 @@ from deployer.site.rank.payload_monitor import GRACE
 from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
-from deployer.system import files, process, verify, workers
+from deployer.system import files, process, terminal, verify, workers
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LOCK = "lock"
@@ -150,35 +151,41 @@ def _mib(size: int) -> int:
 
 
 def stage(request: StageRequest) -> int:
-    """Unpack, answer, hold, and clean up; return 0. Raises DeployerError, after answering, if staging fails."""
+    """Unpack, answer, hold, and clean up; return 0, also after a failure: it is in the answer."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end only with this process
     try:
-        if request.hosts and not _is_wanted(request, request.hosts):
-            return 0
-        with claimed(request.into):
-            with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
-                (_fill_packed if request.packed else _fill)(request)
-                _discard(request)
-                os.mkdir(os.path.join(request.into, EVIDENCE))
-                if request.stubs:
-                    shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
-            with _mounted(request) as root:
-                _check_root(request)
-                _answer(0, "")
-                while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
-                    _publish(request)
-                    _answer(0, "")
-                _await_payload(request.into, root)
-                if request.packed:
-                    end_readers(os.path.join(request.into, squash.IMAGE), root)
-                _publish(request)
+        with files.errors_named("stage the image"):
+            _hold(request)
     except DeployerError as error:
         _answer(error.exit_code, error.message)
-        raise
+        terminal.complain(error.lines())
     finally:
         if request.home:
             files.remove_tree(request.home)
     return 0
+
+
+def _hold(request: StageRequest) -> None:
+    """Stage the image and hold it until job.sh or Slurm asks for its end."""
+    if request.hosts and not _is_wanted(request, request.hosts):
+        return
+    with claimed(request.into):
+        with files.errors_named("write under " + request.into, "free some there: an earlier job may have left it"):
+            (_fill_packed if request.packed else _fill)(request)
+            _discard(request)
+            os.mkdir(os.path.join(request.into, EVIDENCE))
+            if request.stubs:
+                shutil.copytree(request.stubs, os.path.join(request.into, STUBS), symlinks=True)
+        with _mounted(request) as root:
+            _check_root(request)
+            _answer(0, "")
+            while signal.sigwait(_SIGNALS) == signal.SIGUSR1:
+                _publish(request)
+                _answer(0, "")
+            _await_payload(request.into, root)
+            if request.packed:
+                end_readers(os.path.join(request.into, squash.IMAGE), root)
+            _publish(request)
 
 
 def _is_wanted(request: StageRequest, hosts: str) -> bool:
@@ -187,10 +194,13 @@ def _is_wanted(request: StageRequest, hosts: str) -> bool:
     private = os.path.dirname(request.into)
     if request.sent:  # the scheduler sends it before the signal
         node_folder.make(private, _HINT)
-    _answer(0, "")
-    wanted = signal.sigwait(_SIGNALS) == signal.SIGUSR1
-    if request.sent and not wanted:
-        files.remove_tree(private)
+    wanted = False
+    try:
+        _answer(0, "")
+        wanted = signal.sigwait(_SIGNALS) == signal.SIGUSR1
+    finally:
+        if request.sent and not wanted:
+            files.remove_tree(private)
     return wanted
 
 

@@ -9,7 +9,7 @@ from deployer.contract import hostfiles, shell
 from deployer.contract import plan as plans
 from deployer.contract.errors import UsageError
 from deployer.contract.layout import Layout
-from deployer.contract.shell import Code, Text, Variable, Word, code
+from deployer.contract.shell import Code, Program, Text, Variable, Word, code
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime, Staged
 from deployer.site.install import squash
@@ -26,6 +26,11 @@ BEGIN = "deployer-stage-"
 #: Paths inside the staged image, so that nothing is bound there.
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
+#: Starts the holder (``$@``). If it ends without an answer, this gives one, and job.sh does not wait for it. Signals
+#: for the holder reach this shell too. It ends with 0, so that srun does not kill the other holders: they clean up.
+_KEPT = Program(
+    'trap : TERM INT HUP USR1 USR2; "$@" || { code=$?; echo "staged $code $(uname -n) ended with exit code $code"; }'
+)
 
 #: What a step does before it stages, in words of the script.
 _FIRST = """\
@@ -169,7 +174,8 @@ def step(
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
 cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
 srun --mpi=none $overlap {options} \\
-    "${{tool[@]}}" stage{what}{hosts} \\
+    sh -c {kept} \\
+    sh "${{tool[@]}}" stage{what}{hosts} \\
     --tool "${{tool[2]}}" --into "$stage"{sent} --out "$job/ranks"{words} </dev/null >"$pipe" &
 holder=$!
 exec 3<"$pipe"
@@ -205,9 +211,10 @@ trap unstage EXIT
 container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not per rank
 """,
         number=number,
+        kept=_KEPT,
         size=staging.size_mb,
         does=_DOES[staging.kind] + (" and mounts it" if staging.held else ""),
-        what_first=code(_FIRST if judged else "Stage: "),
+        what_first=code(_FIRST) if judged else code("Stage: "),
         before=_names(staging) if judged else _broadcast(staging, layout, True),
         hosts=_hosts(library) if judged else code(""),
         judged=judged or code(""),
@@ -222,6 +229,7 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
             "--ntasks=%d" % layout.nodes,
             "--ntasks-per-node=1",
             "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
+            "--kill-on-bad-exit=1",  # if that shell is killed, for instance for memory, nobody answers
         ],
         what=_what(staging, container),
         nodes=layout.nodes,

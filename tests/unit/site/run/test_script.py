@@ -332,8 +332,10 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
     [
         ('while read -r step code signal; do echo "$code"; done', "5 0 4"),  # it answers until the payload
         ("exit 1", "4 4 4"),  # it cannot start: each step starts one
+        ("exec <&-; sleep 2", "4 4 4"),  # it lives, and a line for it is a broken pipe
         ('read -r step code signal; echo "$code"', "5 4 4"),  # it ends too early
         ('read -r step code signal; [ "$signal" = - ] && kill -TERM $$; echo "$code"', "5 4 4"),  # the job's end
+        ('read -r step code signal; kill -USR1 $$; kill -USR2 $$; echo "$code"', "5 4 4"),  # to all of the node
     ],
 )
 def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, judge, codes):
@@ -345,6 +347,43 @@ def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, ju
     lines = ["tool=(bash tool)", "job=x started=9 stopped=", asks, start, "sleep 0.1", steps]
     done = subprocess.run(["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, check=False)
     assert done.stdout.decode().strip() == codes
+
+
+#: Starts a step on two nodes; as srun does, it ends when the last of them does.
+SRUN = """\
+srun() {
+    [ "$1" != --help ] || return
+    while [ "$1" != sh ]; do shift; done
+    NODE=1 "$@" &
+    NODE=2 "$@" &
+    wait
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "worst"),
+    [
+        ("exec /nothing/python", "127 cn2 ended with exit code 127"),
+        ("kill -KILL $$", "137 cn2 ended with exit code 137"),
+        ("echo 'staged 6 cn2 no room'; exit 0", "6 cn2 no room"),
+    ],
+)
+def test_a_node_whose_holder_ends_without_an_answer_ends_the_wait_for_the_others(tmp_path, second, worst):
+    """The first node has answered, and waits for a signal: without a line of the second, nothing would end."""
+    text = script.render(CASES["staged"])
+    step = text[text.index("overlap=") : text.index("trap unstage EXIT")]
+    (tmp_path / "tool").write_text(
+        "[ $NODE = 1 ] || { %s; }\necho $$ >first; echo 'staged 0 cn1 '; exec sleep 60\n" % second
+    )
+    (tmp_path / "uname").write_text("#!/bin/sh\necho cn2\n")
+    (tmp_path / "uname").chmod(0o755)
+    lines = [SRUN, "tool=(bash tool x)", "PATH=$PWD:$PATH", step.replace("cd /  #", "#")]
+    lines += ["answers", 'echo "$worst $reason"', "kill $(cat first)"]
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, timeout=20, check=False
+    )
+    assert done.stdout.decode().strip() == worst
 
 
 @pytest.mark.parametrize("name", ["lsf", "gridengine"])
