@@ -8,7 +8,6 @@ If the line is cut, the file stays as a beginning (``*.begun``), and the next pu
 """
 
 import binascii
-import fcntl
 import os
 from contextlib import suppress
 from typing import IO, List, Optional
@@ -27,6 +26,8 @@ from deployer.site.install.receive import (
     Received,
     SegmentSources,
     finish,
+    is_rebuilt,
+    not_kept,
     overtaken,
     receive,
     undamaged,
@@ -80,17 +81,26 @@ def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional
             block = parcel.ending[: -sealed_file.TAIL]
             arriving = Arriving(target, parcel.seal, block, lambda: not receiver.has_ended(_LOOK_SECONDS))
             try:
-                outcome = install(path, store, progress, arriving=arriving)
-            except DeployerError as error:
-                if receiver.has_ended():
-                    receiver.result()  # raises the reason if bytes are missing
-                if isinstance(error, IntegrityError):
-                    receiver.end()
-                    growing.cut_damage()
+                try:
+                    outcome = install(path, store, progress, arriving=arriving)
+                except DeployerError:
+                    if receiver.has_ended():
+                        receiver.result()  # raises the reason if bytes are missing
+                    raise
+            except IntegrityError:
+                receiver.end()
+                growing.cut_damage()
                 raise
+            failure: Optional[DeployerError] = None
             if not outcome.known:
-                receiver.result()
-    return Received(outcome, digest, finish(store, digest, outcome.image))
+                try:
+                    receiver.result()
+                except DeployerError as error:  # after the last byte that install needs
+                    failure = error
+    bundle = finish(store, digest, outcome.image)
+    if failure and not bundle and not is_rebuilt(store.bundle(outcome.image.receipt), digest):
+        outcome = outcome._replace(warnings=(*outcome.warnings, not_kept(failure)))
+    return Received(outcome, digest, bundle)
 
 
 class _Growing(object):
@@ -103,6 +113,7 @@ class _Growing(object):
     """
 
     def __init__(self, parcel: Parcel, store: Store, path: str, target: IO[bytes]) -> None:
+        incoming.lock(target)
         self._parcel = parcel
         self._path = path
         self._target = target
@@ -112,7 +123,6 @@ class _Growing(object):
         self._next: Optional[Segment] = next(self._segments, None)
         self._begun: List[Begun] = list(parcel.begun)
         self._size = self._flushed = 0
-        _lock(target)
 
     def take(self, stream: IO[bytes]) -> None:
         """Write all of the bundle; called in a process of its own. Raises as ``incoming.take`` and ``receive`` do."""
@@ -153,33 +163,22 @@ class _Growing(object):
             self._sources.add(self._next, self._path)  # the same content may occur again, and is sent only once
             self._next = next(self._segments, None)
         while self._begun and self._begun[-1].size <= end:
-            _remove_unlocked(self._begun.pop().path)
+            incoming.remove_unlocked(self._begun.pop().path)
         if end - self._flushed > AT_ONCE:
             files.begin_flush(self._target.fileno(), self._flushed, end - self._flushed)
             self._flushed = end
 
     def cut_damage(self) -> None:
         """Keep only the beginning that is not damaged, so that the next push sends the rest again."""
-        path = self._path if files.lexists(self._path) else self._whole
-        good = undamaged(path, self._parcel.manifest)
-        if good < self._parcel.seal.offset:
-            os.rename(path, self._path)
-            os.truncate(self._path, good)
+        with files.errors_named("write " + self._path):
+            good = undamaged(self._target, self._parcel.manifest)
+            if good < self._parcel.seal.offset:
+                for path in filter(self._is_named, (self._path, self._whole)):
+                    with suppress(FileNotFoundError):
+                        os.rename(path, self._path)
+                    os.ftruncate(self._target.fileno(), good)
 
-
-def _remove_unlocked(path: str) -> None:
-    """Remove the beginning that an earlier push left, unless that push still works."""
-    with suppress(FileNotFoundError), open(path, "rb") as stream:
-        if _lock(stream):
-            os.unlink(path)
-
-
-def _lock(stream: IO[bytes]) -> bool:
-    """Lock a beginning, and return whether no other push has locked it. Without locks, a push keeps its open file."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
+    def _is_named(self, path: str) -> bool:
+        """Return whether ``path`` is still the file's name; others may write into a group's folder."""
+        found = files.status(path, follow=False)
+        return found is not None and os.path.samestat(found, os.fstat(self._target.fileno()))

@@ -8,14 +8,16 @@
     ROOT/incoming/DIGEST/bundle.tar the assembled bundle, not yet installed
 """
 
+import fcntl
 import io
 import logging
 import math
 import os
 import shutil
+import stat
 import time
 from contextlib import contextmanager, suppress
-from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Sequence
+from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Union
 
 from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending, Part, Range
@@ -111,11 +113,14 @@ class Parcel(NamedTuple):
         return found
 
     def remove_parts(self) -> None:
-        """Remove all but the manifest, which is kept for a receive that has to continue from the assembled bundle."""
+        """Remove all but the manifest, which is kept for a receive that has to continue from the assembled bundle.
+
+        A beginning that another push still writes stays too.
+        """
         for part in self.parts:
             os.unlink(self.path(part))
         for begun in self.begun:
-            os.unlink(begun.path)
+            remove_unlocked(begun.path)
 
 
 def folder_of(store: Store, digest: str) -> str:
@@ -146,13 +151,39 @@ def open_parcel(folder: str) -> Parcel:
         data = stream.read(sealed_file.MAX_MANIFEST)
     ending, seal, manifest = delta.decompress(data, place)
     parts = sorted(place for place in found if isinstance(place, Part) and _is_whole(folder, place))
-    paths = [os.path.join(folder, name) for name in names if name.endswith(BEGUN)]
-    begun = [Begun(path, os.path.getsize(path)) for path in paths if files.is_file(path)]
+    begun: List[Begun] = []
+    for path in [os.path.join(folder, name) for name in names if name.endswith(BEGUN)]:
+        found_now = files.status(path, follow=False)  # another push may have renamed or removed it
+        if found_now and stat.S_ISREG(found_now.st_mode):
+            begun.append(Begun(path, found_now.st_size))
     return Parcel(folder, ending, seal, manifest, parts, sorted(begun, key=lambda each: -each.size))
 
 
 def _is_whole(folder: str, part: Part) -> bool:
     return os.path.getsize(os.path.join(folder, part.name)) == part.size
+
+
+def remove_unlocked(path: str) -> None:
+    """Remove a beginning, unless the push that writes it still works."""
+    with suppress(OSError):  # it is gone, another user's, or something else
+        # An exclusive lock on NFS needs a file that is open for writing.
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode) and lock(descriptor):
+                os.unlink(path)
+        finally:
+            os.close(descriptor)
+
+
+def lock(opened: Union[int, IO[bytes]]) -> bool:
+    """Lock a beginning, and return whether no other push has locked it. Without locks, a push keeps its open file."""
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 def kept(store: Store) -> Dict[str, SegmentSource]:

@@ -6,6 +6,7 @@ assembled again with each segment checked, which names the damaged source. What 
 when it is copied.
 """
 
+import errno
 import hashlib
 import os
 from contextlib import contextmanager, suppress
@@ -91,7 +92,7 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress], lat
     gathered = incoming.folder_of(store, digest)
     target = os.path.join(gathered, incoming.BUNDLE)
     checked = False  # an earlier receive may have copied what it did not check
-    if not _is_rebuilt(target, digest):
+    if not is_rebuilt(target, digest):
         checked = parcel.arrived > parcel.seal.offset * LITTLE
         # Without its parts it must outlive a power failure; with them it can be assembled again.
         rebuild(parcel, store, target, progress, checked, flushed=checked)
@@ -108,7 +109,7 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress], lat
         except UsageError:  # an earlier receive removed the parts
             raise IntegrityError(error.message, "the damaged file was removed: push the bundle again") from error
         outcome = install(target, store, progress)
-    if late and not checked and _is_rebuilt(target, digest):
+    if late and not checked and is_rebuilt(target, digest):
         return Received(outcome, digest, late.keep(store, target, outcome.image))
     return Received(outcome, digest, finish(store, digest, outcome.image))
 
@@ -117,10 +118,10 @@ def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
     """Keep the assembled bundle of an installed image and remove its parts, as a killed receive could not."""
     target = os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
     bundle = None
-    if _is_rebuilt(target, digest):
+    if is_rebuilt(target, digest):
         files.flush(target)
         bundle = keep(target, store, image)
-    elif files.is_folder(os.path.dirname(target)) and _is_rebuilt(store.bundle(image.receipt), digest):
+    elif files.is_folder(os.path.dirname(target)) and is_rebuilt(store.bundle(image.receipt), digest):
         files.flush(store.bundle(image.receipt))  # it was kept before it was flushed
     incoming.discard(store, digest)
     return bundle
@@ -154,7 +155,8 @@ class Late(object):
 def settled(store: Store, digest: str) -> Iterator[Late]:
     """After the block, flush the bundle that was kept in it and remove its parts.
 
-    If that fails, the bundle is removed and a warning is printed: the image is installed, and needs it no more.
+    If it cannot be flushed, it is removed and a warning is printed: the image is installed, and needs it no more.
+    Parts that cannot be removed stay for ``incoming.remove_stale``. Neither changes the block's result.
     """
     late = Late()
     try:
@@ -163,13 +165,19 @@ def settled(store: Store, digest: str) -> Iterator[Late]:
         if late.kept:
             try:
                 files.flush(late.kept)
-                incoming.discard(store, digest)
             except DeployerError as error:
-                again = "the next push sends all of it again"
-                terminal.complain(["deployer: warning: %s: it is not kept, and %s" % (error.message, again)])
+                terminal.complain(["deployer: warning: " + not_kept(error)])
+            else:
+                with suppress(DeployerError, OSError):
+                    incoming.discard(store, digest)
 
 
-def _is_rebuilt(path: str, digest: str) -> bool:
+def not_kept(error: DeployerError) -> str:
+    """Return the warning for an installed image whose bundle could not be kept."""
+    return "%s: the bundle is not kept, and the next push sends all of it again" % error.message
+
+
+def is_rebuilt(path: str, digest: str) -> bool:
     """Return whether an earlier receive has assembled the file; install verifies it in any case."""
     if not files.is_file(path):
         return False
@@ -182,21 +190,20 @@ def _is_rebuilt(path: str, digest: str) -> bool:
 
 def _is_damaged(path: str, parcel: Parcel) -> bool:
     """Return whether the assembled file is not the parcel's bundle, byte for byte."""
-    if undamaged(path, parcel.manifest) < parcel.seal.offset:
-        return True
     with files.errors_named("read " + path), files.open_regular(path) as stream:
+        if undamaged(stream, parcel.manifest) < parcel.seal.offset:
+            return True
         stream.seek(parcel.seal.offset)
         return stream.read(len(parcel.ending) + 1) != parcel.ending
 
 
-def undamaged(path: str, manifest: Manifest) -> int:
-    """Return the size of the beginning of a bundle's file in which each segment has its digest."""
-    with files.errors_named("read " + path), files.open_regular(path) as stream:
-        for segment in manifest.segments:
-            stream.seek(segment.offset)
-            if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:
-                return segment.offset
-        return stream.tell()
+def undamaged(stream: IO[bytes], manifest: Manifest) -> int:
+    """Return the size of the beginning of a bundle's open file in which each segment has its digest."""
+    for segment in manifest.segments:
+        stream.seek(segment.offset)
+        if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:
+            return segment.offset
+    return stream.tell()
 
 
 def rebuild(
@@ -236,9 +243,11 @@ class SegmentSources(object):
     def __init__(self, parcel: Parcel, store: Store, checked: bool = True) -> None:
         self._checked = checked
         self._parcel = parcel
+        self._store = store
         self._ours = parcel.folder == incoming.folder_of(store, parcel.seal.digest)
         self._came = parcel.sources()
         self._kept = incoming.kept(store)
+        self._growing = ""
         self._path = ""
         self._stream: Optional[IO[bytes]] = None
 
@@ -253,19 +262,50 @@ class SegmentSources(object):
             )
 
     def add(self, segment: Segment, path: str) -> None:
-        """Note that a file that has the beginning of the bundle has this segment."""
+        """Note that a file that has the beginning of the bundle has this segment; this push still writes it."""
+        self._growing = path
         self._came[segment.sha256] = SegmentSource(path, segment.offset)
 
     def __enter__(self) -> "SegmentSources":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._stream:
             self._stream.close()
+        self._stream = None
 
     def content(self, segment: Segment) -> bytes:
         """Return a segment's bytes. Raises IntegrityError, and removes a damaged part for the next push."""
-        damaged = ""
+        try:
+            data = self._find(segment)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # no longer there; on NFS, an open file
+                raise
+            data = None
+        if data is None:  # another push may have replaced a kept bundle since its table was read: lines are slow
+            self._close()
+            self._kept = incoming.kept(self._store)
+            self.require([segment])
+            data = self._find(segment)
+        if data is not None:
+            return data
+        came = segment.sha256 in self._came
+        damaged = (self._came if came else self._kept)[segment.sha256].path
+        if came and self._ours and damaged != self._growing:
+            if damaged.endswith(incoming.BEGUN):
+                incoming.remove_unlocked(damaged)
+            else:
+                os.unlink(damaged)
+        raise IntegrityError(
+            "%s is damaged: the %s for byte %d does not have its digest" % (damaged, segment.kind, segment.offset),
+            "push again, or copy that part again" if came else "remove that file, and push again",
+        )
+
+    def _find(self, segment: Segment) -> Optional[bytes]:
+        """Return a segment's bytes; None if no file has them where the tables say."""
         for sources in (self._came, self._kept):
             source = sources.get(segment.sha256)
             if source:
@@ -274,19 +314,11 @@ class SegmentSources(object):
                     return data
                 if hashlib.sha256(data).hexdigest() == segment.sha256:
                     return data
-                damaged = damaged or source.path
-        came = segment.sha256 in self._came
-        if came and self._ours:
-            os.unlink(damaged)
-        raise IntegrityError(
-            "%s is damaged: the %s for byte %d does not have its digest" % (damaged, segment.kind, segment.offset),
-            "push again, or copy that part again" if came else "remove that file, and push again",
-        )
+        return None
 
     def _read(self, source: SegmentSource, size: int) -> bytes:
         if self._stream is None or self._path != source.path:
-            if self._stream:
-                self._stream.close()
+            self._close()
             self._stream, self._path = files.open_regular(source.path), source.path
         self._stream.seek(source.offset)
         return self._stream.read(size)

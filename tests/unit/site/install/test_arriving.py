@@ -11,6 +11,7 @@ from deployer.contract import delta, tarformat
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError
 from deployer.contract.tarformat import FILES, REST, TarEntry
 from deployer.site.install import arriving, incoming
+from deployer.site.install import receive as receiving
 from deployer.site.storage import inventory, space
 from deployer.site.storage.store import Store
 from deployer.system import workers
@@ -280,6 +281,109 @@ def test_a_receiver_that_is_killed_ends_the_install(store):
         arriving.take(line(items, lambda: os.kill(os.getpid(), signal.SIGKILL)), store, digest)
     assert nothing_is_installed(store)
     assert content(push(store, data)[0].bundle) == data
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_kept_bundle_that_is_replaced_while_parts_arrive_is_not_called_damaged(store, removed):
+    first = bundles.build(extra=MORE)
+    kept = push(store, first)[0].bundle
+    second = bundles.build(extra=[("deployer/app/0new.py", os.urandom(9000)), *MORE], version="2")
+    digest, items = items_of(store, second)
+
+    def replace():
+        os.unlink(kept)
+        if not removed:  # the same content is at other places
+            with open(kept, "wb") as stream:
+                stream.write(bundles.build(extra=[("deployer/app/0other.py", os.urandom(3000)), *MORE]))
+
+    stream = line(items, replace, left=len(items) - 1)
+    if removed:
+        with pytest.raises(DeployerError, match=r"neither in .* nor in a kept bundle"):
+            arriving.take(stream, store, digest)
+    else:
+        assert content(arriving.take(stream, store, digest).bundle) == second
+
+
+def test_an_image_that_is_whole_without_its_bundle_s_end_is_installed_with_a_warning(store, monkeypatch):
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    write, ending = incoming.write, delta.read_name(items[0][0])
+
+    def full(target, written):
+        if len(written) == ending.size:
+            raise OSError(28, "No space left on device")
+        write(target, written)
+
+    monkeypatch.setattr(incoming, "write", full)
+    done = arriving.take(as_stream(items), store, digest)
+    assert (done.outcome.known, done.bundle) == (False, None)
+    assert "No space left on device: the bundle is not kept" in done.outcome.warnings[-1]
+    assert inventory.whole(store, digest)
+    assert files_of(store.bundles) == files_of(store.incoming) == []
+
+
+def test_a_link_in_the_place_of_a_beginning_damages_no_other_file(store, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    digest, items = shipment(bundles.build(extra=MORE))
+    stream = bytearray(as_stream(items).getvalue())
+    stream[stream.index(MORE[6][1]) + 9] ^= 1
+    place = len(as_stream(items[:2]).getvalue()) - len(delta.END)
+
+    def replace():
+        (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
+        os.unlink(begun.path)
+        os.symlink(str(mine), begun.path)
+
+    with pytest.raises(IntegrityError, match="digest"):
+        arriving.take(Line(stream, place, replace), store, digest)
+    assert mine.read_bytes() == b"mine"
+    assert incoming.open_parcel(incoming.folder_of(store, digest)).begun == []  # a link is none
+
+
+def test_a_pipe_in_the_place_of_a_beginning_blocks_nobody(tmp_path):
+    path = str(tmp_path / "x.begun")
+    os.mkfifo(path)
+    incoming.remove_unlocked(path)
+    assert os.path.exists(path)
+
+
+def test_a_beginning_that_another_push_still_writes_is_not_removed(store):
+    digest, items = shipment(bundles.build(extra=MORE))
+    with pytest.raises(TransferError):
+        arriving.take(cut(items), store, digest)
+    parcel = incoming.open_parcel(incoming.folder_of(store, digest))
+    (begun,) = parcel.begun
+    damaged = parcel.manifest.segments[0]
+
+    def read():
+        sources = receiving.SegmentSources(parcel, store)
+        with pytest.raises(IntegrityError, match="is damaged"), sources:
+            sources.content(damaged)
+        return os.path.exists(begun.path)
+
+    with open(begun.path, "r+b", buffering=0) as other:
+        other.write(b"?")
+        incoming.lock(other)
+        parcel.remove_parts()
+        assert read()
+    assert not read()
+
+
+def test_damage_of_content_that_occurs_twice_loses_only_the_rest(store):
+    twice = os.urandom(5000)
+    files = [*MORE, ("deployer/app/one.py", twice), ("deployer/app/two.py", twice)]
+    data = bundles.build(extra=files)
+    digest, items = shipment(data)
+    stream = bytearray(as_stream(items).getvalue())
+    stream[stream.index(twice) + 9] ^= 1
+    with pytest.raises(IntegrityError):
+        arriving.take(io.BytesIO(stream), store, digest)
+    (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
+    assert begun.size <= data.index(twice)
+    done, cost = push(store, data)
+    assert content(done.bundle) == data
+    assert cost < len(data) / 2
 
 
 def test_a_beginning_is_kept_as_long_as_parts_are(store):
