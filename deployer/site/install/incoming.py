@@ -218,9 +218,13 @@ def _bundles(store: Store) -> Iterator[str]:
 def held(store: Store, digest: str) -> Iterable[str]:
     """Return the SHA-256 of each segment that need not be sent for the bundle of this digest."""
     digests = set(kept(store))
-    # If nothing has arrived, the manifest is missing too: the push sends it first.
-    with suppress(UsageError, IntegrityError):
-        digests |= set(open_parcel(folder_of(store, digest)).sources())
+    # If nothing has arrived, the manifest is missing too: the push sends it first. Another push may just have ended.
+    try:
+        with suppress(UsageError, IntegrityError, FileNotFoundError):
+            digests |= set(open_parcel(folder_of(store, digest)).sources())
+    except DeployerError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
     return digests
 
 
@@ -346,7 +350,8 @@ def remove_stale(store: Store) -> None:
         if files.is_folder(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
-            os.unlink(path)
+            with suppress(FileNotFoundError):  # another push was faster
+                os.unlink(path)
 
 
 def _age(path: str) -> float:

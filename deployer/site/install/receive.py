@@ -146,7 +146,7 @@ class Late(object):
         if not files.lexists(spare) and files.lexists(before):
             files.flush(target)
         self.kept = keep(target, store, image)
-        if files.lexists(spare):
+        with suppress(FileNotFoundError):  # there is none, or another push removed it: it is as old as that bundle
             os.rename(spare, target)
         return self.kept
 

@@ -409,6 +409,52 @@ def test_a_bundle_that_cannot_be_flushed_later_is_removed_with_a_warning(store, 
     assert "warning: cannot write" in capsys.readouterr().err
 
 
+def test_parts_that_cannot_be_removed_after_a_submission_are_no_error(store, monkeypatch, capsys):
+    _, second, digest, install = arrived_late(store, monkeypatch)
+
+    def busy(path):
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    with receiving.settled(store, digest) as late:
+        kept = install(late).bundle
+        monkeypatch.setattr(receiving.files, "remove_tree", busy)
+    assert content(kept) == second
+    assert capsys.readouterr().err == ""
+
+
+def test_a_second_name_that_another_push_removes_is_no_error(store, monkeypatch):
+    _, second, digest, install = arrived_late(store, monkeypatch)
+    rename = os.rename
+
+    def remove_first(old, new):
+        if old.endswith(".tmp"):
+            os.unlink(old)
+        rename(old, new)
+
+    with receiving.settled(store, digest) as late, monkeypatch.context() as patched:
+        patched.setattr(os, "rename", remove_first)
+        done = install(late)
+    assert content(done.bundle) == second
+    assert files_of(store.incoming) == []
+
+
+def test_what_another_push_removes_while_it_is_listed_is_no_error(store, monkeypatch):
+    data = bundles.build(extra=APP)
+    digest, items = shipment(data)
+    incoming.take(as_stream(items), store, digest)
+    folder, listdir = incoming.folder_of(store, digest), os.listdir
+    gone = items[1][0]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", lambda path: [*listdir(path), *(["x.begun"] if path == folder else [])])
+        assert incoming.open_parcel(folder).begun == []
+        assert set(incoming.held(store, digest))
+        for name in (gone, items[0][0]):  # a part, and then the ending
+            names = listdir(folder)
+            patched.setattr(os, "listdir", lambda path, names=names: names if path == folder else listdir(path))
+            os.unlink(os.path.join(folder, name))
+            assert set(incoming.held(store, digest)) == set()
+
+
 def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(store, monkeypatch):
     data = bundles.build()
     digest, items = shipment(data)
