@@ -8,8 +8,9 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 
@@ -28,7 +29,7 @@ from deployer.connected.build.wheelhouse.indexes import indexes
 from deployer.connected.build.wheelhouse.target import Target
 from deployer.connected.ground import engine, progress
 from deployer.contract import json_records
-from deployer.contract.errors import JobFailed, Refused, SpaceError, UsageError
+from deployer.contract.errors import DeployerError, JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files, terminal
 
 #: Lines at the end of a failed step's log that are searched for the reason, and characters of a line that are printed.
@@ -40,6 +41,8 @@ _SHOWN_STEP = 100
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _Result = TypeVar("_Result")
+#: Seconds that a failed build waits for the thread of the variants, which may be copying one out of its image.
+_ENDS_SECONDS = 2
 _writing = threading.Lock()
 #: The engine's own lines between those of a step.
 _REMARK = re.compile(r"^( ---> |Removing intermediate container )")
@@ -172,13 +175,13 @@ def _build(
     log = receipt.with_suffix(".log")
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "w", encoding="utf-8") as stream:
+        with open(log, "w", encoding="utf-8") as stream, ExitStack() as beside:
             transcript = Transcript(
                 definition.tag, str(log), lambda line: _both(stream, say, line), offline.HINT if options.offline else ""
             )
             labels = {inputs.LABEL: inputs.label(client, definition, clean)}
             own = _ImageBuild(client, arguments, options, transcript, labels=labels)
-            image, made = _image_and_variants(own, definition, host.proxies)
+            image, made = _image_and_variants(own, definition, host.proxies, beside)
             config = engine.image_config(client, image)
             last = _last(receipt, image, with_settings)
             if last is None:
@@ -243,9 +246,14 @@ class Transcript:
         self._tail: deque[str] = deque(maxlen=_TAIL)
         self._partial = ""
 
-    def for_part(self, what: str) -> "Transcript":
-        """Return a transcript for another image of the same build, with the same log: its lines begin with its name."""
-        return Transcript(f"{self.tag}, {what}", self.log, lambda line: self.say(f"{what}: {line}"), self._advice, what)
+    def for_part(self, what: str, say: Callable[[str], None] | None = None) -> "Transcript":
+        """Return a transcript for another image of the same build, with the same log: its lines begin with its name.
+
+        Args:
+            say: called with them instead of this transcript's.
+        """
+        tell = say or self.say
+        return Transcript(f"{self.tag}, {what}", self.log, lambda line: tell(f"{what}: {line}"), self._advice, what)
 
     def continues(self, other: "Transcript") -> None:
         """Count the steps that the build of ``other`` just made, which are this one's first, as it counted them."""
@@ -362,7 +370,7 @@ class _ImageBuild(NamedTuple):
 
 
 def _image_and_variants(
-    own: _ImageBuild, definition: Definition, proxies: Mapping[str, str]
+    own: _ImageBuild, definition: Definition, proxies: Mapping[str, str], beside: ExitStack
 ) -> tuple[str, Callable[[], list[HorovodVariant]]]:
     """Build the definition's image and, if it has Horovod, its variants. Those that the cache lacks are compiled.
 
@@ -372,6 +380,7 @@ def _image_and_variants(
     Args:
         own: the build of the definition's image.
         proxies: arguments of the images in which variants are compiled.
+        beside: ends the compilation that nobody waits for, because the build of the image failed.
 
     Returns:
         The image's id, and a function that waits for the variants.
@@ -387,36 +396,70 @@ def _image_and_variants(
         return image, lambda: _variants(own, definition, stage, proxies)
     stage = of_stage.of_definition(definition)
     own.transcript.continues(of_stage.transcript)
-    made = _meanwhile(lambda: _variants(own, definition, stage, proxies))
+    made = beside.enter_context(_meanwhile(lambda go_on: _variants(own, definition, stage, proxies, go_on)))
     return own.of_definition(definition), made.result
 
 
-def _meanwhile(work: Callable[[], _Result]) -> "Future[_Result]":
-    """Start work in a thread, and return its future result.
+class _Unwanted(DeployerError):
+    """The build has failed, and nobody waits for its variants."""
 
-    After an error nobody waits for the thread. It ends with the process, and then the engine ends the thread's build.
+
+@contextlib.contextmanager
+def _meanwhile(work: Callable[[Callable[[], None]], _Result]) -> "Iterator[Future[_Result]]":
+    """Do work in a thread during a block. Yield its future result.
+
+    If the block ends before the work, the work ends at the next call of the function that it is given, which raises
+    _Unwanted then; a compiler may print nothing for minutes. The block waits a moment for it. If the process ends
+    before, the engine ends the thread's build.
     """
     result: Future[_Result] = Future()
+    ended = threading.Event()
+
+    def go_on() -> None:
+        if ended.is_set():
+            raise _Unwanted("the build has failed")
 
     def run() -> None:
         try:
-            result.set_result(work())
+            result.set_result(work(go_on))
         except BaseException as error:  # noqa: BLE001 (raised again where the result is asked for)
             result.set_exception(error)
 
-    threading.Thread(target=run, name="variants", daemon=True).start()
-    return result
+    thread = threading.Thread(target=run, name="variants", daemon=True)
+    thread.start()
+    try:
+        yield result
+    finally:
+        ended.set()
+        thread.join(_ENDS_SECONDS)
 
 
-def _variants(own: _ImageBuild, definition: Definition, stage: str, proxies: Mapping[str, str]) -> list[HorovodVariant]:
-    """Return the definition's variants of Horovod, compiled in its stage. The connection to the engine is its own."""
+def _variants(
+    own: _ImageBuild,
+    definition: Definition,
+    stage: str,
+    proxies: Mapping[str, str],
+    go_on: Callable[[], None] = lambda: None,
+) -> list[HorovodVariant]:
+    """Return the definition's variants of Horovod, compiled in its stage. The connection to the engine is its own.
+
+    Args:
+        go_on: called again and again; raises an error if nobody wants them any longer.
+    """
+
+    def say(line: str) -> None:
+        go_on()
+        own.transcript.say(line)
+
     with contextlib.closing(engine.connect()) as client:
 
         def compiled(recipe: IO[bytes], what: str, words: Mapping[str, str]) -> str:
-            part = _ImageBuild(client, {**proxies, **words}, own.options, own.transcript.for_part(what))
-            return part.of_context(recipe, "Dockerfile")
+            part = _ImageBuild(client, {**proxies, **words}, own.options, own.transcript.for_part(what, say))
+            image = part.of_context(recipe, "Dockerfile")
+            go_on()
+            return image
 
-        return variants.ensure(client, definition, stage, compiled, own.transcript.say, own.options.families)
+        return variants.ensure(client, definition, stage, compiled, say, own.options.families)
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:

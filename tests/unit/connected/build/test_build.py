@@ -2,6 +2,7 @@ import io
 import os
 import tarfile
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 from deployer.connected.build import build, context, settings, variants
 from deployer.connected.build.bases import base
 from deployer.connected.build.build import Transcript, first_trace, reason
-from deployer.connected.build.definition import Base, load
+from deployer.connected.build.definition import Base, Definition, load
 from deployer.connected.ground import engine
 from deployer.contract.errors import JobFailed, SpaceError, UsageError
 from tests import running
@@ -65,12 +66,16 @@ class Client:
         pass
 
 
-def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: bool, together: bool) -> list[str]:
-    """Return what is done for a definition with Horovod. ``together``: image and variants wait for each other."""
+def with_horovod(folder: Path) -> Definition:
     text = "framework: tensorflow\nhorovod: {version: 0.28.1, stage: tools}\n"
     place = write(folder, MINIMAL + text)
     (place / "Dockerfile").write_text("ARG BASE\nFROM ${BASE} AS tools\nFROM ${BASE}\n")
-    definition = load(place)
+    return load(place)
+
+
+def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: bool, together: bool) -> list[str]:
+    """Return what is done for a definition with Horovod. ``together``: image and variants wait for each other."""
+    definition = with_horovod(folder)
     done: list[str] = []
     meeting = threading.Barrier(2 if together else 1, timeout=10)
 
@@ -89,8 +94,9 @@ def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: b
     monkeypatch.setattr(variants, "ensure", ensure)
     monkeypatch.setattr(engine, "connect", Client)
     own = build._ImageBuild(cast("Any", Client()), {}, build.BuildOptions(no_cache=no_cache), transcript())
-    image, made = build._image_and_variants(own, definition, {})
-    assert (image, made()) == ("sha256:None", [])
+    with ExitStack() as beside:
+        image, made = build._image_and_variants(own, definition, {}, beside)
+        assert (image, made()) == ("sha256:None", [])
     return done
 
 
@@ -106,11 +112,44 @@ def test_without_the_cache_each_step_still_runs_once(tmp_path: Path, monkeypatch
 
 
 def test_a_variant_that_fails_fails_the_build() -> None:
-    def fail() -> None:
+    def fail(_: object) -> None:
         raise JobFailed("it does not compile")
 
-    with pytest.raises(JobFailed, match="does not compile"):
-        build._meanwhile(fail).result(timeout=10)
+    with pytest.raises(JobFailed, match="does not compile"), build._meanwhile(fail) as made:
+        made.result(timeout=10)
+
+
+def test_a_build_that_fails_ends_the_compilation_of_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither compiles on beside the next round of `deploy --watch` nor leaves what it was copying."""
+    definition = with_horovod(tmp_path)
+    compiling, done = threading.Event(), list[str]()
+
+    def of_definition(self: Any, _: object) -> str:
+        if self.target is None:
+            assert compiling.wait(10)
+            raise JobFailed("the image cannot be built")
+        return "sha256:stage"
+
+    def of_context(self: Any, *_: object) -> str:
+        compiling.set()
+        while True:  # ends at the first line after the error
+            self.transcript.say("compiling")
+
+    def ensure(client: object, definition: object, stage: str, compiled: Any, *_: object) -> list[object]:
+        try:
+            compiled(None, "Horovod", {})
+        finally:
+            done.append("ended")
+        return []
+
+    monkeypatch.setattr(build._ImageBuild, "of_definition", of_definition)
+    monkeypatch.setattr(build._ImageBuild, "of_context", of_context)
+    monkeypatch.setattr(variants, "ensure", ensure)
+    monkeypatch.setattr(engine, "connect", Client)
+    own = build._ImageBuild(cast("Any", Client()), {}, build.BuildOptions(), transcript())
+    with pytest.raises(JobFailed, match="cannot be built"), ExitStack() as beside:
+        build._image_and_variants(own, definition, {}, beside)
+    assert done == ["ended"]
 
 
 def test_a_failing_step_shows_itself_and_the_end_of_its_log() -> None:
