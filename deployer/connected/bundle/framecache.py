@@ -160,6 +160,13 @@ class FrameCache:
             _log.debug("not shared: %s", error)
             new.unlink(missing_ok=True)
 
+    def note(self, record: Path, layer: str) -> None:
+        """Write the record of a layer anew."""
+        try:
+            files.write_text(str(record), layer)
+        except (OSError, DeployerError) as error:
+            _log.debug("not kept: %s", error)
+
     def trim(self) -> None:
         """Remove the longest unused bundles until the cache is within its limit, and indexes without a bundle."""
         found = []

@@ -128,6 +128,7 @@ class LayerSources:
         if self._stays:
             if self._own and list(made.segments) == list(self._was):
                 self._frames.share(self._stays.path, self._output)
+            self._learn(self._stays, made)
             return
         frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(made.keys, made.segments, strict=True))
         # The key is of what was read: the name of an image may have moved since it was looked up.
@@ -138,6 +139,15 @@ class LayerSources:
                 made = made._replace(users=self._users)
             text = known_layers.record(image, made)
         self._frames.keep(self._output, name, frames, text)
+
+    def _learn(self, record: LayerRecord, made: KnownLayer) -> None:
+        """Add what this pack found out of a layer that stays in the cache: a new SBOM, the files linked to MPI."""
+        known = self._load(record)
+        if known is None or not self._frames:
+            return
+        now = known._replace(sbom=made.sbom, users=self._users if known.users is None else known.users)
+        if (list(now.sbom), now.users) != (list(known.sbom), known.users):
+            self._frames.note(record.path, known_layers.record(self._key, now))
 
     @functools.cached_property
     def _image(self) -> ArchiveImage:
