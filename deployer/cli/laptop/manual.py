@@ -13,6 +13,7 @@ from deployer.cli.laptop.command_tree import Described, commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
 from deployer.contract import pages
+from deployer.contract.shell import quoted
 from deployer.system import documents, files, terminal
 
 
@@ -32,7 +33,7 @@ def _man(args: argparse.Namespace) -> int:
     for name, text in found.items():
         files.write_text(str(args.folder / name), text)
     print(f"wrote {len(found)} pages: {args.folder}")
-    terminal.hint("next", "man deployer")
+    terminal.hint("next", f"man -l {quoted([str(args.folder / 'deployer.1')])}")  # `man` may not know the folder
     return 0
 
 

@@ -31,7 +31,7 @@ def _expanded(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ValueError(f"no user of this machine has the home folder {path}") from error
+        raise ValueError(f"{path}: this machine has no home folder {Path(path).parts[0]}") from error
 
 
 _File = Annotated[str, AfterValidator(_file)]

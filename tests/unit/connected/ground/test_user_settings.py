@@ -62,6 +62,7 @@ def test_option_variable_and_file_count_in_this_order(folder: Path, monkeypatch:
         ("site: ''\n", ":1: site: "),
         ("site: lab\n\nkey: none/id\n", ":3: key: file not found: "),
         ("site: lab\nsite: other\n", ":2: site: is given twice"),
+        ("key: ~no-such-user/key\n", ":1: key: ~no-such-user/key: this machine has no home folder ~no-such-user"),
         ("- site\n", "is not deployer's settings"),
         ("site: 'a\\tb'\nsite", "config.yaml"),
     ],
