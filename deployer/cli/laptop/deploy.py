@@ -16,7 +16,15 @@ from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import DONE, BuildFiles, Deploy, Deployed, DeployRequest, DeployStage
 from deployer.connected.ground import user_settings
-from deployer.contract.errors import EXIT_DONE, EXIT_INTERRUPTED, DeployerError, JobFailed, TransferError, UsageError
+from deployer.contract.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    DeployerError,
+    JobFailed,
+    SpaceError,
+    TransferError,
+    UsageError,
+)
 from deployer.contract.text import printable
 from deployer.system import terminal
 
@@ -105,7 +113,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
                 raise
             tell_of_job(args)
             return _Round(EXIT_INTERRUPTED)
-        except (JobFailed, TransferError) as error:  # ours: an error of the site's program is of neither class
+        except (JobFailed, SpaceError, TransferError) as error:  # ours: one of the site's program is of none of these
             if deploy.submitting:
                 error.message += "; the job may have been submitted"
                 error.hint = see_jobs(args)

@@ -181,7 +181,7 @@ class Deploy:
         stages: the stages that have ended.
         remote: the connection, opened by the first stage that needs it.
         definition: the definition.
-        submitting: the submission has begun, and the site has not reported a job.
+        submitting: the site needs nothing more from here to submit the job, and has not reported one.
     """
 
     def __init__(
@@ -233,10 +233,9 @@ class Deploy:
         Raises:
             Refused: ``lint`` or ``check`` refused it; others as ``build``, ``pack``, ``push`` and the site's ``run``.
         """
-        if not self._request.dry_run and last_deploy.read(self._bundle).pushed:
-            self._connect()  # the site was reached before, and perhaps there is nothing to build
         contents = self._build()
         if contents and not self._request.dry_run and self._connection is None:
+            # Not before: at its end a deploy waits for its login, and an error of lint or the build should not.
             self._connect()
         with nullcontext() if self._request.dry_run else last_deploy.alone(self._bundle):
             return self._deliver(contents)
@@ -378,7 +377,8 @@ class Deploy:
         if self._request.key:
             from deployer.connected.ground.sign import sign
 
-            sign(path, self._request.key)
+            with self._forgotten_if_damaged(path):
+                sign(path, self._request.key)
 
     def _requires_rehearsal(self) -> bool:
         policy = self._profile.policy
@@ -393,7 +393,7 @@ class Deploy:
         from deployer.connected.rehearse import usual
 
         request, path = self._request, packed.path
-        with self._stage(REHEARSE) as said:
+        with self._stage(REHEARSE) as said, self._forgotten_if_damaged(path):
             with opened(str(path)) as stream:
                 names = [each.subject for each in rehearsed.required(begin(stream, str(path)), self._profile)]
             if not names or request.dry_run:
@@ -429,7 +429,7 @@ class Deploy:
         from deployer.connected.check.check import verdict_of
         from deployer.connected.transfer import push as pushing
 
-        with self._stage(CHECK) as said:
+        with self._stage(CHECK) as said, self._forgotten_if_damaged(packed.path):
             found = [each for each in map(verdict_of, packed.plans) if each]
             if found and not self._requires_rehearsal():  # `pack` has just checked the same files with this profile
                 verdict: Verdict | None = pushing.chosen(found, self._profile, self._request.force)
@@ -462,22 +462,22 @@ class Deploy:
             said = stage.enter_context(self._stage(PUSH))
             remote = self.remote
 
+            def handed_over() -> None:
+                self.submitting = bool(submission)
+
             def installed(pushed: "Pushed") -> None:
                 """End this stage, and begin the next."""
                 nonlocal said
+                handed_over()  # another push may have been faster
                 self._installed(packed, pushed, said)
                 stage.close()
                 said = stage.enter_context(self._stage(RUN))
-                self.submitting = True
 
             options = self._push_options()._replace(
-                packed=packed.digest, then=submission, installed=installed, hear=self._say
+                packed=packed.digest, then=submission, handed_over=handed_over, installed=installed, hear=self._say
             )
-            try:
+            with self._forgotten_if_damaged(packed.path, pushing.DamagedBundle):
                 pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
-            except pushing.DamagedBundle as error:
-                self._forget(packed.path)
-                raise pushing.DamagedBundle(error.message, "deploy again: it is packed anew") from error
             if pushed.then is None:
                 self._installed(packed, pushed, said)
             else:
@@ -495,14 +495,37 @@ class Deploy:
         last = last_deploy.read(packed.path)
         now = last._replace(pushed=packed.digest) if pushed.folder else last
         if pushed.folder and pushed.sent:  # else it was installed before, without warnings
-            now = now._replace(origin=_origin(pushed))
+            now = now._replace(origin=self._origin(pushed))
         known = [dialogue.replaces(self._label, last.pushed)] if last.pushed else []  # what this command pushed
         known += dialogue.ORIGINS if now.origin == last.origin else ()
         for warning in pushed.warnings:
             if not warning.startswith(tuple(known)):
                 self._say(f"warning: {warning}")
         if now != last:
-            last_deploy.write(packed.path, now)
+            self._record(packed.path, now)
+
+    def _origin(self, pushed: "Pushed") -> str:
+        """Return what the site says of a bundle's signers, the same for each unsigned bundle; empty: nothing."""
+        said = [warning for warning in pushed.warnings if warning.startswith(dialogue.ORIGINS)]
+        return " ".join([f"{self._profile.name}:", *said]).replace(pushed.digest, "") if said else ""
+
+    def _record(self, path: Path, last: LastDeploy) -> None:
+        """Keep the record. If that fails, the site goes on all the same, and so does the deploy."""
+        try:
+            last_deploy.write(path, last)
+        except DeployerError as error:
+            self._say(f"warning: not recorded, so the next deploy may submit the same again: {error.message}")
+
+    @contextmanager
+    def _forgotten_if_damaged(self, path: Path, kind: type[IntegrityError] = IntegrityError) -> Iterator[None]:
+        """Let the next deploy pack anew if the block finds the bundle damaged. A dry run changes nothing."""
+        try:
+            yield
+        except kind as error:
+            if self._request.dry_run:
+                raise
+            self._forget(path)
+            raise IntegrityError(error.message, "deploy again: it is packed anew") from error
 
     def _forget(self, path: Path) -> None:
         """Let the next deploy pack again, from the image if the bundle in the frame cache is damaged as well."""
@@ -556,10 +579,10 @@ class Deploy:
 
     def _submitted_as(self, packed: _Bundle, status: json_records.Record, said: list[str]) -> None:
         """Tell and record that the job was submitted."""
-        last = last_deploy.read(packed.path)
-        last_deploy.write(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed)))
         self.submitting = False
         said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
+        last = last_deploy.read(packed.path)
+        self._record(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed)))
 
     def _with_job(self, done: Deployed, status: json_records.Record) -> Deployed:
         seconds = time.monotonic() - self._began
@@ -607,12 +630,6 @@ def _only_rehearsed(path: Path, packed: str) -> str:
             return verify_rest(bundle, str(path)).digest
     except (IntegrityError, UsageError):
         return ""
-
-
-def _origin(pushed: "Pushed") -> str:
-    """Return what the site says of a bundle's signers, the same for each unsigned bundle."""
-    said = [warning for warning in pushed.warnings if warning.startswith(dialogue.ORIGINS)]
-    return " ".join(said).replace(pushed.digest, "")
 
 
 def _megabytes(size: int) -> str:

@@ -39,7 +39,7 @@ class LastDeploy(NamedTuple):
         words: the words with which that job was submitted.
         pushed: the digest of the bundle that was installed at the site; empty: none was.
         payload: the digest of all that was packed, without outcomes of rehearsals.
-        origin: the site's last warning about the bundle's signers, without a digest; empty: it gave none.
+        origin: a site and its last warning about the bundle's signers, without a digest; empty: it gave none.
     """
 
     inputs: str = ""

@@ -50,6 +50,7 @@ class PushOptions(NamedTuple):
         packed: the digest of the bundle that the caller packed. Another one is not sent, and of this one only what is
             sent is verified here. Empty: all of it is.
         then: a command of the site's deployer that the same process there runs after the install; empty: none.
+        handed_over: called before the last piece is sent. From there on the site installs, and runs ``then``, alone.
         installed: called when it is installed, before the answer to ``then``.
         hear: called with each line that ``then`` says to the user.
     """
@@ -64,6 +65,7 @@ class PushOptions(NamedTuple):
     judged: bool = False
     packed: str = ""
     then: Sequence[str] = ()
+    handed_over: Callable[[], None] | None = None
     installed: "Callable[[Pushed], None] | None" = None
     hear: Callable[[str], None] | None = None
 
@@ -324,13 +326,22 @@ class _Sending:
     def pieces(self, known: json_records.Record) -> Iterator[bytes]:
         """Return what the site lacks. Its next answer may come before any of it is asked for."""
         self._done, shipment = _offered(known, self._stream, self._bundle, self._remote, self._options)
+        self._started = time.monotonic()
+        if shipment is None:  # it is installed there, so the site does not wait for a piece
+            self._hand_over()
         return self._sent_of(shipment)
 
+    def _hand_over(self) -> None:
+        if self._options.handed_over:
+            self._options.handed_over()
+
     def _sent_of(self, shipment: Shipment | None) -> Iterator[bytes]:
-        self._started = time.monotonic()
         if shipment:
             with progress.bar("send", shipment.size) as advance:
-                yield from as_stream(self._stream, shipment, advance)
+                for piece in as_stream(self._stream, shipment, advance):
+                    if piece is delta.END:
+                        self._hand_over()
+                    yield piece
         self._sent = time.monotonic()
         self._show_installed()
 
@@ -364,10 +375,11 @@ class _Sending:
             raise TransferError(f"{self._remote.host} gave no answer to take", "see the command's log")
         if self._done.folder:
             return self._done
+        sent = self._sent or time.monotonic()  # another push of the same bundle may have been faster
         return self._done._replace(
             folder=str(answer["folder"]),
-            seconds_transfer=self._sent - self._started,
-            seconds_install=time.monotonic() - self._sent,
+            seconds_transfer=sent - self._started,
+            seconds_install=time.monotonic() - sent,
             warnings=tuple(answer["warnings"]),
         )
 

@@ -1,6 +1,7 @@
 """deploy, with the fake ssh of test_remote between real sides; tests/integration has a real job."""
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,7 +24,15 @@ from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
 from deployer.connected.transfer.push import DamagedBundle, Pushed
 from deployer.contract import dialogue
-from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, Refused, TransferError, UsageError
+from deployer.contract.errors import (
+    DeployerError,
+    IntegrityError,
+    JobFailed,
+    Refused,
+    SpaceError,
+    TransferError,
+    UsageError,
+)
 from deployer.contract.json_records import dumps
 from deployer.contract.rehearsal import FAILED, STOPPED, Rehearsal
 from deployer.contract.sealed_file import payload
@@ -257,20 +266,46 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     assert deploy._submission(bundle._replace(digest="sha256:22")) == []
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_only_an_error_after_the_install_may_have_left_a_job(
-    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+@pytest.mark.parametrize("place", ["before", "sent", "installed"])
+@pytest.mark.parametrize("submission", [["run", "x"], []])
+def test_an_error_after_the_last_piece_may_have_left_a_job(
+    deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, submission: Sequence[str]
 ) -> None:
+    """The site installs and submits what has arrived, whether or not this side hears of it."""
+
     def broken(*words: Any) -> Any:
-        if installed:
+        if place != "before":
+            words[3].handed_over()
+        if place == "installed":
             words[3].installed(Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6"))
         raise TransferError("the connection broke")
 
     monkeypatch.setattr(push, "push", broken)
     with pytest.raises(TransferError):
-        deploy._push(_Bundle(tmp_path / "b.tar", "sha256:11"), ["run", "x"])
-    assert deploy.submitting is installed
-    assert [stage.name for stage in deploy.stages] == (["push"] if installed else [])
+        deploy._push(_Bundle(tmp_path / "b.tar", "sha256:11"), submission)
+    assert deploy.submitting is (place != "before" and bool(submission))
+    assert [stage.name for stage in deploy.stages] == (["push"] if place == "installed" else [])
+
+
+def test_a_full_disk_here_after_the_submission_is_a_warning(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pushed(*words: Any) -> Any:
+        words[3].installed(shipped)
+        return shipped._replace(then={"job": "x-1", "job_id": "7"})
+
+    def full(*_: object) -> None:
+        raise SpaceError("cannot write b.json: No space left on device")
+
+    shipped, said, path = Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6"), list[str](), tmp_path / "b.tar"
+    monkeypatch.setattr(push, "push", pushed)
+    monkeypatch.setattr(last_deploy, "write", full)
+    with Deploy(DeployRequest(data, "lab", output=path), lambda _: None, said.append) as made:
+        connected(made, _FakeRemote())
+        assert made._push(_Bundle(path, "sha256:11"), ["run", "x"]).status
+        assert (made.stages[-1].text, made.submitting) == ("x-1 submitted as 7", False)
+    assert len(said) == 2
+    assert said[-1].startswith("warning: not recorded, so the next deploy may submit the same again: cannot write")
 
 
 def test_a_chain_of_jobs_that_ends_or_goes_round_is_not_active(deploy: Deploy) -> None:
@@ -368,6 +403,53 @@ def test_a_damaged_bundle_is_packed_anew(data: Path, monkeypatch: pytest.MonkeyP
     assert [stage.state for stage in made.stages] == ["done", "done"]
 
 
+@pytest.mark.parametrize("finder", ["sign", "rehearsal", "check"])
+def test_a_bundle_that_is_damaged_elsewhere_is_packed_anew(
+    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch, finder: str
+) -> None:
+    """It is found by what reads all of it, and sending it again, as that advises, would not help."""
+
+    def damaged(*_: object) -> Any:
+        raise IntegrityError("the frame at byte 9 does not match its digest", "send it again")
+
+    monkeypatch.setattr("deployer.connected.ground.sign.sign", damaged)
+    monkeypatch.setattr(usual, "rehearsal", damaged)
+    monkeypatch.setattr(push, "check_for", damaged)
+    own = deploy._request._replace(output=None, key=strict.path if finder == "sign" else None)
+    stage = {"sign": lambda: deploy._sign(strict.path), "check": lambda: deploy._check(strict)}
+    for dry_run in True, False:
+        monkeypatch.setattr(deploy, "_request", own._replace(dry_run=dry_run))
+        if finder == "rehearsal" and dry_run:
+            continue
+        with pytest.raises(IntegrityError) as error:
+            stage.get(finder, lambda: deploy._rehearse(strict))()
+        assert error.value.hint == ("send it again" if dry_run else "deploy again: it is packed anew")
+        assert strict.path.exists() is dry_run
+        assert bool(last_deploy.read(strict.path).inputs) is dry_run
+
+
+def test_a_refused_definition_waits_for_no_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may take a minute, or ask for a password, and a site that was reached before is no reason to begin it."""
+
+    def hangs(_: object) -> Any:
+        logins.append("begun")
+        time.sleep(2)
+        raise TransferError("no connection to login1 within 60 s")
+
+    logins: list[str] = []
+    monkeypatch.setattr("deployer.connected.transfer.remote.Remote.__enter__", hangs)
+    definition = init("model", "none", tmp_path).folder
+    with (definition / "Dockerfile").open("a") as stream:
+        stream.write("ENV HTTPS_PROXY=http://me:secret@proxy:80\n")
+    with Deploy(DeployRequest(definition, "lab"), lambda _: None, lambda _: None) as made:
+        last_deploy.write(made._bundle, LastDeploy(pushed="sha256:11"))
+        with pytest.raises(Refused):
+            made.run()
+    assert logins == []
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_the_check_shows_what_the_pack_found(
     deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
@@ -434,6 +516,7 @@ def test_an_edit_during_a_pack_lets_the_next_deploy_pack_again(
             1,
             "deployer: error: ssh did not end within 600 s; the job may have been submitted\n",
         ),
+        (SpaceError("no space"), SpaceError.exit_code, "deployer: error: no space; the job may have been submitted\n"),
     ],
 )
 def test_an_interrupted_submission_may_have_left_a_job(
@@ -492,6 +575,20 @@ def test_a_missing_signature_is_reported_once(data: Path, tmp_path: Path, monkey
             monkeypatch.setattr(push, "push", lambda *_, done=done: done)
             made._push(_Bundle(tmp_path / "b.tar", digest))
     assert said == ["warning: not signed: sha256:0", "warning: signed by a", "warning: signed by b"]
+
+
+def test_a_missing_signature_is_reported_for_each_site_of_a_file(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    done = Pushed("sha256:1", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6", ("not signed: sha256:1",))
+    monkeypatch.setattr(push, "push", lambda *_: done)
+    for site in "lab", "lab", "other":
+        with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
+            monkeypatch.setattr(made, "_profile", made._profile.model_copy(update={"name": site}))
+            connected(made, _FakeRemote())
+            made._push(_Bundle(tmp_path / "b.tar", "sha256:1"))
+    assert said == ["warning: not signed: sha256:1"] * 2
 
 
 @pytest.fixture

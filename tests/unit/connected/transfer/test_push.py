@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from deployer.cli.laptop import main as cli
 from deployer.cli.site import main as site_cli
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import load
-from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions, push, push_to
+from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions, _Sending, push, push_to
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
@@ -115,13 +116,15 @@ def test_only_what_changed_is_sent(far: Path, tmp_path: Path) -> None:
 def test_a_command_after_the_install_runs_in_the_same_process(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed: list[Pushed] = []
+    installed, alone = list[Pushed](), list[int]()
     for number in range(2):  # of which the second is installed already
-        done = install(write(tmp_path / "b.tar"), then=["list", "--json"], installed=installed.append)
+        told = {"handed_over": lambda: alone.append(len(installed)), "installed": installed.append}
+        done = install(write(tmp_path / "b.tar"), then=["list", "--json"], **told)
         assert done.then
         assert [each["name"] for each in done.then["images"]] == ["tiny"]
         assert done._replace(then=None, checked=None) == installed[number]._replace(checked=None)
         assert (done.sent > 0) is (number == 0)
+    assert alone == [0, 1]  # each before the answer to its install
     assert "then" not in done.record()
     with pytest.raises(DeployerError, match="login1: no image absent"):
         install(write(tmp_path / "c.tar", version="2"), then=["run", "absent", "--json"], installed=installed.append)
@@ -130,6 +133,25 @@ def test_a_command_after_the_install_runs_in_the_same_process(
     monkeypatch.setattr(Remote, "upload", lambda *_: pytest.fail("sent"))
     with pytest.raises(pytest.fail.Exception, match="sent"):
         install(write(tmp_path / "d.tar", version="3"), then=["list"], transfer_host="login1")
+
+
+@pytest.mark.parametrize("pieces", ["none", "some", "all"])
+def test_the_site_is_on_its_own_from_the_last_piece_on(tmp_path: Path, pieces: str) -> None:
+    """While pieces are missing an error has left nothing; and times are of this push, whoever was faster."""
+    path, alone = write(tmp_path / "b.tar", extra=BIG), list[str]()
+    known = {"folder": None, "held": delta.held_text(()), "free": 10**12, "python": "3.6"}
+    with opened(str(path)) as stream:
+        bundle = begin(stream, str(path))
+        remote: Any = SimpleNamespace(host="login1", workspace="/r")
+        sending = _Sending(stream, bundle, remote, PushOptions(handed_over=lambda: alone.append("x")))
+        given = sending.pieces(known)
+        for piece in given if pieces != "none" else ():
+            assert (alone == ["x"]) is (piece == delta.END)
+            if pieces == "some":
+                break
+        done = sending.pushed({"folder": "/r/images/x", "warnings": []})
+    assert 0 <= done.seconds_transfer < 60
+    assert 0 <= done.seconds_install < 60
 
 
 def _flip(path: Path, content: bytes) -> None:
