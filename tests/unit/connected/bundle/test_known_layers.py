@@ -458,3 +458,17 @@ def test_a_damaged_layer_that_check_reads_is_made_again(packer: Packer) -> None:
             stream.write(b"damage")
     assert packer.deploy(source, "2") == packer.pack(source, "slow", "lab", cached=False)
     assert source.reads == 3
+
+
+def test_a_damaged_layer_that_deploy_forgets_is_made_again(packer: Packer) -> None:
+    """Nothing in `pack` reads the frame, but what signs, rehearses or sends the bundle does, and removes the file."""
+    source, path = Source(), packer.folder / "own.tar"
+    packer.deploy(source, "1")
+    with opened(str(path)) as stream:
+        frame = next(each for each in begin(stream, str(path)).manifest.segments if each.kind == FRAME)
+    with path.open("r+b") as stream:
+        stream.seek(frame.offset + frame.size // 2)
+        stream.write(b"damage")
+    path.unlink()
+    assert packer.deploy(source, "2") == packer.pack(source, "slow", "lab", cached=False)
+    assert source.reads == 3
