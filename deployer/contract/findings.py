@@ -288,7 +288,7 @@ RULES: Dict[str, Rule] = {
         ERROR,
         "none of the {count} ranks was connected to another one: each one computed alone",
         "initialize with the environment: torch.distributed.init_process_group() with init_method env://, "
-        "jax.distributed.initialize(); RANK, WORLD_SIZE and MASTER_ADDR are set",
+        "jax.distributed.initialize(), or Horovod; RANK, WORLD_SIZE and MASTER_ADDR are set",
     ),
     "net.sockets": Rule(
         WARNING,

@@ -11,8 +11,10 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from deployer.site.rank import mapped_mpi
 
-#: NCCL and RCCL, Gloo, PyTorch (whose own build has Gloo inside), JAX.
-_LIBRARY = re.compile(r"/lib(nccl|rccl|gloo|torch_cpu|torch_cuda|jax_common)[\w.-]*\.so[\d.]*$|/xla_extension\.so$")
+#: NCCL and RCCL, Gloo, PyTorch (whose own build has Gloo inside), JAX, TensorFlow (which has gRPC inside).
+_LIBRARY = re.compile(
+    r"/lib(nccl|rccl|gloo|torch_cpu|torch_cuda|jax_common|tensorflow_framework)[\w.-]*\.so[\d.]*$|/xla_extension\.so$"
+)
 _ESTABLISHED = "01"
 #: Seconds of observation without a connection after which a payload is alone: a connection to the other ranks is there
 #: from the start of a process group to its end.
@@ -52,6 +54,11 @@ class PayloadWatcher(object):
             own = {local for local, _ in pairs}
             self._connected = any(remote not in own for _, remote in pairs)
             self._itself = self._itself or any(remote in own for _, remote in pairs)
+
+    @property
+    def only_tensorflow(self) -> bool:
+        """Return whether TensorFlow is all that was seen: beside an MPI, Horovod communicates in its place."""
+        return all("/libtensorflow" in path for path, _ in self._libraries)
 
     @property
     def known(self) -> bool:

@@ -41,6 +41,8 @@ _LEAVING = ".leaving"
 _ATTEMPTS = 5
 #: Parts of the names of libraries for communication without MPI: see ``communication``.
 _COMMUNICATING = ("/libnccl", "/librccl", "/libgloo", "/libtorch_c", "/libjax_common", "/xla_extension")
+#: TensorFlow communicates itself only where no MPI is mapped.
+_TENSORFLOW = "/libtensorflow_framework."
 #: Programs of container runtimes that stay beside a payload; most are in Go, which handles every signal.
 _RUNTIMES = ("podman", "conmon", "crun", "runc", "starter", "starter-suid", "apptainer", "singularity")
 
@@ -123,11 +125,14 @@ class _Others:
 
     def __init__(self, log: str) -> None:
         self._log = log
+        self._mpi = False
         self._watcher: "Optional[PayloadWatcher]" = None
 
-    def look(self, members: "List[int]", maps: "List[str]") -> None:
-        """Examine the payload's processes."""
-        if self._watcher is None and any(name in text for text in maps for name in _COMMUNICATING):
+    def look(self, members: "List[int]", maps: "List[str]", mpi: bool) -> None:
+        """Examine the payload's processes, which have an MPI library mapped or not."""
+        self._mpi = mpi
+        names = _COMMUNICATING if mpi else (*_COMMUNICATING, _TENSORFLOW)
+        if self._watcher is None and any(name in text for text in maps for name in names):
             from deployer.site.rank.communication import PayloadWatcher
 
             self._watcher = PayloadWatcher(self._log)
@@ -136,14 +141,18 @@ class _Others:
 
     @property
     def known(self) -> bool:
-        return self._watcher is not None and self._watcher.known
+        return self._watched is not None and self._watched.known
 
     @property
     def searching(self) -> bool:
-        return self._watcher is not None and self._watcher.searching
+        return self._watched is not None and self._watched.searching
 
     def record(self) -> "Optional[Dict[str, Any]]":
-        return self._watcher.record() if self._watcher else None
+        return self._watched.record() if self._watched else None
+
+    @property
+    def _watched(self) -> "Optional[PayloadWatcher]":
+        return None if self._mpi and self._watcher and self._watcher.only_tensorflow else self._watcher
 
 
 class _GracePeriod:
@@ -253,8 +262,6 @@ def _look(
     """Add the MPI libraries that the payload has mapped since the last call, and observe everything else."""
     members = _members(pid, watcher is not None)
     texts = [mapped_mpi.maps(member) for member in members]
-    if others:
-        others.look(members, texts)
     for member, maps in zip(members, texts):
         for mapping in mapped_mpi.mpi_libraries(maps):
             if mapping not in libraries:
@@ -266,6 +273,8 @@ def _look(
             sight.look(member, maps)
         if watcher:
             watcher.look(member, maps)
+    if others:
+        others.look(members, texts, bool(libraries))
 
 
 def _members(pid: int, outside: bool) -> "List[int]":

@@ -12,7 +12,7 @@ import pytest
 
 from deployer.contract import rank_record
 from deployer.contract.payload import read_payload
-from deployer.site.rank import communication
+from deployer.site.rank import communication, payload_monitor
 from tests.evidence import recorded
 
 LOG = """\
@@ -89,6 +89,21 @@ def test_the_search_for_a_first_connection_ends(monkeypatch, seconds, connected,
     monkeypatch.setattr(watcher, "_connected", connected)
     monkeypatch.setattr(communication.time, "monotonic", lambda: 100.0 + seconds)
     assert watcher.searching is searching
+
+
+def test_tensorflow_communicates_itself_unless_an_mpi_is_mapped(tmp_path, monkeypatch):
+    library = tmp_path / "libtensorflow_framework.so.2"
+    library.write_bytes(b"x")
+    maps = ["7f00-7f01 r-xp 0 00:00 %d %s\n" % (os.stat(str(library)).st_ino, library)]
+    monkeypatch.setattr(communication, "_PATIENCE", -1)
+    others, beside = payload_monitor._Others("log"), payload_monitor._Others("log")
+    others.look([os.getpid()], maps, False)
+    assert [item["path"] for item in others.record()["libraries"]] == [str(library)]
+    assert (others.record()["connected"], others.searching) == (False, True)
+    others.look([os.getpid()], maps, True)  # Horovod is imported after it
+    beside.look([os.getpid()], maps, True)
+    for each in (others, beside):
+        assert (each.record(), each.searching, each.known) == (None, False, False)
 
 
 def connected(family, address):
