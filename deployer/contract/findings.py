@@ -72,7 +72,7 @@ RULES: Dict[str, Rule] = {
     "check.forced": Rule(NOTE, "`check` refused the bundle, and `--force` overrode it: {message} ({rule})", "{remedy}"),
     # Before a job is submitted; `lint`, `pack` and `check` have the same code.
     "command.missing": Rule(ERROR, "the command cannot start: {reason}", "{remedy}"),
-    # The host step: the nodes, before any container starts.
+    # The host step: the nodes, and a first container on each.
     "hosts.failed": Rule(
         ERROR,
         "the host step failed with exit code {exit}: {seen} of {asked} nodes reported{why}",
@@ -81,12 +81,13 @@ RULES: Dict[str, Rule] = {
     "hosts.count": Rule(
         ERROR,
         "the job requested {asked} nodes, but {seen} took part: {hosts}",
-        "read the job's log, and exclude the missing node (--exclude in the plan's directives)",
+        "read the job's log, and exclude the missing node (--directive=--exclude=NODE)",
     ),
     "hosts.name": Rule(
         ERROR,
         "{count} nodes of the job have this host name",
-        "give each node a host name of its own; until then, exclude all of them but one",
+        "ask the site to give each node its own host name; until then, exclude all of them but one "
+        "(--directive=--exclude=NODE)",
     ),
     "hosts.missing": Rule(
         ERROR,
@@ -147,7 +148,7 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free space there, use fewer ranks per node, or run the installed image in place: --staging folder",
     ),
-    # The root step: the container's root on each node, before any rank starts.
+    # The container's root on each node, which the first step reads (in older scripts: a step `root`).
     "runtime.root": Rule(
         ERROR,
         "{runtime} does not show the image's root: {said}",

@@ -81,7 +81,7 @@ class Evidence(NamedTuple):
         logs: the last lines of a rank's probe, by task.
         payload: the JSON that the job wrote, or None.
         payload_error: why that JSON could not be read, or None.
-        roots: what the root step read, by host.
+        roots: what containers printed of the canary, by host.
         image: what is wrong with the image, if a step failed.
         told: what the end of the payload's output shows.
         networks: the nodes' records of the network between them.

@@ -40,7 +40,7 @@ HOSTS_FOLDER = "hosts"
 #: What ranks say of themselves, and see of each other.
 RANKS_FOLDER = "ranks"
 
-#: The suffix of files of the root step, and their largest size: a longer file is not a canary.
+#: The suffix of files with what containers printed of the canary, and how much of such a file is read.
 ROOT_SUFFIX = ".root"
 _MAX_ROOT = 64 * 1024
 _MAX_RESULT = 64 * 1024 * 1024
@@ -277,7 +277,7 @@ def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, st
 
 
 def _roots(known: Mapping[str, str]) -> Dict[str, str]:
-    """Return what the root step read, by host."""
+    """Return what containers printed of the canary, by host."""
     return {name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT_SUFFIX)}
 
 
