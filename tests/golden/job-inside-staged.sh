@@ -101,7 +101,8 @@ inside=(deployer:launcher /usr/bin/python3 -I -S /deployer/deployer.pyz inside -
 #    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
 #    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
 #    here.
-#    Before that line, a container reads the image's marker file: it must not show the host's root instead.
+#    Before it prints that the image is ready, a container reads the image's marker file, which the host's root does
+#    not have.
 root=("${container[@]}" "$image" -- /bin/cat /deployer/canary)
 overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
 pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6

@@ -249,7 +249,8 @@ def _root(reader: Sequence[str]) -> Code:
         return code("")
     return code(
         """\
-#    Before that line, a container reads the image's marker file: it must not show the host's root instead.
+#    Before it prints that the image is ready, a container reads the image's marker file, which the host's root does
+#    not have.
 root=("${{container[@]}}" "$image" -- {words})
 """,
         words=reader,
