@@ -200,7 +200,12 @@ GROUPS = (
                 "print completion for bash, zsh or fish",
                 "deployer completion bash > ~/.local/share/bash-completion/completions/deployer",
             ),
-            Command("man", "laptop.manual", "write the man pages", "deployer man ~/.local/share/man/man1"),
+            Command(
+                "man",
+                "laptop.manual",
+                "write the man pages of deployer and deployer.pyz",
+                "deployer man ~/.local/share/man/man1",
+            ),
         ),
     ),
 )

@@ -16,8 +16,7 @@ from deployer.system import files
 _EPILOG = (
     "Formats: an nf-core institutional configuration, a ReFrame site configuration, Spack's packages.yaml, slurm.conf "
     "with gres.conf and included files. Several files of one site make one draft. The files are read, never run. The "
-    "draft has only what is certain, with the line of each fact as a comment. The rest of the files is in its notes: "
-    "docs/profiles-import.md."
+    "draft has only what is certain, with the line of each fact as a comment. The rest of the files is in its notes."
 )
 
 

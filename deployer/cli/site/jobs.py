@@ -75,7 +75,11 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "--gpus-per-rank", type=int, metavar="N", help="GPUs that each rank sees (default: the job's, else all)"
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to request per node (default: all of a node's)")
-    parser.add_argument("--account", metavar="NAME", help="account to charge the job to (default: $SBATCH_ACCOUNT)")
+    parser.add_argument(
+        "--account",
+        metavar="NAME",
+        help="account to charge the job to (default: the plan's, else $SBATCH_ACCOUNT or $SLURM_ACCOUNT)",
+    )
     parser.add_argument(
         "--partition",
         metavar="NAME",

@@ -37,15 +37,15 @@ def add_parsers(subparsers: Any) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--step", choices=_STEPS)
     which.add_argument(
-        "--until", choices=_STEPS, help="judge the steps that standard input names, the last one is this"
+        "--until", choices=_STEPS, help="judge the steps named on standard input, up to and with this one"
     )
-    parser.add_argument("--exit", type=int, default=0, metavar="N", help="what the step's launcher ended with")
+    parser.add_argument("--exit", type=int, default=0, metavar="N", help="exit code of the step's launcher")
     parser.add_argument("--id", metavar="ID", help="the batch system's id of the job")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
-    parser.add_argument("--signal", default="", metavar="NAME", help="what the script was asked to stop with")
+    parser.add_argument("--signal", default="", metavar="NAME", help="the signal that asked the script to stop")
     parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
     parser.add_argument("--setup", metavar="COMMAND", help="the command of the site's setup that failed")
-    parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is not there")
+    parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is missing")
     parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
     parser = add("again", description="Called by job.sh: submit the job that continues this one.")
@@ -82,7 +82,11 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--library", help="the plan's MPI on the host")
     parser.add_argument("--mount-point", action="append", default=[], help="make this folder in the image")
     parser.add_argument(
-        "--reader", type=int, default=0, metavar="N", help="of the words after --, so many read the canary"
+        "--reader",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the first N words after -- are the command that reads the canary",
     )
     parser.set_defaults(run=_stage)
 

@@ -226,8 +226,8 @@ def _warn_of_another_verdict(profile: Profile, now: Verdict) -> None:
     packed = now.plan.checked if now.plan else None
     if packed and packed.verdict != now.checked.verdict:
         terminal.warn(
-            f"check {profile.name} is {now.checked.verdict} now; the bundle's plan has {packed.verdict}{packed.by}, "
-            "which `run` uses at the site: replace it by `deployer plan` and `push --plan`"
+            f"check for {profile.name} is {now.checked.verdict} now, but the plan in the bundle, which `run` uses at "
+            f"the site, has {packed.verdict}{packed.by}: make a new plan (`deployer plan`) and send it (`push --plan`)"
         )
 
 

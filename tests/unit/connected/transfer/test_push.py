@@ -224,7 +224,8 @@ def test_a_partition_that_check_refuses_does_not_stop_the_others(
     said = capsys.readouterr().err
     name = "batch" if first else "fat"
     assert f"check refuses partition {name} of lab: pmi.not-offered" in said
-    assert f"check lab is {done.checked.verdict} now; the bundle's plan has RUN (by deployer 0.0.1; this is " in said
+    assert f"check for lab is {done.checked.verdict} now, but the plan in the bundle, which `run` uses at the site" in said
+    assert "has RUN (by deployer 0.0.1; this is " in said
 
 
 def test_a_bundle_without_a_plan_for_the_site_is_refused_before_anything_is_sent(far: Path, tmp_path: Path) -> None:
