@@ -224,7 +224,7 @@ def test_a_partition_that_check_refuses_does_not_stop_the_others(
     said = capsys.readouterr().err
     name = "batch" if first else "fat"
     assert f"check refuses partition {name} of lab: pmi.not-offered" in said
-    assert f"check for lab is {done.checked.verdict} now, but the plan in the bundle, which `run` uses at the site" in said
+    assert f"check for lab is {done.checked.verdict} now, but the plan in the bundle, which `run`" in said
     assert "has RUN (by deployer 0.0.1; this is " in said
 
 
