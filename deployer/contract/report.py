@@ -30,7 +30,7 @@ _MAX_VALUES = 10000
 #: The smallest and the largest figure.
 _LEAST, _MOST = 1e-9, 1e15
 _MOST_PROCESSES = 10**7
-_HINT = "a program writes figures as JSON to the file that $DEPLOYER_RESULT names, under `measured`"
+_HINT = "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`"
 
 
 class Run(NamedTuple):

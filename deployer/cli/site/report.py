@@ -54,7 +54,7 @@ def show(args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple
     if not runs:
         raise JobFailed(
             "none of the jobs has figures to report",
-            "a program writes figures as JSON to the file that $DEPLOYER_RESULT names, under `measured`",
+            "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`",
             without,
         )
     common.warn("left out: " + line for line in without)

@@ -42,7 +42,7 @@ _SOURCES = {
     "memory_mb": "MiB that a job may use: sinfo -o %m",
     "NAME": "the name of a partition: sinfo -s",
     "pmi": "srun --mpi=list",
-    "runtimes": "what the site allows: charliecloud, apptainer, singularity, podman, podman-hpc, enroot, udocker",
+    "runtimes": "what the site allows, such as apptainer or podman",
     "sockets": "lscpu",
     "threads_per_core": "lscpu",
     "workspace": "a folder with space, which all nodes see",
