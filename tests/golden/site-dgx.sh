@@ -23,11 +23,13 @@ trap 'stopped=TERM' TERM
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
 result() {
     local code
-    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null &&
-        echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; then
-        return "$code"
+    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
+        trap '' PIPE  # a judge that has just ended does not end this script
+        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; } 2>/dev/null || code=
+        trap - PIPE
+        [ -z "$code" ] || return "$code"
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$SLURM_JOB_ID" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
@@ -39,7 +41,7 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM; exec "${tool[@]}" result "$job" --until probe --id "$SLURM_JOB_ID" --started "$started"; }
+coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$SLURM_JOB_ID" --started "$started"; }
 
 # Home: a private folder of this job on each node, created in step 1.
 home=/tmp/deployer-home-$UID-$unique
