@@ -32,11 +32,13 @@ class Notes(NamedTuple):
 
 def notes(read_at: ReadAt) -> Notes:
     """Return the notes of a file; empty if it is not an ELF file."""
-    level = 0
+    found = Notes()
     for machine, kind, body in elf_notes.each(read_at):
-        if kind == _NT_GNU_PROPERTY and machine == _EM_X86_64:
-            level = _level(body)
-    return Notes(elf_notes.build_id(read_at), level)
+        if kind == elf_notes.BUILD_ID and found.build_id is None:
+            found = found._replace(build_id=elf_notes.in_hexadecimal(body))
+        elif kind == _NT_GNU_PROPERTY and machine == _EM_X86_64:
+            found = found._replace(level=_level(body))
+    return found
 
 
 def _level(data: bytes) -> int:

@@ -18,16 +18,21 @@ EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
 _NHDR = struct.Struct("<III")
 _PT_NOTE = 4
-_BUILD_ID = 3
+BUILD_ID = 3
 _MAX_NOTES = 64 * 1024  # real ones are below 2 KiB
 
 
 def build_id(read_at: "ReadAt") -> "Optional[str]":
     """Return the build-id in hexadecimal; None if the file has none or is not an ELF file."""
     for _, kind, body in each(read_at):
-        if kind == _BUILD_ID:
-            return "".join(["%02x" % byte for byte in body])
+        if kind == BUILD_ID:
+            return in_hexadecimal(body)
     return None
+
+
+def in_hexadecimal(body: bytes) -> str:
+    """Return the content of a build-id's note as it is printed."""
+    return "".join(["%02x" % byte for byte in body])
 
 
 def each(read_at: "ReadAt") -> "Iterator[Tuple[int, int, bytes]]":
