@@ -89,7 +89,9 @@ def measure(args: argparse.Namespace) -> None:
         with _ways(store, image) as (every, servers):
             ways = {name: way for name, way in every.items() if name == "native" or _named(name, args.ways)}
             if "rate" in args.only:
-                show_rates(rates(ways, args))
+                show_rates(
+                    rates({name: trained(way, args) for name, way in ways.items()}, args.pairs, args.starts_anew)
+                )
             if "start" in args.only:
                 _show_starts(ways, args.rounds)
             if "memory" in args.only:
@@ -230,22 +232,31 @@ def natively(container: Container) -> Container:
 # --- the rate of a training ---
 
 
-def rates(ways: Mapping[str, Way], args: argparse.Namespace) -> dict[str, list[float]]:
-    """Return images a second of each way's iterations, in pairs with the first way."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    first = next(iter(ways))
-    while len(found[first]) < args.pairs:
+def trained(way: Way, args: argparse.Namespace) -> list[str]:
+    """Return the words that start a paced training."""
+    options = ["--batch-size", str(args.batch_size), "--warm-up", str(args.warm_up), "--batches", str(args.batches)]
+    return way([_PYTHON, f"{plans.APP}/benchmark.py", "--paced", *options])
+
+
+def rates(trainings: Mapping[str, Sequence[str]], pairs: int, starts_anew: int) -> dict[str, list[float]]:
+    """Return images a second of each paced training's iterations, in pairs with the first.
+
+    ``trainings`` has the words that start each; after ``starts_anew`` pairs all of them are started anew.
+    """
+    found: dict[str, list[float]] = {name: [] for name in trainings}
+    first = next(iter(trainings))
+    while len(found[first]) < pairs:
         with ExitStack() as stack:
             # Who starts first finds the most memory in one piece.
-            order = _turned(list(ways), len(found[first]) // args.starts_anew)
-            trainings = {name: stack.enter_context(_training(ways[name], args)) for name in order}
-            for name, training in trainings.items():
+            order = _turned(list(trainings), len(found[first]) // starts_anew)
+            started = {name: stack.enter_context(_training(trainings[name])) for name in order}
+            for name, training in started.items():
                 if _line(training) != "ready":
                     sys.exit(f"bench: error: the training did not start: {name}")
-            for number in range(args.starts_anew):
+            for number in range(min(starts_anew, pairs - len(found[first]))):
                 for name in _turned(order, number):
-                    found[name].append(_iteration(trainings[name]))
-                print("  ".join(f"{name} {found[name][-1]:.3f}" for name in ways), file=sys.stderr, flush=True)
+                    found[name].append(_iteration(started[name]))
+                print("  ".join(f"{name} {found[name][-1]:.3f}" for name in trainings), file=sys.stderr, flush=True)
     return found
 
 
@@ -255,11 +266,10 @@ def _turned(names: list[str], number: int) -> list[str]:
 
 
 @contextmanager
-def _training(way: Way, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    """Yield a training, which says that it is ready when it is warm."""
-    options = ["--paced", "--batch-size", str(args.batch_size), "--warm-up", str(args.warm_up)]
+def _training(words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Yield a training, which prints "ready" when it is warm."""
     training = subprocess.Popen(
-        way([_PYTHON, f"{plans.APP}/benchmark.py", *options, "--batches", str(args.batches)]),
+        words,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -1,8 +1,9 @@
 """`scripts/bench published`: the networks of publications, in a container and without one, on 1 and on 2 ranks.
 
-The images of ``bundles/cnn-benchmark`` train at batch sizes that fit here. Each network has rounds of one training per
-way, in turn; native runs the very files of the installed image on the host's C library, started by the image's own
-mpiexec. Figures are kept, so that ``--only alexnet`` measures one network anew and shows all.
+The networks of ``bundles/cnn-benchmark`` train at batch sizes that fit here. A training of each way is started, and
+they do an iteration in turn, as in `scripts/bench overhead`; each round starts them anew. Native runs the very files of
+the installed image on the host's C library, started by the image's own mpiexec. Figures are kept, so that
+``--only alexnet`` measures one network anew and shows all.
 """
 
 from __future__ import annotations
@@ -11,17 +12,11 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from deployer.cli.site import common
 from deployer.contract import plan as plans
-from deployer.contract import report
-from deployer.contract.json_records import Fields
-from deployer.contract.report import Run
-from deployer.site.container import container as containers
 from deployer.site.storage.store import InstalledImage, Store
 from tests.lab import bench_overhead
 
@@ -32,7 +27,10 @@ DEFINITION = "bundles/cnn-benchmark"
 #: Networks and the images of a batch.
 BATCHES = {"AlexNet": 16, "VGG16": 2, "GoogLeNet": 8, "InceptionV3": 4, "ResNet50": 4, "ResNet101": 2}
 RANKS = (1, 2)
-_SECONDS = 1800
+WAYS = ("native", "charliecloud")
+
+#: For each number of ranks: "rates" (images per second of all ranks, per way) and "memory" (MiB, per way).
+Figures = dict[str, dict[str, Any]]
 
 
 def add_parser(verbs: Any) -> None:
@@ -42,7 +40,8 @@ def add_parser(verbs: Any) -> None:
     command.add_argument("--only", default="", help="networks to measure, as: alexnet,resnet50 (default: all)")
     command.add_argument("--bundle", help="a bundle of the definition that is there")
     command.add_argument("--warm-up", type=int, default=2)
-    command.add_argument("--iterations", type=int, default=10, help="per round (default: %(default)s)")
+    command.add_argument("--iterations", type=int, default=10, help="pairs of a round (default: %(default)s)")
+    command.add_argument("--batches", type=int, default=2, help="batches of an iteration (default: %(default)s)")
 
 
 def measure(args: argparse.Namespace) -> None:
@@ -71,74 +70,48 @@ def _image(args: argparse.Namespace) -> InstalledImage:
     return store.find("cnn-benchmark")
 
 
-def _measured(args: argparse.Namespace, image: InstalledImage, network: str) -> list[dict[str, Any]]:
-    """Return a record per way and number of ranks: its rates of all rounds, and the memory of a rank."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for number in range(args.rounds):
-        for ranks in RANKS:
-            ways = ["native", "charliecloud"]
-            for way in ways if number % 2 == 0 else reversed(ways):
-                payload = _trained(args, image, network, way, ranks)
-                record = found.setdefault((way, ranks), {"way": way, "ranks": ranks, "values": [], "memory": 0})
-                record["measured"] = payload["measured"]
-                record["values"] += payload["measured"]["values"]
-                record["memory"] = max(record["memory"], payload["memory_mib"])
-                print(f"{network} {way} x {ranks}: {payload['measured']['values']}", file=sys.stderr, flush=True)
-    return list(found.values())
+def _measured(args: argparse.Namespace, image: InstalledImage, network: str) -> Figures:
+    """Return the figures of a network for each number of ranks."""
+    found: Figures = {}
+    for ranks in RANKS:
+        words = {way: _training(args, image, network, way, ranks) for way in WAYS}
+        rates = bench_overhead.rates(words, args.rounds * args.iterations, args.iterations)
+        memory = {}
+        for way in WAYS:
+            record = json.loads(_result(way).read_text())
+            if record["world_size"] != ranks:
+                sys.exit(f"bench: error: {network}, {way}: a world of {record['world_size']}, not {ranks}")
+            memory[way] = record["memory_mib"]
+        found[str(ranks)] = {"rates": rates, "memory": memory}
+    return found
 
 
-def _trained(args: argparse.Namespace, image: InstalledImage, network: str, way: str, ranks: int) -> dict[str, Any]:
-    """Run one training and return what it wrote."""
-    cores = max(1, len(os.sched_getaffinity(0)) // ranks)
-    whole = bench_overhead.container(Store(str(WORK / "root")), image, WORK / "job", cores)
-    whole = whole._replace(passed=[*whole.passed, "PMI_*", "HYDI_*", "MPI_LOCAL*"])
-    native = bench_overhead.natively(whole)
-    said = WORK / "job" / "payload.json"
-    said.unlink(missing_ok=True)
-    place = str(said) if way == "native" else f"{plans.JOB}/payload.json"
-    container = native if way == "native" else whole
+def _result(way: str) -> Path:
+    return WORK / "job" / f"{way}.json"
+
+
+def _training(args: argparse.Namespace, image: InstalledImage, network: str, way: str, ranks: int) -> list[str]:
+    """Return the words that start a paced training on so many ranks, which share the cores."""
+    cores = max(1, bench_overhead.cores() // ranks)
+    container = bench_overhead.container(Store(str(WORK / "root")), image, WORK / "job", cores)
+    container = container._replace(passed=[*container.passed, "PMI_*", "HYDI_*", "MPI_LOCAL*"])
+    result = _result(way)
+    result.unlink(missing_ok=True)
+    place = f"{plans.JOB}/{result.name}"
+    if way == "native":
+        container, place = bench_overhead.natively(container), str(result)
     container = container._replace(environment={**container.environment, "DEPLOYER_RESULT": place})
-    options = ["--network", network, "--batch-size", str(BATCHES[network]), "--batches", "1"]
-    options += ["--warm-up", str(args.warm_up), "--iterations", str(args.iterations)]
-    command = bench_overhead.argv(way, container, ["python3", f"{plans.APP}/benchmark.py", *options])
-    command[0] = shutil.which(command[0]) or command[0]  # hydra's PATH is its own
-    launch = [f"{image.rootfs}/usr/local/bin/mpiexec", "-n", str(ranks), "-bind-to", "none"]
-    done = subprocess.run(
-        [*launch, *command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        env=containers.user_environment(),
-        check=False,
-    )
-    if done.returncode or not said.exists():
-        sys.exit(f"bench: error: {network}, {way}, {ranks} ranks: exit {done.returncode}\n{done.stderr[-2000:]}")
-    record = json.loads(said.read_text())
-    if record["world_size"] != ranks:
-        sys.exit(f"bench: error: {network}, {way}: a world of {record['world_size']}, not {ranks}")
-    return dict(record)
+    options = ["--paced", "--network", network, "--batch-size", str(BATCHES[network]), "--batches", str(args.batches)]
+    command = ["python3", f"{plans.APP}/benchmark.py", *options, "--warm-up", str(args.warm_up)]
+    words = bench_overhead.argv(way, container, command)
+    words[0] = shutil.which(words[0]) or words[0]  # hydra's PATH is its own
+    return [f"{image.rootfs}/usr/local/bin/mpiexec", "-n", str(ranks), "-bind-to", "none", *words]
 
 
-def _show(figures: dict[str, list[dict[str, Any]]]) -> None:
-    runs = [_run(record) for records in figures.values() for record in records]
-    print("\n".join(report.lines(report.rows(runs, all_layouts=True), common.table)))
-    for network, records in figures.items():
-        memory = ", ".join(f"{each['way']} x {each['ranks']}: {each['memory']:.0f} MiB" for each in records)
-        print(f"{network}, largest rank: {memory}")
-
-
-def _run(record: dict[str, Any]) -> Run:
-    measured = Fields(record["measured"], "figures")
-    return Run(
-        job="bench",
-        workload=measured.text("workload"),
-        settings=measured.text("settings"),
-        unit=measured.text("unit"),
-        site="here",
-        runtime=record["way"],
-        nodes=1,
-        ranks=record["ranks"],
-        threads=max(1, len(os.sched_getaffinity(0)) // record["ranks"]),
-        values=record["values"],
-    )
+def _show(figures: dict[str, Figures]) -> None:
+    for network, counts in figures.items():
+        for ranks, found in counts.items():
+            print(f"\n{network}, {ranks} rank{'s' if int(ranks) > 1 else ''}, batch {BATCHES[network]} per rank")
+            bench_overhead.show_rates(found["rates"])
+            memory = ", ".join(f"{way} {mebibytes:.0f}" for way, mebibytes in found["memory"].items())
+            print(f"MiB of the largest rank: {memory}")

@@ -53,7 +53,8 @@ def measure(args: argparse.Namespace) -> None:
             "without": partial(bench_overhead.argv, "charliecloud", plain),
             "with the hook": partial(bench_overhead.argv, "charliecloud", observed),
         }
-        bench_overhead.show_rates(bench_overhead.rates(ways, args))
+        words = {name: bench_overhead.trained(way, args) for name, way in ways.items()}
+        bench_overhead.show_rates(bench_overhead.rates(words, args.pairs, args.starts_anew))
         written = sum(Path(path).read_bytes().count(b"\n") for path in (WORK / "job" / observations.SEEN).iterdir())
         print(f"observations: {written}")
     finally:

@@ -140,6 +140,14 @@ def half_interval(values) -> float:
     return high * float(np.std(values, ddof=1)) / math.sqrt(count)
 
 
+def paced():
+    """Yield on all ranks for each line of rank 0's standard input."""
+    if hvd.rank() == 0:
+        print("ready", flush=True)
+    while hvd.broadcast(tf.constant(hvd.rank() == 0 and bool(sys.stdin.readline())), root_rank=0):
+        yield
+
+
 def main() -> None:
     """Measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -152,7 +160,7 @@ def main() -> None:
     parser.add_argument(
         "--paced",
         action="store_true",
-        help="an iteration for each line of standard input, to compare trainings in turn",
+        help="an iteration for each line of rank 0's standard input, to compare trainings in turn",
     )
     options = parser.parse_args()
 
@@ -190,12 +198,11 @@ def main() -> None:
     hvd.broadcast_variables(model.variables, root_rank=0)
     for _ in range(options.warm_up):
         rate()
-    if options.paced:
-        print("ready", flush=True)
-        for _ in sys.stdin:
-            print(rate(), flush=True)
-        return
-    own = [rate() for _ in range(options.iterations)]
+    own = []
+    for _ in paced() if options.paced else range(options.iterations):
+        own.append(rate())
+        if options.paced and hvd.rank() == 0:
+            print(own[-1] * hvd.size(), flush=True)
     rates = hvd.allreduce(tf.constant(own, tf.float64), op=hvd.Sum).numpy().tolist()
     memory = max(
         hvd.allgather(tf.constant([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024])).numpy().tolist()
