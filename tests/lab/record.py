@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -30,9 +31,12 @@ _BEFORE = (
     "deployer build first",
 )
 _SHOWN = (
+    "# a definition, a cluster without internet, two of its nodes",
     "deployer deploy first lab.yaml --nodes 2 --ranks-per-node 1 -o first.tar",
+    "# change a line of the program, and deploy it again",
     "sed -i 's/: sum {total}/: the sum is {total}/' first/app/main.py",
     "deployer deploy first lab.yaml --nodes 2 --ranks-per-node 1 -o first.tar",
+    "# the proof: the MPI library that each rank had mapped",
     "deployer result --site lab.yaml -o job > /dev/null",
     """grep -o '"host": "[a-z0-9]*", "mpi_library": "[^"]*"' job/result.json""",
 )
@@ -41,7 +45,13 @@ _TYPED_S, _PAUSE_S = 0.5, 1.0
 #: A stage that takes longer is shown as if it took this; the seconds that the program prints are those that it took.
 _LONGEST_S = 1.0
 
-_LINE, _CHARACTER, _MARGIN = 19, 7.85, 14
+#: Pixels: a line, a character, the bar above the terminal, and the space around its text.
+_LINE, _CHARACTER, _BAR, _MARGIN = 20, 7.85, 34, 16
+#: Styles by the parameters of ANSI's SGR sequence.
+_STYLES = {"1;31": "red", "32": "green", "33": "yellow", "36": "cyan", "1": "bold", "2": "dim"}
+_SGR = re.compile("\x1b\\[([0-9;]*)m")
+#: What a continued line of a stage is indented by; others by four spaces.
+_STAGE = re.compile(r"\w+ +\w+ +[\d.]+ s  ")
 
 
 class Line(NamedTuple):
@@ -62,6 +72,7 @@ def main() -> int:
                 **os.environ,
                 "DEPLOYER_SSH_CONFIG": "ssh_config",
                 "DOCKER_HOST": engine.docker_host,
+                "FORCE_COLOR": "1",
                 "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
                 "PYTHONUNBUFFERED": "1",
                 "XDG_CONFIG_HOME": folder,
@@ -83,6 +94,8 @@ def session(folder: str, environment: dict[str, str]) -> list[Line]:
     for command in _SHOWN:
         lines.append(Line(now, f"$ {command}"))
         now += _TYPED_S
+        if command.startswith("#"):
+            continue
         last = time.monotonic()
         with subprocess.Popen(
             ["bash", "-c", command], cwd=folder, env=environment, text=True,
@@ -113,30 +126,59 @@ def read(text: str) -> list[Line]:
 
 def picture(lines: list[Line]) -> str:
     """Return the session as a picture whose lines appear as they did; where nothing moves, all are there."""
-    rows = [Line(line.second, piece) for line in lines for piece in _wrapped(line.text)]
-    wide, high = round(_WIDTH * _CHARACTER) + 2 * _MARGIN, (len(rows) + 1) * _LINE
+    rows = [Line(line.second, row) for line in lines for row in _wrapped(line.text)]
+    wide, high = round(_WIDTH * _CHARACTER) + 2 * _MARGIN, _BAR + len(rows) * _LINE + _MARGIN
     shown = []
-    for number, line in enumerate(rows):
-        style = "command" if line.text.startswith("$ ") else "output"
-        place = f'x="{_MARGIN}" y="{(number + 1) * _LINE + _MARGIN // 2}" style="animation-delay: {line.second:.2f}s"'
-        shown.append(f'  <text class="{style}" {place} xml:space="preserve">{escape(line.text)}</text>\n')
+    for number, row in enumerate(rows):
+        place = f'x="{_MARGIN}" y="{_BAR + (number + 1) * _LINE}" style="animation-delay: {row.second:.2f}s"'
+        shown.append(f'  <text {place} xml:space="preserve">{_spans(row.text)}</text>\n')
+    lights = "".join(f'<circle cx="{18 + 18 * place}" cy="17" r="5.5" fill="#5b6673"/>' for place in range(3))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}"'
         ' role="img" aria-labelledby="title">\n'
         '  <title id="title">A terminal: a definition is deployed, then again after one changed line</title>\n'
         "  <style>\n"
-        "    text { font: 13px ui-monospace, Menlo, Consolas, monospace; }\n"
-        "    .command { fill: #7ee0a1; } .output { fill: #e6edf3; }\n"
-        "    @media (prefers-reduced-motion: no-preference) { text { animation: appear 0.01s both; } }\n"
-        "    @keyframes appear { from { opacity: 0; } to { opacity: 1; } }\n"
+        "    text { font: 13px ui-monospace, Menlo, Consolas, monospace; fill: #d7dee6; }\n"
+        "    .name { font: 13px system-ui, sans-serif; fill: #a9b4c0; text-anchor: middle; }\n"
+        "    .typed { fill: #ffffff; font-weight: 600; } .remark { fill: #9fb0c3; font-style: italic; }\n"
+        "    .green { fill: #7ee0a1; } .yellow { fill: #f0c674; } .red { fill: #ff9d96; } .cyan { fill: #7fd3e8; }\n"
+        "    .dim { fill: #9aa5b1; } .bold { font-weight: 700; }\n"
+        "    @media (prefers-reduced-motion: no-preference) { g text { animation: appear 0.01s both; } }\n"
+        "    @media print { g text { animation: none; } }\n"
+        "    @keyframes appear { from { opacity: 0.15; } to { opacity: 1; } }\n"
         "  </style>\n"
-        f'  <rect width="{wide}" height="{high}" rx="6" fill="#161b22"/>\n' + "".join(shown) + "</svg>\n"
+        f'  <rect width="{wide}" height="{high}" rx="9" fill="#161b22"/>\n'
+        f'  <path d="M0 {_BAR}V9a9 9 0 0 1 9 -9H{wide - 9}a9 9 0 0 1 9 9V{_BAR}z" fill="#2a323d"/>\n'
+        f'  {lights}<text class="name" x="{wide // 2}" y="22">laptop: deployer</text>\n'
+        "  <g>\n" + "".join(shown) + "  </g>\n</svg>\n"
     )
 
 
+def _spans(text: str) -> str:
+    """Return a row with its colours as XML: those of the program, and ours for what is typed."""
+    for begin, style in (("$ #", "remark"), ("$ ", "typed")):
+        if text.startswith(begin):
+            return f'<tspan class="green">$</tspan><tspan class="{style}">{escape(text[1:])}</tspan>'
+    pieces = _SGR.split(text)  # a text, a style, a text, ...
+    made = escape(pieces[0])
+    for sgr, piece in zip(pieces[1::2], pieces[2::2], strict=True):
+        style = _STYLES.get(sgr, "")
+        made += f'<tspan class="{style}">{escape(piece)}</tspan>' if style and piece else escape(piece)
+    return made
+
+
 def _wrapped(text: str) -> list[str]:
-    """Return the rows of a line, as a terminal breaks it."""
-    return [text[start : start + _WIDTH] for start in range(0, max(len(text), 1), _WIDTH)]
+    """Return the rows of a line, broken between words; sequences of colour have no width."""
+    stage = _STAGE.match(_SGR.sub("", text))
+    indent = " " * (stage.end() if stage else 4)
+    rows, row = [], ""
+    for word in re.findall(r" *[^ ]+| +$", text):
+        if row.strip() and len(_SGR.sub("", row + word)) > _WIDTH:
+            rows.append(row)
+            row = indent + word.lstrip()
+        else:
+            row += word
+    return [*rows, row]
 
 
 if __name__ == "__main__":

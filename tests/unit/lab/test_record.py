@@ -4,6 +4,8 @@ import xml.etree.ElementTree as ET
 
 from tests.lab.record import PICTURES, Line, cast, picture, read
 
+SVG = "{http://www.w3.org/2000/svg}"
+
 
 def test_the_picture_shows_the_recorded_session() -> None:
     recorded = (PICTURES / "session.cast").read_text()
@@ -13,7 +15,25 @@ def test_the_picture_shows_the_recorded_session() -> None:
     assert any("COMPLETED, exit 0" in line.text for line in lines)
 
 
+def shown(text: str) -> list[str]:
+    """Return the rows of a picture of one line, and the styles in it."""
+    tree = ET.fromstring(picture([Line(0, text)]))
+    rows = ["".join(each.itertext()) for each in tree.iter(f"{SVG}text")][1:]
+    return rows + [each.attrib["class"] for each in tree.iter(f"{SVG}tspan")]
+
+
 def test_what_a_program_prints_is_text() -> None:
     hostile = '<script>alert(1)</script> & "x"'
-    tree = ET.fromstring(picture([Line(0, hostile)]))
-    assert [each.text for each in tree.iter("{http://www.w3.org/2000/svg}text")] == [hostile]
+    assert shown(hostile) == [hostile]
+
+
+def test_colours_of_the_program_are_styles_and_have_no_width() -> None:
+    assert shown("pack     \x1b[32mdone\x1b[0m: " + 70 * "x") == ["pack     done: " + 70 * "x", "green"]
+
+
+def test_long_lines_are_broken_between_words() -> None:
+    assert shown("push     done         1.0 s  sent to " + 80 * "x") == [
+        "push     done         1.0 s  sent to",
+        29 * " " + 80 * "x",
+    ]
+    assert shown("$ " + "word " * 30)[0].endswith("word")
