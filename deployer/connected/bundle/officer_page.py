@@ -104,7 +104,7 @@ def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list
                 ("image", f"{image.entries} files and folders, {image.raw_size:,} bytes"),
                 ("image digest", element("code", image.layer_digest)),
                 ("made for the sites", ", ".join(sorted({plan.site for plan in made})) or "none"),
-                ("made with", ", ".join(f"{name} {version}" for name, version in sorted(manifest.tools.items()))),
+                ("made with", ", ".join(map(" ".join, sorted(manifest.tools.items()))) or "not recorded"),
             ],
         ),
         _table(
@@ -206,9 +206,12 @@ def _licence(item: Mapping[str, Any]) -> str:
 
 
 def _changes(manifest: Manifest) -> "ET.Element[str]":
-    text = (
+    text = element(
+        "p",
         "What the maker's deployer changed in the image's files when it made one layer of them. The maker can list "
-        "every path: deployer pack --changes FILE."
+        "every path: ",
+        element("code", "deployer pack --changes FILE"),
+        ".",
     )
     rows = [
         (kind.replace("_", " "), str(count), CHANGES.get(kind, ""))
@@ -216,7 +219,7 @@ def _changes(manifest: Manifest) -> "ET.Element[str]":
         if count
     ]
     changes = _table("Changes", ("kind", "number", "meaning"), rows, "It changed nothing.")
-    return section("Changes by flatten", element("p", text), changes)
+    return section("Changes by flatten", text, changes)
 
 
 def _scripts(found: Searched) -> "ET.Element[str]":
@@ -240,7 +243,7 @@ def _listed(paths: Sequence[str], count: int) -> Iterator["ET.Element[str]"]:
     """Yield the first of ``count`` paths as a list, and how many are left out."""
     items = [element("li", element("code", path)) for path in paths[:_LISTED]]
     if items:
-        yield element("ul", *items)
+        yield element("ul", *items, class_="many", role="list", tabindex=0)
     yield from _more(count - len(items), "More that are not listed")
 
 
@@ -252,11 +255,13 @@ def _more(count: int, what: str) -> Iterator["ET.Element[str]"]:
 def _contents(manifest: Manifest) -> "ET.Element[str]":
     listed = [member for member in manifest.members if not member.name.startswith("blobs/")][:_LISTED]
     rows = ((member.name, f"{member.size:,}") for member in listed)
-    text = (
-        f"The table has {len(listed)} of the bundle's {len(manifest.members)} files; the image's pieces are not in it. "
-        "`deployer inspect --files B.tar` lists the files of the image with their digests."
+    text = element(
+        "p",
+        f"The table has {len(listed)} of the bundle's {len(manifest.members)} files, without the image's pieces. ",
+        element("code", "deployer inspect --files B.tar"),
+        " lists the files of the image with their digests.",
     )
-    return section("Files of the bundle", element("p", text), table("Members", ("name", "bytes"), rows))
+    return section("Files of the bundle", text, table("Members", ("name", "bytes"), rows))
 
 
 def _difference(before: str | None, found: Difference | None) -> "ET.Element[str]":

@@ -12,22 +12,42 @@ from deployer.contract.text import printable
 from deployer.system import files
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+#: Colours have the contrast of WCAG AA, on a light and on a dark screen; print is light.
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.45 system-ui, sans-serif; color: #1a1a1a; background: #fff; }
-body { max-width: 70rem; margin: 0 auto; padding: 1rem; }
-h1, h2, h3 { line-height: 1.2; } h2 { border-bottom: 1px solid #767676; margin-top: 2rem; }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0 1rem; }
+:root { color-scheme: light dark; --paper: #ffffff; --pane: #f3f6f9; --line: #d3dae2; --ink: #1b2430; }
+:root { --faint: #4f5b69; --link: #0f5c9c; --bad: #a3180c; --edge: #6b7784; --on: #1b2430; }
+@media screen and (prefers-color-scheme: dark) {
+:root { --paper: #12171e; --pane: #1b222c; --line: #38434f; --ink: #e3e8ee; }
+:root { --faint: #a9b4c0; --link: #84bdf2; --bad: #ff9d96; --edge: #8794a1; --on: #1b2430; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, "Segoe UI", Roboto, sans-serif; color: var(--ink); background: var(--paper); }
+body { max-width: 72rem; margin: 0 auto; padding: 1.5rem 1rem 3rem; }
+h1, h2, h3 { line-height: 1.25; overflow-wrap: anywhere; } h1 { font-size: 1.7rem; margin: 0 0 .75rem; }
+h2 { font-size: 1.3rem; border-bottom: 2px solid var(--line); padding-bottom: .25rem; margin: 2.5rem 0 1rem; }
+h3 { font-size: 1.05rem; margin: 1.5rem 0 .5rem; }
+p { max-width: 48rem; } .lead { font-size: 1.1rem; }
+nav ul { display: flex; flex-wrap: wrap; gap: .4rem; list-style: none; margin: 0; padding: 0; }
+nav a { display: block; padding: .2rem .7rem; border: 1px solid var(--line); border-radius: 1rem; }
+nav a { background: var(--pane); color: var(--link); text-decoration: none; }
+nav a:hover { text-decoration: underline; } :focus-visible, :target { outline: 3px solid var(--link); }
+.wide { overflow-x: auto; margin: .5rem 0 1.5rem; }
+table { border-collapse: collapse; width: 100%; font-size: .93rem; }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
-th, td { border: 1px solid #949494; padding: .2rem .5rem; text-align: left; }
-th, td { vertical-align: top; overflow-wrap: break-word; }
-thead th { background: #ececec; }
-code { font-family: ui-monospace, monospace; font-size: .9em; overflow-wrap: anywhere; }
-svg { max-width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: #1a1a1a; }
-.bad { font-weight: 700; color: #8f0000; }
-nav a { color: #0b3d91; } nav ul { columns: 2; padding-left: 1.2rem; } :target { outline: 2px solid #0b3d91; }
-@media print { body { max-width: none; font-size: 10pt; } tr, svg { break-inside: avoid; } }
+th, td { border-bottom: 1px solid var(--line); padding: .35rem .75rem .35rem .25rem; text-align: left; }
+th, td { vertical-align: top; overflow-wrap: break-word; min-width: 3.5rem; }
+tbody th { font-weight: 500; } thead th { border-bottom: 2px solid var(--edge); }
+.facts tbody th { width: 12rem; color: var(--faint); } .facts td { overflow-wrap: anywhere; }
+code { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .9em; overflow-wrap: anywhere; }
+.many { columns: 22rem; padding-left: 1.2rem; max-height: 22rem; overflow: auto; }
+.pictures { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; margin: 0 0 1.5rem; }
+svg { max-width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
+svg .name { font-weight: 600; } svg .faint { fill: var(--faint); } svg .on { fill: var(--on); }
+svg .edge { stroke: var(--edge); } svg .grid { stroke: var(--line); } svg .empty { fill: none; }
+svg .curve { fill: none; stroke: var(--link); stroke-width: 2; } svg .bar { fill: var(--link); }
+.bad { font-weight: 700; color: var(--bad); }
+@media print { body { max-width: none; padding: 0; font-size: 10pt; } tr, svg { break-inside: avoid; } }
 @media print { thead { display: table-header-group; } nav { display: none; } h2, h3, caption { break-after: avoid; } }
+@media print { .wide, .many { overflow: visible; max-height: none; } rect, polyline { print-color-adjust: exact; } }
 """
 
 
@@ -48,18 +68,21 @@ def element(tag: str, /, *children: "ET.Element[str] | str", **attributes: objec
     return made
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence["ET.Element[str] | str"]]) -> "ET.Element[str]":
-    """Return a table with a caption; the first cell of each row is its heading."""
+def table(
+    caption: str, head: Sequence[str], rows: Iterable[Sequence["ET.Element[str] | str"]], kind: str = "wide"
+) -> "ET.Element[str]":
+    """Return a table with a caption, which scrolls if it is too wide; the first cell of each row is its heading."""
     body = element("tbody")
     for first, *cells in rows:
         body.append(element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in cells)))
     heads = element("tr", *(element("th", name, scope="col") for name in head))
-    return element("table", element("caption", caption), element("thead", heads), body)
+    made = element("table", element("caption", caption), element("thead", heads), body)
+    return element("div", made, class_=kind, role="group", aria_label=caption, tabindex=0)
 
 
 def facts(caption: str, pairs: Iterable[tuple[str, "ET.Element[str] | str"]]) -> "ET.Element[str]":
     """Return a table of two columns."""
-    return table(caption, ("fact", "value"), pairs)
+    return table(caption, ("fact", "value"), pairs, "wide facts")
 
 
 def section(title: str, *children: "ET.Element[str] | str") -> "ET.Element[str]":

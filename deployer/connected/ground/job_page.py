@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 from deployer.connected.ground.html_page import element, facts, page, section, table
 from deployer.contract import json_records
 from deployer.contract.evidence import parse_cpus
+from deployer.contract.text import counted
 
 #: The most nodes and CPUs of a node that are drawn, ranks and findings that are listed, curves, and points of each.
 _NODES, _CPUS, _RANKS, _FINDINGS, _CURVES, _POINTS = 64, 512, 5000, 500, 12, 1000
+#: Kinds of MPI libraries that the first sentence names.
+_LIBRARIES = 4
 #: Levels of a job's own result.
 _DEPTH = 100
-#: Pixels: of a CPU, and of the width and height of a drawing.
-_CORE, _WIDTH, _HEIGHT, _MARGIN = 22, 720, 180, 40
-_COLOURS = ("#cfe2ff", "#ffe5b4", "#d1f0d1", "#f5d0e6", "#e2d9f3", "#d4eeee")
+#: Pixels: of a CPU, how many of them are in a row, of a bar, and of a curve. Each fits into the screen of a telephone.
+_CORE, _ROW, _BAR, _WIDTH, _HEIGHT, _LEFT, _MARGIN = 24, 12, 44, 320, 170, 46, 24
+_COLOURS = ("#bcd9f5", "#ffdf9e", "#c3e8c3", "#f3c6df", "#d9cdf1", "#c4e6e6")
 
 
 class TimedStep(NamedTuple):
@@ -48,19 +51,40 @@ class PicturedJob(NamedTuple):
 def make(jobs: Sequence[PicturedJob]) -> str:
     """Return the page of one or more jobs."""
     names = [str(job.result.get("job", "")) for job in jobs]
-    return page("Jobs: " + ", ".join(names), *(part for job in jobs for part in _parts(job)))
+    title = ("Jobs: " if len(jobs) > 1 else "Job ") + ", ".join(names)
+    return page(title, *(part for job in jobs for part in _parts(job, len(jobs) > 1)))
 
 
-def _parts(job: PicturedJob) -> Iterator["ET.Element[str]"]:
+def _parts(job: PicturedJob, named: bool) -> Iterator["ET.Element[str]"]:
     record = job.result
     name = str(record.get("job", ""))
+    of = f" of {name}" if named else ""
     ranks = [rank for rank in _list(record.get("ranks")) if isinstance(rank, dict)]
     pairs = [(label, _text(record.get(key))) for label, key in _FACTS]
-    yield section(f"Job {name}", facts("The job", pairs))
-    yield section(f"Findings of {name}", *_findings(record))
-    yield section(f"Ranks of {name}", *_layout(ranks))
-    yield section(f"Time of {name}", *_timeline(job.steps))
-    yield section(f"Curves of {name}", *_curves(record.get("payload")))
+    lead = element("p", _told(record, ranks), class_="lead")
+    yield section(f"Job {name}" if named else "Summary", lead, facts("The job", pairs))
+    yield section(f"Findings{of}", *_findings(record))
+    yield section(f"Ranks{of}", *_layout(ranks))
+    yield section(f"Time{of}", *_timeline(job.steps))
+    yield section(f"Curves{of}", *_curves(record.get("payload")))
+
+
+def _told(record: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Return how the job ended and which MPI its ranks used, in sentences."""
+    code, seconds = record.get("exit_code"), record.get("seconds")
+    ended = "The job recorded no exit code" if code is None else f"The job ended with exit code {_text(code)}"
+    taken = f" after {_text(seconds)} s." if seconds is not None else "."
+    used: dict[str, int] = {}
+    for rank in ranks:
+        used[_library(rank)] = used.get(_library(rank), 0) + 1
+    hosts = {_text(rank.get("host")) for rank in ranks}
+    seen = [f"{counted(number, 'rank')}: {library or 'no MPI library'}" for library, number in used.items()]
+    where = f" On {counted(len(hosts), 'node')}, {'; '.join(seen[:_LIBRARIES])}." if ranks else ""
+    return ended + taken + where
+
+
+def _library(rank: Mapping[str, Any]) -> str:
+    return _text(rank.get("mpi_library") or rank.get("mpi_path"))
 
 
 _FACTS = (
@@ -101,8 +125,8 @@ def _layout(ranks: Sequence[Mapping[str, Any]]) -> Iterator["ET.Element[str]"]:
         cores = nodes.setdefault(_text(rank.get("host")), {})
         for core in _cpus(rank.get("cpus")):
             cores.setdefault(core, []).append(_text(rank.get("rank")))
-    for host, cores in list(nodes.items())[:_NODES]:
-        yield _node(host, cores)
+    pictures = (_node(host, cores) for host, cores in list(nodes.items())[:_NODES])
+    yield element("div", *pictures, class_="pictures")
     if len(nodes) > _NODES:
         yield element("p", f"{len(nodes) - _NODES} more nodes are not drawn.")
     head = ("rank", "node", "CPUs", "threads", "MPI library", "transport", "exit code")
@@ -112,7 +136,7 @@ def _layout(ranks: Sequence[Mapping[str, Any]]) -> Iterator["ET.Element[str]"]:
             _text(rank.get("host")),
             _text(rank.get("cpus")),
             _text(rank.get("threads")),
-            _text(rank.get("mpi_library") or rank.get("mpi_path")),
+            _library(rank),
             _transport(rank),
             _text(rank.get("exit_code")),
         )
@@ -134,22 +158,27 @@ def _transport(rank: Mapping[str, Any]) -> str:
 def _node(host: str, cores: Mapping[int, Sequence[str]]) -> "ET.Element[str]":
     """Draw a node: a square per logical CPU, up to the highest that a rank uses, with the ranks that may run on it."""
     count = min(max(cores, default=-1) + 1, _CPUS)
-    per_row = _WIDTH // _CORE
-    height = -(-max(count, 1) // per_row) * _CORE + _CORE
     used = sorted({rank for ranks in cores.values() for rank in ranks}, key=lambda rank: (len(rank), rank))
     label = f"Node {host}: {count} CPUs, ranks {', '.join(used) or 'none'}"
-    picture = element(
-        "svg", role="img", aria_label=label, viewBox=f"0 0 {_WIDTH} {height}", width=_WIDTH, height=height
-    )
-    picture.append(element("text", f"node {host}", x=0, y=14))
+    width = max(min(count, _ROW) * _CORE, 7 * _CORE)
+    picture = _picture(label, width, -(-max(count, 1) // _ROW) * _CORE + _CORE)
+    picture.append(element("text", f"node {host}", x=0, y=15, class_="name"))
     for core in range(count):
-        x, y = core % per_row * _CORE, core // per_row * _CORE + _CORE
+        x, y = core % _ROW * _CORE, core // _ROW * _CORE + _CORE
         ranks = cores.get(core, ())
-        number = used.index(ranks[0]) if ranks else 0
-        colour = _COLOURS[number % len(_COLOURS)] if ranks else "#ffffff"
-        picture.append(element("rect", x=x, y=y, width=_CORE - 2, height=_CORE - 2, fill=colour, stroke="#5a5a5a"))
-        picture.append(element("text", "+" if len(ranks) > 1 else "".join(ranks), x=x + 3, y=y + 14))
+        square = element("rect", x=x + 1, y=y + 1, width=_CORE - 3, height=_CORE - 3, rx=3, class_="edge")
+        if ranks:
+            square.set("fill", _COLOURS[used.index(ranks[0]) % len(_COLOURS)])
+        else:
+            square.set("class", "edge empty")
+        text = "+" if len(ranks) > 1 else "".join(ranks)
+        shown = element("text", text, x=x + _CORE // 2, y=y + 16, class_="on", text_anchor="middle")
+        picture.extend([square, shown])
     return picture
+
+
+def _picture(label: str, width: int, height: int) -> "ET.Element[str]":
+    return element("svg", role="img", aria_label=label, viewBox=f"0 0 {width} {height}", width=width, height=height)
 
 
 def _timeline(steps: Sequence[TimedStep]) -> Iterator["ET.Element[str]"]:
@@ -157,17 +186,16 @@ def _timeline(steps: Sequence[TimedStep]) -> Iterator["ET.Element[str]"]:
         yield element("p", "The times of its steps are not known: give the job's folder, not only its result.json.")
         return
     first, last = min(step.start for step in steps), max(step.end for step in steps)
-    scale = (_WIDTH - 2 * _MARGIN) / max(last - first, 0.001)
-    height = len(steps) * _CORE * 2
+    scale = 100 / max(last - first, 0.001)
     said = "; ".join(f"{step.name} {step.end - step.start:.1f} s" for step in steps)
-    picture = element("svg", role="img", aria_label=said, viewBox=f"0 0 {_WIDTH} {height}", width=_WIDTH, height=height)
+    # No viewBox, and widths in percent: bars grow with the page, and texts keep their size.
+    picture = element("svg", role="img", aria_label=said, width="100%", height=len(steps) * _BAR)
     for number, step in enumerate(steps):
-        x, width = _MARGIN + (step.start - first) * scale, max((step.end - step.start) * scale, 1)
-        y = number * _CORE * 2
-        picture.append(element("text", f"{step.name}: {step.end - step.start:.1f} s", x=0, y=y + 14))
-        picture.append(
-            element("rect", x=f"{x:.1f}", y=y + 18, width=f"{width:.1f}", height=16, fill="#cfe2ff", stroke="#5a5a5a")
-        )
+        x, width, y = (step.start - first) * scale, (step.end - step.start) * scale, number * _BAR
+        picture.append(element("text", f"{step.name}: {step.end - step.start:.1f} s", x=0, y=y + 15))
+        picture.append(element("line", x1="0%", x2="100%", y1=y + 30, y2=y + 30, class_="grid"))
+        bar = element("rect", x=f"{x:.2f}%", y=y + 22, width=f"{max(width, 0.3):.2f}%", height=16, rx=3, class_="bar")
+        picture.append(bar)
     yield picture
     rows = ((step.name, f"{step.start - first:.1f}", f"{step.end - step.start:.1f}") for step in steps)
     yield table("Steps", ("step", "begins after (s)", "takes (s)"), rows)
@@ -181,8 +209,7 @@ def _curves(payload: Any) -> Iterator["ET.Element[str]"]:
     if not found:
         yield element("p", "The job wrote no lists of numbers to the file that DEPLOYER_RESULT names.")
         return
-    for name, values in found[:_CURVES]:
-        yield _curve(name, values)
+    yield element("div", *(_curve(name, values) for name, values in found[:_CURVES]), class_="pictures")
     rows = (
         (name, str(len(values)), *(f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))))
         for name, values in found[:_CURVES]
@@ -192,22 +219,24 @@ def _curves(payload: Any) -> Iterator["ET.Element[str]"]:
 
 def _curve(name: str, values: Sequence[float]) -> "ET.Element[str]":
     low, high = min(values), max(values)
-    across, up = (_WIDTH - 2 * _MARGIN) / (len(values) - 1), (_HEIGHT - 2 * _MARGIN) / ((high - low) or 1)
+    right, top, bottom = _WIDTH - 8, _MARGIN + 8, _HEIGHT - _MARGIN
+    across, up = (right - _LEFT) / (len(values) - 1), (bottom - top) / ((high - low) or 1)
     every = -(-len(values) // _POINTS)
     points = " ".join(
-        f"{_MARGIN + number * across:.1f},{_HEIGHT - _MARGIN - (values[number] - low) * up:.1f}"
+        f"{_LEFT + number * across:.1f},{bottom - (values[number] - low) * up:.1f}"
         for number in [*range(0, len(values) - 1, every), len(values) - 1]
     )
     label = f"{name}: from {values[0]:.6g} to {values[-1]:.6g} in {len(values)} values"
     if every > 1:
         label += f", of which 1 in {every} is drawn"
-    picture = element(
-        "svg", role="img", aria_label=label, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", width=_WIDTH, height=_HEIGHT
-    )
-    picture.append(element("text", label, x=_MARGIN, y=16))
-    picture.append(element("text", f"{high:.3g}", x=0, y=_MARGIN))
-    picture.append(element("text", f"{low:.3g}", x=0, y=_HEIGHT - _MARGIN))
-    picture.append(element("polyline", points=points, fill="none", stroke="#0b5394", stroke_width=2))
+    picture = _picture(label, _WIDTH, _HEIGHT)
+    picture.append(element("text", name, x=0, y=14, class_="name"))
+    for y, value in ((top, high), (bottom, low)):
+        picture.append(element("line", x1=_LEFT, x2=right, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid"))
+        picture.append(element("text", f"{value:.3g}", x=_LEFT - 6, y=y + 4, class_="faint", text_anchor="end"))
+    picture.append(element("text", "1", x=_LEFT, y=_HEIGHT - 6, class_="faint"))
+    picture.append(element("text", str(len(values)), x=right, y=_HEIGHT - 6, class_="faint", text_anchor="end"))
+    picture.append(element("polyline", points=points, class_="curve"))
     return picture
 
 

@@ -47,27 +47,33 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-INK = re.findall(r"(?<!-)color: (#\w+)", html_page._STYLE)
-PAPER = ["#fff", *re.findall(r"background: (#\w+)", html_page._STYLE), *job_page._COLOURS]
+SITE = (ROOT / "docs" / "theme" / "site.css").read_text()
+#: Names of colours: of texts, of what is behind them, and of lines that are more than ornaments.
+INK, PAPER, LINES = ("ink", "faint", "link", "bad", "code", "good"), ("paper", "pane"), ("edge", "faint", "link")
 
 
-@pytest.mark.parametrize("paper", PAPER)
-def test_texts_have_the_contrast_of_wcag_aa(paper: str) -> None:
-    assert len(INK) >= 3
+def palettes(style: str) -> list[dict[str, str]]:
+    """Return the colours on a light and on a dark screen by their names."""
+    light, dark = style.split("prefers-color-scheme: dark", 1)
+    return [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in (light, dark)]
+
+
+@pytest.mark.parametrize("style", [html_page._STYLE, SITE], ids=["pages", "documents"])
+def test_texts_and_lines_have_the_contrast_of_wcag_aa(style: str) -> None:
     assert contrast("#000", "#fff") == pytest.approx(21)
-    assert min(contrast(ink, paper) for ink in INK) >= 4.5
+    for colours in palettes(style):
+        texts = [colours[name] for name in INK if name in colours]
+        papers = [colours[name] for name in PAPER]
+        assert len(texts) >= 4
+        assert min(contrast(text, paper) for text in texts for paper in papers) >= 4.5
+        assert min(contrast(colours[name], papers[0]) for name in LINES if name in colours) >= 3
+        for on, under in (("on-bar", "bar"), ("ink", "mark")):
+            assert under not in colours or contrast(colours[on], colours[under]) >= 4.5
+    named = set(re.findall(r"var\(--([\w-]+)\)", style))
+    assert all(named == set(colours) for colours in palettes(style))
+    assert not re.findall(r"color: #", re.sub(r":root \{.*?\}", "", style, flags=re.DOTALL))
 
 
-def test_lines_have_the_contrast_of_wcag_aa() -> None:
-    borders = re.findall(r"solid (#\w+)", html_page._STYLE)
-    assert min(contrast(line, "#fff") for line in [*borders, "#5a5a5a", "#0b5394"]) >= 3
-
-
-def test_the_documents_have_the_contrast_of_wcag_aa() -> None:
-    style = (ROOT / "docs" / "site.css").read_text()
-    bar, menu, page_, pale = "#1f6391", "#343131", "#fcfcfc", "#7fc4ef"
-    ink = set(re.findall(r"(?<!-)color: (#\w+)", style)) - {pale}
-    assert len(ink) >= 4
-    assert min(contrast(each, page_) for each in ink) >= 4.5
-    assert f"background-color: {bar}" in style
-    assert min(contrast(page_, bar), contrast(pale, menu)) >= 4.5
+def test_numbers_in_squares_have_the_contrast_of_wcag_aa() -> None:
+    on = {colours["on"] for colours in palettes(html_page._STYLE)}
+    assert min(contrast(ink, paper) for ink in on for paper in job_page._COLOURS) >= 4.5

@@ -102,7 +102,7 @@ def test_findings_and_points_are_bounded() -> None:
     assert "100 more findings are not listed." in Page(text).text
     points = text.partition('points="')[2].partition('"')[0].split()
     assert len(points) <= 1001
-    assert points[-1] == "680.0,40.0"
+    assert points[-1] == "312.0,32.0"
     assert "in 50000 values" in text
 
 
