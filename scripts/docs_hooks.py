@@ -1,5 +1,6 @@
-"""What MkDocs does for scripts/docs besides: gather pages, list decisions, make the index of the search a script."""
+"""What MkDocs does for scripts/docs besides: gather pages, list decisions, mark up blocks, make the index a script."""
 
+import html
 import json
 import re
 import shutil
@@ -9,10 +10,15 @@ from typing import Any
 from markdown.extensions.toc import slugify
 from mkdocs.exceptions import PluginError
 
+from deployer import __version__
 from deployer.cli.laptop.handbook import handbook
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINK = re.compile(r"\]\(([^)#\s]+)")
+#: A block of code, a prompt in it, and a remark at the end of a line.
+_BLOCK = re.compile(r"<pre><code(?P<kind>[^>]*)>(?P<text>.*?)</code></pre>", re.DOTALL)
+_PROMPT = re.compile(r"(?:(?:laptop|login|site)\s*[$#]|\$) +")
+_REMARK = re.compile(r"(?:^|  +)# .*$")
 #: What a browser loads by itself: attributes of elements, and of stylesheets.
 _LOADED = re.compile(
     r"""<(?:script|img|iframe|source|embed|object|video|audio|link)\b[^>]*?\b(?:src|href|data|srcset)\s*=\s*["']?((?:https?:)?//[^"'\s>]+)"""
@@ -33,15 +39,40 @@ def on_config(config: Any) -> Any:
             target = (page.parent / link).resolve()  # pictures, and files of the repository that a page shows
             if target.is_file() and target.suffix != ".md" and ROOT in target.parents:
                 _copy(target, source)
-    for name in ("site.css", "search.js"):
-        _copy(ROOT / "docs" / name, source)
     reference = source / "docs" / "reference"
     reference.mkdir()
     for name, text in handbook(lambda heading: slugify(heading, "-")).items():
         (reference / name).write_text(text)
     decisions = [{_title(page): f"docs/adr/{page.name}"} for page in sorted((ROOT / "docs" / "adr").glob("*.md"))]
     config.nav[-1]["Development"].append({"Decisions": decisions})
+    config.extra["version"] = __version__
     return config
+
+
+def on_page_content(text: str, page: Any, **_: Any) -> str:
+    """Let wide tables scroll by themselves, and tell what is typed in a session from what is printed."""
+    label = html.escape(f"Table in {page.title}", quote=True)
+    text = text.replace("<table>", f'<div class="wide" role="region" aria-label="{label}" tabindex="0"><table>')
+    text = text.replace("</table>", "</table></div>").replace("<th>", '<th scope="col">')
+    return _BLOCK.sub(_marked, text)
+
+
+def _marked(block: re.Match[str]) -> str:
+    """Return a block of code: prompts are not copied with the commands, and remarks are paler."""
+    session = "console" in block["kind"]
+    lines = []
+    for line in block["text"].split("\n"):
+        prompt = _PROMPT.match(line)
+        typed = line[prompt.end() :] if prompt else line
+        command, remark = typed, ""
+        if not session and (found := _REMARK.search(typed)):
+            command, remark = typed[: found.start()], f'<span class="remark">{found[0]}</span>'
+        if prompt:
+            line = f'<span class="prompt">{prompt[0]}</span><span class="typed">{command}</span>{remark}'
+        elif remark:
+            line = command + remark
+        lines.append(line)
+    return f'<div class="block"><pre><code{block["kind"]}>' + "\n".join(lines) + "</code></pre></div>"
 
 
 def on_post_build(config: Any) -> None:
