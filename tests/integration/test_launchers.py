@@ -22,7 +22,7 @@ PROFILES = {
     "lab-pmix": ("lab-openmpi", "launcher: srun, pmi: pmix"),
     "lab-local": ("lab", "launcher: null, pmi: null"),
 }
-#: The ranks add up their numbers by MPI, and the first one asks the others by TCP for what frameworks read.
+#: The one or two ranks add up their numbers by MPI, and the first one asks the other by TCP for what frameworks read.
 SUM = """
 import json, os, socket
 from mpi4py import MPI
@@ -39,9 +39,10 @@ world.barrier()
 if world.rank == 1:
     socket.create_connection(place, 10).sendall(json.dumps(own).encode())
 if world.rank == 0:
+    meet = [own] + [json.loads(server.accept()[0].recv(1000)) for other in range(1, world.size)]
     with open(os.environ["DEPLOYER_RESULT"], "w") as stream:
         found = {"sum": total, "input": os.read(0, 100).decode(), "library": MPI.Get_library_version()}
-        json.dump({**found, "meet": [own, json.loads(server.accept()[0].recv(1000))]}, stream)
+        json.dump({**found, "meet": meet}, stream)
 """
 
 
