@@ -7,8 +7,10 @@ that this module reads begins with a marker.
 import base64
 import contextlib
 import functools
+import hashlib
 import logging
 import re
+import secrets
 import shlex
 import sys
 import tempfile
@@ -20,10 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
 
+import deployer
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile, known
-from deployer.contract import dialogue, json_records, oci, placeholders
+from deployer.contract import dialogue, json_records, placeholders
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
 from deployer.contract.shell import for_any_login_shell, quoted
 from deployer.contract.text import printable
@@ -46,6 +49,10 @@ _CALL_SECONDS = 120
 _SIZE_SECONDS = 10  # only for a bar
 _UPLOAD_SECONDS = 24 * 3600
 
+#: The site's half of deployer, in the workspace.
+_TOOL = "deployer.pyz"
+#: A released version, as the site tool prints it for ``--version``.
+_VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,5}")
 #: The admin's folder at the site. Its path is fixed, so that no user can choose another.
 ADMINS_FOLDER = "/etc/deployer"
 #: Prints, for the folder and each file of a published profile that there is, its owner, its permissions and its path.
@@ -215,6 +222,9 @@ class Remote:
     def prepare(self) -> None:
         """Find the site's Python, and send our site tool (``deployer.pyz``) unless the workspace has the same one.
 
+        A newer one is kept and used, with a warning: jobs that wait there were written for it, and it understands our
+        commands.
+
         Raises:
             TransferError: the workspace cannot be used.
             MissingTool: the site has none of the profile's Python interpreters.
@@ -222,6 +232,7 @@ class Remote:
         self.workspace = self._with_variables(self.workspace, "workspace")
         self.inbox = self._with_variables(self.inbox, "login.inbox")
         tool = make_pyz()
+        there = self._path(_TOOL)
         script = "\n".join(
             [
                 f"for p in {shlex.join(self._pythons)}; do",
@@ -229,7 +240,9 @@ class Remote:
                 "done",
                 f"mkdir -p {self._path('incoming')} {self._path('images')} || exit 6",
                 f"echo {MARK}home=$(cd {self._path()} && pwd)",
-                f"echo {MARK}tool=$(sha256sum < {self._path('deployer.pyz')} 2>/dev/null)",
+                f"if {_has_digest(there, tool)}; then echo {MARK}tool=ours",
+                f'elif [ -f {there} ]; then echo {MARK}tool=$("$p" {there} --version </dev/null 2>/dev/null)',
+                "fi",
                 _ADMINS,
             ]
         )
@@ -247,8 +260,14 @@ class Remote:
                 "correct login.python in the site profile",
             )
         self._python, self.workspace = answers["python"], answers["home"]
-        if answers.get("tool", "").split(" ")[0] != oci.blob(tool).digest.split(":")[1]:
-            self._put(tool, "deployer.pyz")
+        said = answers.get("tool", "")
+        if _is_newer(said):
+            terminal.warn(
+                f"{self.host} keeps its {_TOOL} {said}, which is newer than this deployer ({deployer.__version__}): "
+                "jobs may wait there that need it; update deployer here"
+            )
+        elif said != "ours":
+            self._put(tool)
 
     @property
     def multiplexes(self) -> bool:
@@ -518,20 +537,27 @@ class Remote:
             return '"$HOME"/' + shlex.quote(whole[2:])
         return shlex.quote(whole)
 
-    def _put(self, data: bytes, target: str) -> None:
-        """Write a small file to ``target``, a path below the workspace. After an error no part of it remains."""
-        final, temporary = self._path(target), self._path(f"incoming/{target}.part")
-        script = f"cat > {temporary} && mv {temporary} {final} || {{ rm -f {temporary}; exit 1; }}"
-        done = process.feed(self._ssh(["sh", "-c", script]), [data], _CALL_SECONDS, env=self._env)
+    def _put(self, tool: bytes) -> None:
+        """Write our site tool into the workspace. If that fails, or the connection breaks, the one there stays.
+
+        It arrives in a folder of its own, because another laptop may send one at the same time. If the folder stays, it
+        is removed as abandoned parts are.
+        """
+        name = f"incoming/tool-{secrets.token_hex(8)}"
+        folder, arrived = self._path(name), self._path(f"{name}/{_TOOL}")
+        whole = f"{{ {_has_digest(arrived, tool)} || {{ echo it did not arrive complete >&2; false; }}; }}"
+        script = f"mkdir {folder} && cat > {arrived} && {whole} && mv -f {arrived} {self._path(_TOOL)}"
+        script += f"; code=$?; rm -rf {folder}; exit $code"
+        done = process.feed(self._ssh(["sh", "-c", script]), [tool], _CALL_SECONDS, env=self._env)
         self._check_line(done)
         if done.returncode:
             self._check_space(done.stderr)
-            raise TransferError(f"{self.host}: cannot write {self.workspace}/{target}: {done.last_words()}")
+            raise TransferError(f"{self.host}: cannot write {self.workspace}/{_TOOL}: {done.last_words()}")
 
     def _site_argv(self, words: Sequence[str]) -> list[str]:
         if not self._python:
             raise AssertionError("prepare() comes first")
-        return [self._python, f"{self.workspace}/deployer.pyz", *words]
+        return [self._python, f"{self.workspace}/{_TOOL}", *words]
 
     def _ssh(self, argv: Sequence[str]) -> list[str]:
         return ["ssh", *self.options, self.host, for_any_login_shell(argv)]
@@ -597,6 +623,20 @@ def _pass_on(done: Completed, hear: Callable[[str], None] | None) -> None:
     for line in done.stderr.splitlines() if hear else ():
         if line.startswith("deployer: ") and hear:
             hear(printable(line[len("deployer: ") :]))
+
+
+def _has_digest(path: str, data: bytes) -> str:
+    """Return a shell's test whether the file ``path``, which is quoted, has this content."""
+    return f'[ "$(sha256sum < {path} 2>/dev/null)" = "{hashlib.sha256(data).hexdigest()}  -" ]'
+
+
+def _is_newer(version: str) -> bool:
+    """Return whether a version that a site's tool prints is newer than this program's. Unreleased ones have no order."""
+    both = [version, deployer.__version__]
+    if not all(map(_VERSION.fullmatch, both)):
+        return False
+    there, here = ([int(number) for number in each.split(".")] for each in both)
+    return there > here
 
 
 def _admins_files(done: Completed) -> dict[str, AdminsFile]:

@@ -5,10 +5,12 @@ import signal
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import deployer
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import Profile, load
@@ -145,6 +147,68 @@ def test_a_full_disk_for_the_site_half(far: Path, tmp_path: Path, monkeypatch: p
         remote.prepare()
     assert list((far / "deployer" / "incoming").iterdir()) == []
     assert not (far / "deployer" / "deployer.pyz").exists()
+
+
+#: A site's tool that answers as a released one of another version does.
+RELEASED = "import sys\nprint('{}' if sys.argv[1:] == ['--version'] else 'noise')\n"
+
+
+@pytest.mark.parametrize(
+    ("there", "stays"),
+    [
+        (RELEASED.format("0.1.1"), True),
+        (RELEASED.format("0.10"), True),
+        (RELEASED.format("0.0.9"), False),
+        (RELEASED.format(deployer.__version__), False),
+        (RELEASED.format("0.2.0.dev1"), False),
+        ("damaged", False),
+    ],
+)
+def test_a_newer_site_half_stays_with_a_warning(
+    far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], there: str, stays: bool
+) -> None:
+    monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"ours")
+    tool = far / "deployer" / "deployer.pyz"
+    tool.parent.mkdir()
+    tool.write_text(there)
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+    assert tool.read_text() == (there if stays else "ours")
+    assert ("login1 keeps its deployer.pyz 0.1" in capfd.readouterr().err) is stays
+    assert list((far / "deployer" / "incoming").iterdir()) == []
+
+
+def test_a_site_half_that_arrives_incomplete_does_not_replace_the_one_there(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the connection broke: then the far shell reads an end of file."""
+    monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"ours" * 1000)
+    cut = tmp_path / "bin" / "cat"
+    cut.write_text("#!/bin/sh\nexec head -c 100\n")
+    cut.chmod(stat.S_IRWXU)
+    tool = far / "deployer" / "deployer.pyz"
+    tool.parent.mkdir()
+    tool.write_text(RELEASED.format("0.0.9"))
+    with (
+        Remote(load("lab")) as remote,
+        pytest.raises(TransferError, match="cannot write .*: it did not arrive complete"),
+    ):
+        remote.prepare()
+    assert tool.read_text() == RELEASED.format("0.0.9")
+    assert list((far / "deployer" / "incoming").iterdir()) == []
+
+
+def test_two_laptops_bring_the_site_half_at_once(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"ours")
+    slow = tmp_path / "bin" / "cat"
+    slow.write_text(
+        '#!/bin/sh\n/bin/cat; touch "$FAKE/arrived.$$"; while [ $(ls "$FAKE" | grep -c arr) -lt 2 ]; do :; done'
+    )
+    slow.chmod(stat.S_IRWXU)
+    with Remote(load("lab")) as one, Remote(load("lab")) as other, ThreadPoolExecutor(2) as pool:
+        for each in [pool.submit(one.prepare), pool.submit(other.prepare)]:
+            each.result()
+    assert (far / "deployer" / "deployer.pyz").read_bytes() == b"ours"
 
 
 def test_a_site_without_python(far: Path) -> None:
