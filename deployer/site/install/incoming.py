@@ -40,6 +40,8 @@ _log = logging.getLogger("deployer.incoming")
 #: Seconds after which an abandoned push is removed; a file that is being written is touched much more often.
 _STALE = 14 * 24 * 3600
 _STALE_TEMPORARY = 3600
+#: Seconds after which nobody writes a beginning, where no lock can tell: ssh gives up a dead connection before.
+_RESTS = 120
 
 
 class SegmentSource(NamedTuple):
@@ -163,26 +165,32 @@ def _is_whole(folder: str, part: Part) -> bool:
     return os.path.getsize(os.path.join(folder, part.name)) == part.size
 
 
-def remove_unlocked(path: str) -> None:
-    """Remove a beginning, unless the push that writes it still works."""
+def remove_unlocked(path: str, damaged: bool = False) -> None:
+    """Remove a beginning, unless the push that writes it still works.
+
+    Args:
+        damaged: the next push cannot use it, so it is also removed if nothing but its age could show that push.
+    """
     with suppress(OSError):  # it is gone, another user's, or something else
         # An exclusive lock on NFS needs a file that is open for writing.
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if stat.S_ISREG(os.fstat(descriptor).st_mode) and lock(descriptor):
+            state = os.fstat(descriptor)
+            rests = damaged or time.time() - state.st_mtime > _RESTS
+            if stat.S_ISREG(state.st_mode) and lock(descriptor, rests):
                 os.unlink(path)
         finally:
             os.close(descriptor)
 
 
-def lock(opened: Union[int, IO[bytes]]) -> bool:
-    """Lock a beginning, and return whether no other push has locked it. Without locks, a push keeps its open file."""
+def lock(opened: Union[int, IO[bytes]], without: bool = True) -> bool:
+    """Lock a beginning, and return whether no other push has locked it; ``without`` if the file system has no locks."""
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks
-        pass
+    except OSError:
+        return without
     return True
 
 
@@ -326,8 +334,9 @@ def write(target: IO[bytes], data: bytes) -> None:
 
 
 def discard(store: Store, digest: str) -> None:
-    """Remove the parts of a bundle that is installed."""
-    files.remove_tree(folder_of(store, digest))
+    """Remove the parts of a bundle that is installed. Those that cannot be removed stay for ``remove_stale``."""
+    with suppress(DeployerError, OSError):
+        files.remove_tree(folder_of(store, digest))
 
 
 def stale(store: Store) -> Iterator[str]:
@@ -350,7 +359,7 @@ def remove_stale(store: Store) -> None:
         if files.is_folder(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
-            with suppress(FileNotFoundError):  # another push was faster
+            with suppress(OSError):  # another push was faster, or it is another user's
                 os.unlink(path)
 
 

@@ -155,8 +155,8 @@ class Late(object):
 def settled(store: Store, digest: str) -> Iterator[Late]:
     """After the block, flush the bundle that was kept in it and remove its parts.
 
-    If it cannot be flushed, it is removed and a warning is printed: the image is installed, and needs it no more.
-    Parts that cannot be removed stay for ``incoming.remove_stale``. Neither changes the block's result.
+    If it cannot be flushed, it is removed and a warning is printed: the image is installed, and needs it no more. That
+    does not change the block's result.
     """
     late = Late()
     try:
@@ -168,8 +168,7 @@ def settled(store: Store, digest: str) -> Iterator[Late]:
             except DeployerError as error:
                 terminal.complain(["deployer: warning: " + not_kept(error)])
             else:
-                with suppress(DeployerError, OSError):
-                    incoming.discard(store, digest)
+                incoming.discard(store, digest)
 
 
 def not_kept(error: DeployerError) -> str:
@@ -223,8 +222,9 @@ def rebuild(
     sources = SegmentSources(parcel, store, checked)
     sources.require(parcel.manifest.segments)
     total = parcel.seal.offset
-    hint = "free some space or quota and push again: received parts are not sent again"
-    with files.errors_named("write " + target, hint), files.published(target, flushed=flushed) as stream, sources:
+    with files.errors_named("write " + target, incoming.NO_SPACE), files.published(
+        target, flushed=flushed
+    ) as stream, sources:
         begun = done = 0
         for segment in parcel.manifest.segments:
             stream.write(sources.content(segment))
@@ -296,7 +296,7 @@ class SegmentSources(object):
         damaged = (self._came if came else self._kept)[segment.sha256].path
         if came and self._ours and damaged != self._growing:
             if damaged.endswith(incoming.BEGUN):
-                incoming.remove_unlocked(damaged)
+                incoming.remove_unlocked(damaged, True)
             else:
                 os.unlink(damaged)
         raise IntegrityError(

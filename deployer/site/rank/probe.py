@@ -104,23 +104,23 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]" = (), witho
         cpus=rank_record.render_numbers(os.sched_getaffinity(0)),
         measures=_measures(expects),
     )
-    if without_mpi:
-        record.update(stage=rank_record.DONE, rank=task, size=number(os.environ, SIZE))
+
+    def done(**found: object) -> int:
+        record.update(stage=rank_record.DONE, **found)
         records.add(name, rank_record.dumps(record), last=True)
         return 0
+
+    if without_mpi:
+        return done(rank=task, size=number(os.environ, SIZE))
     os.environ.update(_TALK)
     try:
         from deployer.site.rank import mpi
     except ImportError as error:  # the image's Python has no ctypes
-        record.update(stage=rank_record.DONE, reason=str(error))
-        records.add(name, rank_record.dumps(record), last=True)
-        return 0
+        return done(reason=str(error))
     try:
         library = mpi.load([soname] if soname else mpi.USUAL_SONAMES)
     except mpi.MpiError as error:
-        record.update(stage=rank_record.DONE, reason=str(error))
-        records.add(name, rank_record.dumps(record), last=True)
-        return 0
+        return done(reason=str(error))
     try:
         _start(library, records, record, output)
     except mpi.MpiError as error:

@@ -1,3 +1,4 @@
+import errno
 import io
 import multiprocessing
 import os
@@ -368,6 +369,39 @@ def test_a_beginning_that_another_push_still_writes_is_not_removed(store):
         parcel.remove_parts()
         assert read()
     assert not read()
+
+
+def test_without_locks_a_beginning_is_removed_when_nobody_has_written_it_for_a_while(store, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    with pytest.raises(TransferError):
+        arriving.take(cut(items[:3]), store, digest)  # as a push that still works leaves its file
+    (begun,) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
+    with pytest.raises(TransferError):
+        arriving.take(cut(items[:4]), store, digest)
+    assert os.path.exists(begun.path)
+    os.utime(begun.path, (1, 1))
+    with pytest.raises(TransferError):
+        arriving.take(cut(items[:5]), store, digest)
+    assert not os.path.exists(begun.path)
+    (first, *_) = incoming.open_parcel(incoming.folder_of(store, digest)).begun
+    with open(first.path, "r+b") as stream:
+        stream.write(b"?")
+    with pytest.raises(IntegrityError, match="is damaged"):
+        push(store, data)
+    assert not os.path.exists(first.path)
+    while True:  # each beginning that is damaged costs one push at most
+        try:
+            done, _ = push(store, data)
+            break
+        except IntegrityError:
+            continue
+    assert content(done.bundle) == data
+    assert files_of(store.incoming) == []
 
 
 def test_damage_of_content_that_occurs_twice_loses_only_the_rest(store):

@@ -469,6 +469,26 @@ def test_a_receive_that_was_killed_after_install_keeps_the_bundle_the_next_time(
     assert files_of(store.incoming) == []
 
 
+def test_parts_that_cannot_be_removed_do_not_fail_an_install(store, monkeypatch):
+    def denied(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    digest, items = shipment(bundles.build())
+    incoming.take(as_stream(items), store, digest)
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda path, **_: denied(path))
+        done = receive(incoming.folder_of(store, digest), store)
+        assert content(done.bundle) == bundles.build()
+        assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
+        left = os.path.join(incoming.folder_of(store, digest), "5-6.part.99.tmp")
+        open(left, "w").close()
+        os.utime(left, (1, 1))
+        patched.setattr("os.unlink", denied)  # another user's, in a group's root folder
+        incoming.remove_stale(store)
+    assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
+    assert files_of(store.incoming) == []
+
+
 def test_what_nobody_took_up_again_is_removed(store):
     old, new = shipment(bundles.build(version="1")), shipment(bundles.build(version="2"))
     incoming.take(as_stream(old[1]), store, old[0])
