@@ -25,9 +25,12 @@ result() {
     local code
     if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
         trap '' PIPE  # a judge that has just ended does not end this script
-        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" && read -r code <&"${judge[0]}"; } 2>/dev/null || code=
+        { echo "$1 $2 ${stopped:--}" >&"${judge[1]}" &&
+            read -r -t 300 code <&"${judge[0]}"; } 2>/dev/null || code=
         trap - PIPE
         [ -z "$code" ] || return "$code"
+        kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
+        judge_PID=
     fi
     "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }

@@ -91,6 +91,9 @@ class Inputs(NamedTuple):
         return "TERM" if self.own_launcher else self.launcher.asked_by
 
 
+#: Seconds for the judge's answer. If a file system is so slow, another judge is asked, without a limit: only time is
+#: lost.
+_JUDGE_SECONDS = 300
 SRUN = "srun"
 _RANKS = plans.JOB + "/" + RANKS_FOLDER
 #: The script's names for the words that start a rank, without and with a container.
@@ -220,18 +223,27 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 
 
 def _result(inputs: Inputs) -> Code:
-    """Return the function by which each step asks the judge; an older deployer.pyz is started for each."""
+    """Return the function by which each step asks the judge; an older deployer.pyz is started for each.
+
+    A judge that has ended, or gives no answer, is replaced by one that is started for the step.
+    """
     ask = code("")
     if inputs.fast:
-        ask = code("""\
+        ask = code(
+            """\
     local code
     if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
         trap '' PIPE  # a judge that has just ended does not end this script
-        {{ echo "$1 $2 ${{stopped:--}}" >&"${{judge[1]}}" && read -r code <&"${{judge[0]}}"; }} 2>/dev/null || code=
+        {{ echo "$1 $2 ${{stopped:--}}" >&"${{judge[1]}}" &&
+            read -r -t {seconds} code <&"${{judge[0]}}"; }} 2>/dev/null || code=
         trap - PIPE
         [ -z "$code" ] || return "$code"
+        kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
+        judge_PID=
     fi
-""")
+""",
+            seconds=_JUDGE_SECONDS,
+        )
     return code(
         """\
 # result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.

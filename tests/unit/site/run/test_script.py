@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -336,17 +337,22 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
         ('read -r step code signal; echo "$code"', "5 4 4"),  # it ends too early
         ('read -r step code signal; [ "$signal" = - ] && kill -TERM $$; echo "$code"', "5 4 4"),  # the job's end
         ('read -r step code signal; kill -USR1 $$; kill -USR2 $$; echo "$code"', "5 4 4"),  # to all of the node
+        ("exec sleep 60", "4 4 4"),  # it hangs
+        ('read -r step code signal; sleep 1.5; echo "$code"; exec sleep 60', "4 4 4"),  # its answer comes too late
     ],
 )
-def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, judge, codes):
+def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, monkeypatch, judge, codes):
+    monkeypatch.setattr(script, "_JUDGE_SECONDS", 1)
     text = script.render(CASES["local"])
     asks = text[text.index("result() {") : text.index("}\n", text.index("result() {")) + 2]
     (start,) = [line for line in text.splitlines() if line.startswith("coproc judge")]
     (tmp_path / "tool").write_text('case "$*" in *--until*) %s ;; *) exit 4 ;; esac\n' % judge)
     steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
     lines = ["tool=(bash tool)", "job=x started=9 stopped=", asks, start, "sleep 0.1", steps]
+    began = time.monotonic()
     done = subprocess.run(["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, check=False)
     assert done.stdout.decode().strip() == codes
+    assert time.monotonic() - began < 20  # a judge that hangs is asked once
 
 
 #: Starts a step on two nodes; as srun does, it ends when the last of them does.
