@@ -17,6 +17,8 @@ _LIMIT = 256 * 1024 * 1024
 _NAME = "result.json"
 #: Levels of a job's own result that are printed.
 _DEPTH = 100
+#: The most numbers of a list that are printed; of longer ones, as curves are, some of the first and the last.
+_NUMBERS, _FIRST = 8, 3
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -77,5 +79,27 @@ def _show(status: json_records.Record, result: json_records.Record | None) -> No
     elif json_records.is_deeper(payload, _DEPTH):
         print(f"the job's own result is nested deeper than {_DEPTH} levels: copy it with -o DIR")
     else:
-        print(json.dumps(payload, indent=2))
+        print(_json(payload))
     print(printable(f"on the site: {status['folder']}"))
+
+
+def _json(value: Any, before: str = "") -> str:
+    """Return a job's own result as indented JSON, in which a list of numbers has one line. Long ones are shortened.
+
+    Args:
+        before: what is before the last line.
+    """
+    if isinstance(value, list) and value and all(isinstance(item, int | float) for item in value):
+        if len(value) <= _NUMBERS:
+            return json.dumps(value)
+        first = json.dumps(value[:_FIRST]).removesuffix("]")
+        return f"{first}, ... {len(value) - _FIRST - 1} more ..., {json.dumps(value[-1])}]"
+    inner = f"{before}  "
+    if isinstance(value, dict) and value:
+        rows = [f"{json.dumps(name)}: {_json(item, inner)}" for name, item in value.items()]
+    elif isinstance(value, list) and value:
+        rows = [_json(item, inner) for item in value]
+    else:
+        return json.dumps(value)
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([begin, ",\n".join(inner + row for row in rows), before + end])

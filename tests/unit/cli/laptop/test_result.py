@@ -83,3 +83,28 @@ def test_a_result_of_many_ranks_is_read(site: type[_FakeRemote], capsys: pytest.
     assert json_records.MAX_MEMORY < json_records.memory(site.result) < json_records.MAX_LARGE
     assert main(["result", "--site", "lab"]) == 0
     assert '"loss": 1' in capsys.readouterr().out
+
+
+def test_a_list_of_numbers_has_one_line_and_long_ones_are_shortened(
+    site: type[_FakeRemote], capsys: pytest.CaptureFixture[str]
+) -> None:
+    payload = {
+        "loss": [2.5, 1, 0.25],
+        "curve": [number / 4 for number in range(80)],
+        "layers": [{"size": [3, 4], "name": "a\u202e"}, {}, [], [[1], ["x", None]]],
+        "done": True,
+    }
+    site.result = json.dumps({"payload": payload, "ranks": []}).encode()
+    assert main(["result", "--site", "lab"]) == 0
+    shown = capsys.readouterr().out
+    assert '  "curve": [0.0, 0.25, 0.5, ... 76 more ..., 19.75],\n' in shown
+    del payload["curve"]
+    site.result = json.dumps({"payload": payload, "ranks": []}).encode()
+    assert main(["result", "--site", "lab"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    text = shown[shown.index("{") : shown.rindex("}") + 1]
+    assert json.loads(text) == payload
+    assert '{\n  "loss": [2.5, 1, 0.25],\n  "layers": [\n    {\n      "size": [3, 4],\n' in text
+    assert main(["result", "--site", "lab", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["payload"] == payload
