@@ -631,7 +631,7 @@ def _has_digest(path: str, data: bytes) -> str:
 
 
 def _is_newer(version: str) -> bool:
-    """Return whether a version that a site's tool prints is newer than this program's. Unreleased ones have no order."""
+    """Return whether a site's tool of this version is newer than this program. Unreleased versions have no order."""
     both = [version, deployer.__version__]
     if not all(map(_VERSION.fullmatch, both)):
         return False

@@ -191,7 +191,7 @@ def test_a_site_half_that_arrives_incomplete_does_not_replace_the_one_there(
     tool.write_text(RELEASED.format("0.0.9"))
     with (
         Remote(load("lab")) as remote,
-        pytest.raises(TransferError, match="cannot write .*: it did not arrive complete"),
+        pytest.raises(TransferError, match=r"cannot write .*: it did not arrive complete"),
     ):
         remote.prepare()
     assert tool.read_text() == RELEASED.format("0.0.9")
