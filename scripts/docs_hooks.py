@@ -1,6 +1,5 @@
 """What MkDocs does for scripts/docs besides: gather pages, list decisions, mark up blocks, make the index a script."""
 
-import html
 import json
 import re
 import shutil
@@ -51,8 +50,9 @@ def on_config(config: Any) -> Any:
 
 def on_page_content(text: str, page: Any, **_: Any) -> str:
     """Let wide tables scroll by themselves, and tell what is typed in a session from what is printed."""
-    label = html.escape(f"Table in {page.title}", quote=True)
-    text = text.replace("<table>", f'<div class="wide" role="region" aria-label="{label}" tabindex="0"><table>')
+    if "<th></th>" in text:
+        raise PluginError(f"{page.file.src_uri}: a column of a table has no name")
+    text = text.replace("<table>", '<div class="wide" role="group" aria-label="Table" tabindex="0"><table>')
     text = text.replace("</table>", "</table></div>").replace("<th>", '<th scope="col">')
     return _BLOCK.sub(_marked, text)
 

@@ -60,7 +60,13 @@ function find(words) {
       found.push({ ...section, rank: words.filter((word) => title.includes(word)).length, at: text.indexOf(words[0]) });
     }
   }
-  return found.sort((a, b) => b.rank - a.rank);
+  // The index has each page as a whole, too: that is listed only if none of its sections has all words.
+  const sectioned = new Set(found.filter(({ location }) => location.includes("#")).map(pageOf));
+  return found.filter((one) => one.location.includes("#") || !sectioned.has(pageOf(one))).sort((a, b) => b.rank - a.rank);
+}
+
+function pageOf(section) {
+  return section.location.split("#")[0];
 }
 
 function show(words) {
@@ -71,7 +77,7 @@ function show(words) {
   const pages = new Map(window.searchIndex.map((section) => [section.location, section.title]));
   results.replaceChildren(...found.slice(0, most).map((section) => {
     const item = document.createElement("li"), link = document.createElement("a"), text = document.createElement("p");
-    const page = pages.get(section.location.split("#")[0]);
+    const page = pages.get(pageOf(section));
     link.href = section.location;
     link.textContent = page && page !== section.title ? `${page}: ${section.title}` : section.title;
     const start = Math.max(0, section.at - 80);

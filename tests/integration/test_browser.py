@@ -1,5 +1,6 @@
 """Our pages in a real browser: the tree that it reads is the one that we wrote, and nothing of a hostile name runs."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -64,13 +65,41 @@ def test_it_can_be_printed(tmp_path: Path) -> None:
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF-")
 
 
+@pytest.fixture(scope="module")
+def documents() -> Path:
+    built = subprocess.run([ROOT / "scripts" / "docs"], capture_output=True, text=True, check=True, timeout=300).stdout
+    return Path(built.splitlines()[-1]).parent
+
+
 @pytest.mark.slow
-def test_the_documents_are_searched_in_a_folder(tmp_path: Path) -> None:
-    built = subprocess.run([ROOT / "scripts" / "docs"], capture_output=True, text=True, check=True, timeout=120).stdout
-    site = Path(built.splitlines()[-1]).parent
+def test_the_documents_are_searched_in_a_folder(documents: Path, tmp_path: Path) -> None:
     words = ["--dump-dom", "--virtual-time-budget=3000"]
-    found = browse(tmp_path, f"file://{site}/search.html?q=saved+continued", *words)
-    assert 'href="docs/exit-codes.html' in found
-    nothing = browse(tmp_path, f"file://{site}/search.html?q=<img+src=x+onerror=alert(1)>", *words)
+    found = browse(tmp_path, f"file://{documents}/search.html?q=saved+continued", *words)
+    assert 'href="docs/exit-codes.html#' in found
+    assert "<mark>saved</mark>" in found
+    assert 'role="status">7 sections have all words:' in re.sub(r">\d+ ", ">7 ", found)
+    nothing = browse(tmp_path, f"file://{documents}/search.html?q=<img+src=x+onerror=alert(1)>", *words)
     assert "No results found" in nothing
     assert "<img src=" not in nothing
+
+
+@pytest.mark.slow
+def test_the_documents_are_read_by_keyboard_and_screen_reader(documents: Path) -> None:
+    titles = set()
+    for path in documents.rglob("*.html"):
+        text = path.read_text()
+        for once in ("<h1", "<main ", '<a class="skip" href="#text"', 'id="text"', "<title>", 'role="search"'):
+            assert text.count(once) == 1, (path, once)
+        for nav in re.findall("<nav [^>]*>", text):
+            assert "aria-label=" in nav
+        assert not re.search(r"<th[^>]*></th>", text)
+        assert text.count("<table>") == text.count('class="wide"')
+        titles.add(re.findall("<title>(.*)</title>", text)[0])
+    assert len(titles) == len([*documents.rglob("*.html")])
+
+
+@pytest.mark.slow
+def test_prompts_are_not_copied_with_commands(documents: Path) -> None:
+    page = (documents / "docs" / "tutorials" / "stager.html").read_text()
+    assert '<span class="prompt">$ </span><span class="typed">scripts/lab up</span>' in page
+    assert ".prompt { color: var(--faint); user-select: none; }" in (documents / "site.css").read_text()

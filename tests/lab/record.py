@@ -147,7 +147,7 @@ def picture(lines: list[Line]) -> str:
         "    @media print { g text { animation: none; } }\n"
         "    @keyframes appear { from { opacity: 0.15; } to { opacity: 1; } }\n"
         "  </style>\n"
-        f'  <rect width="{wide}" height="{high}" rx="9" fill="#161b22"/>\n'
+        f'  <rect x="0.5" y="0.5" width="{wide - 1}" height="{high - 1}" rx="9" fill="#161b22" stroke="#3d4855"/>\n'
         f'  <path d="M0 {_BAR}V9a9 9 0 0 1 9 -9H{wide - 9}a9 9 0 0 1 9 9V{_BAR}z" fill="#2a323d"/>\n'
         f'  {lights}<text class="name" x="{wide // 2}" y="22">laptop: deployer</text>\n'
         "  <g>\n" + "".join(shown) + "  </g>\n</svg>\n"

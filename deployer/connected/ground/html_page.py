@@ -45,7 +45,7 @@ svg .name { font-weight: 600; } svg .faint { fill: var(--faint); } svg .on { fil
 svg .edge { stroke: var(--edge); } svg .grid { stroke: var(--line); } svg .empty { fill: none; }
 svg .curve { fill: none; stroke: var(--link); stroke-width: 2; } svg .bar { fill: var(--link); }
 .bad { font-weight: 700; color: var(--bad); }
-@media print { body { max-width: none; padding: 0; font-size: 10pt; } tr, svg { break-inside: avoid; } }
+@media print { html, body { font-size: 10pt; } body { max-width: none; padding: 0; } tr, svg { break-inside: avoid; } }
 @media print { thead { display: table-header-group; } nav { display: none; } h2, h3, caption { break-after: avoid; } }
 @media print { .wide, .many { overflow: visible; max-height: none; } rect, polyline { print-color-adjust: exact; } }
 """
