@@ -92,7 +92,7 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress], lat
     gathered = incoming.folder_of(store, digest)
     target = os.path.join(gathered, incoming.BUNDLE)
     checked = False  # an earlier receive may have copied what it did not check
-    if not is_rebuilt(target, digest):
+    if not (is_rebuilt(target, digest) and _has_ending(target, parcel)):  # it may have been signed since
         checked = parcel.arrived > parcel.seal.offset * LITTLE
         # Without its parts it must outlive a power failure; with them it can be assembled again.
         rebuild(parcel, store, target, progress, checked, flushed=checked)
@@ -192,8 +192,14 @@ def _is_damaged(path: str, parcel: Parcel) -> bool:
     with files.errors_named("read " + path), files.open_regular(path) as stream:
         if undamaged(stream, parcel.manifest) < parcel.seal.offset:
             return True
+    return not _has_ending(path, parcel)
+
+
+def _has_ending(path: str, parcel: Parcel) -> bool:
+    """Return whether a file ends with the parcel's manifest and signatures."""
+    with files.errors_named("read " + path), files.open_regular(path) as stream:
         stream.seek(parcel.seal.offset)
-        return stream.read(len(parcel.ending) + 1) != parcel.ending
+        return stream.read(len(parcel.ending) + 1) == parcel.ending
 
 
 def undamaged(stream: IO[bytes], manifest: Manifest) -> int:

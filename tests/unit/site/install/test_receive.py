@@ -12,12 +12,14 @@ from deployer.cli.site import main
 from deployer.cli.site.meter import Meter
 from deployer.contract import delta, sealed_file
 from deployer.contract.delta import Ending
-from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, TransferError, UsageError
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.site.install import gc, incoming, remove
 from deployer.site.install import receive as receiving
 from deployer.site.install.receive import receive
 from deployer.site.storage.store import Store
+from deployer.system import policy
 from tests import bundles
+from tests.signing import TestKey, signed
 
 APP = [("deployer/app/%d.py" % number, b"%d" % number * 3000) for number in range(5)]
 
@@ -291,6 +293,23 @@ def test_a_whole_file_stays_when_its_signature_is_wrong(store, monkeypatch):
             receive(folder, store)
     assert content(assembled) == data
     assert files_of(folder) == before
+
+
+@pytest.mark.parametrize("little", [0, 1])
+def test_a_bundle_that_is_signed_after_a_refusal_is_installed_by_the_next_push(store, monkeypatch, little):
+    """The signature is in the end of the file, and the digest is the same: what was assembled has the old end."""
+    monkeypatch.setattr(receiving, "LITTLE", little)
+    key = TestKey(seed=1)
+    os.makedirs(store.root)
+    policy.pin_policy(store.root, key.allowed())
+    data = bundles.build(extra=APP)
+    for refused in (data, signed(data, TestKey(seed=2))):
+        with pytest.raises(Refused):
+            push(store, refused)
+    received, sent = push(store, signed(data, key))
+    assert content(received.bundle) == signed(data, key)
+    assert sent < len(data) / 4
+    assert files_of(store.incoming) == []
 
 
 def test_a_file_that_a_power_failure_emptied_is_assembled_again(store, monkeypatch):
