@@ -75,8 +75,16 @@ def _capture(args: argparse.Namespace) -> int:
         _show(request, done)
     if done.problem:
         raise done.problem
-    common.suggest(args, "check", "BUNDLE.tar", "--site", str(output))
+    _suggest(args, done, str(output))
     return 0
+
+
+def _suggest(args: argparse.Namespace, done: CapturedSite, profile: str) -> None:
+    """Print the next command. After the first capture there is no bundle yet; after a change, bundles need new plans."""
+    if done.decisions:
+        common.suggest(args, "profile", "validate", profile)
+    elif done.differences:
+        common.suggest(args, "plan", "B.tar", "--site", profile, "-o", "B.plan")
 
 
 class _Meter:

@@ -181,7 +181,7 @@ def _validate(args: argparse.Namespace) -> int:
         _show_gaps(site, profile, missing[profile.name])
     site, profile = valid[0]
     if not missing[profile.name]:
-        common.suggest(args, "check", "BUNDLE.tar", "--site", site)
+        common.suggest(args, "pack", "DEF", "--site", site, "-o", "B.tar")
     elif profile.login.host:
         common.suggest(args, "capture", profile.login.host)
     return 0

@@ -380,16 +380,20 @@ def shortened_end(text: str, taken: int) -> str:
 def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]] = None) -> None:
     """Print what a verdict means and its reasons: each finding once, and each remedy once, after its findings.
 
-    ``ways`` are sentences about how ranks would run.
+    On a terminal, long lines are wrapped. ``ways`` are sentences about how ranks would run.
     """
     out = stream or sys.stdout
+
+    def fitting(text: str, others: str) -> str:
+        return wrapped(text, "", others) if terminal.room() else text
+
     for line in filter(None, (checked.meaning, *ways)):
         print(wrapped(line, "  "), file=out)
     for remedy in dict.fromkeys(finding.remedy for finding in checked.findings):
         for finding in dict.fromkeys(each for each in checked.findings if each.remedy == remedy):
             accepted = " (accepted)" if finding.code in checked.accepted else ""
-            print(terminal.marked("%s%s" % (finding, accepted), out), file=out)
-        print(terminal.marked("  remedy: %s" % remedy, out), file=out)
+            print(terminal.marked(fitting("%s%s" % (finding, accepted), "    "), out), file=out)
+        print(terminal.marked(fitting("  remedy: %s" % remedy, "    "), out), file=out)
     if checked.findings and not terminal.is_quiet():
         codes = dict.fromkeys(finding.code for finding in checked.against or checked.findings)
         print(terminal.marked(more(list(codes)), out), file=out)

@@ -6,6 +6,7 @@ The signature decides whose it is (``connected/site_profile/published.py``).
 
 from pathlib import Path
 
+from deployer.connected.ground import user_settings
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import published
 from deployer.connected.site_profile.profile import Profile
@@ -46,6 +47,9 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     """Return the profile of a command's ``--site``: of a name or path, or what ``ssh:HOST`` publishes.
 
     A published profile that was fetched earlier and is newer replaces the one that a name or path leads to.
+
+    Args:
+        ssh_config: an ssh configuration; None: that of the user's settings.
     """
     if not site.startswith(PREFIX):
         return published.newest(profiles.load(site))
@@ -61,7 +65,7 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
         reached = Profile.model_validate(record)
     except ValueError as error:
         raise UsageError(f"{host!r} is not a host for ssh", "write ssh:HOST, as you give it to ssh") from error
-    with Remote(reached, ssh_config) as remote:
+    with Remote(reached, user_settings.path("ssh_config", ssh_config)) as remote:
         found = fetch(remote)
     if found is None:
         raise UsageError(

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import mpi as mpi_rules
-from deployer.connected.linker.loader import WrongVersion
+from deployer.connected.linker.loader import Missing, WrongVersion
 from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract import hostfiles
 from deployer.contract.findings import ERROR, NOTE, Finding
+from deployer.contract.plan import NO_MPI
 
 #: Versions of libraries that come with a base: glibc's, and those of gcc's run time.
 _OF_BASE = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_", "GFORTRAN_", "GOMP_", "OMP_")
@@ -44,10 +45,18 @@ def missing(process: Process) -> Iterator[Finding]:
                 _severity(process, each.opened),
                 each.needed_by,
                 f"it needs {each.name}, which neither the image nor the site's binds have",
-                f"add the package that has {each.name} to the image"
-                if not process.host_path(each.needed_by)
-                else f"bind the site's {each.name} as well: add its folder to the MPI's libraries in the profile",
+                _to_have(process, each),
             )
+
+
+def _to_have(process: Process, lacking: Missing) -> str:
+    """Return what makes a missing library be there."""
+    if process.host_path(lacking.needed_by):
+        return f"bind the site's {lacking.name} as well: add its folder to the MPI's libraries in the profile"
+    family = FAMILIES.get(lacking.name)
+    if family and process.plan.abi == NO_MPI:  # no site's MPI is bound then
+        return f"`mpi: []` in bundle.yaml says that nothing calls MPI: write `mpi: [{family}]`, or remove what calls it"
+    return f"add the package that has {lacking.name} to the image"
 
 
 def plugins(process: Process) -> Iterator[Finding]:

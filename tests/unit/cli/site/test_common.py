@@ -14,7 +14,7 @@ from deployer.cli.site import main as site
 from deployer.connected.ground import xdg
 from deployer.contract import errors
 from deployer.contract.errors import DeployerError
-from deployer.contract.findings import WARNING, Finding
+from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.verdict import MISSING_FACTS, judged
 
 
@@ -303,6 +303,23 @@ def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.Cap
     assert capsys.readouterr().out.startswith("  not enough facts for a plan; without one, no job can run\n")
     common.show(judged([]), ["with it"])
     assert capsys.readouterr().out == "  with it\n"
+
+
+def test_findings_are_wrapped_on_a_terminal_and_nowhere_else(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/opt/" + "long/" * 20 + "libgone.so.3"
+    finding = Finding("link.missing", ERROR, path, "it needs libgone.so.3, which nobody has, here or there", "add it " * 20)
+    common.show(judged([finding]))
+    whole = capsys.readouterr().out
+    assert whole.splitlines()[0] == str(finding)
+    monkeypatch.setenv("COLUMNS", "60")
+    common.show(judged([finding]))
+    first, second, third, *rest = capsys.readouterr().out.splitlines()
+    assert (first, second) == ("error link.missing:", f"    {path}:")  # a path is not split
+    assert third.startswith("    it needs")
+    assert rest[0].startswith("  remedy: add it")
+    assert max(map(len, [first, third, *rest])) <= 60
 
 
 def test_the_lines_of_the_readme_have_the_words_that_their_commands_need() -> None:

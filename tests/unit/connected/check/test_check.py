@@ -24,7 +24,7 @@ from deployer.contract.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
 from deployer.contract.hostfiles import FILE as SINGLE
 from deployer.contract.linked_mpi import SYMBOLS, TEXTS
 from deployer.contract.manifest import Manifest
-from deployer.contract.plan import HostMpi, Plan
+from deployer.contract.plan import NO_MPI, HostMpi, Plan
 from tests import running
 from tests.running import IMAGE, PREFIX, START_OPTION
 
@@ -151,6 +151,16 @@ def test_without_a_site_s_mpi_the_image_must_have_its_own() -> None:
     assert codes(started(host={}, plan=plan)) == [("link.missing", ERROR)]
     own = {**IMAGE_FILES, "/usr/lib/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
     assert codes(started(own, {}, plan)) == []
+
+
+@pytest.mark.parametrize(("library", "family"), [("libmpi.so.12", "mpich-abi"), ("libmpi.so.40", "openmpi")])
+def test_mpi_is_called_though_the_definition_says_that_it_is_not(library: str, family: str) -> None:
+    """``mpi: []`` and mpi4py: what lacks is not a package of the image."""
+    module = {**IMAGE_FILES, MODULE: lib(None, library, "libgone.so.3", imports=CALLS)}
+    found = findings(started(module, {}, PLAN._replace(mpi=None, abi=NO_MPI, environment={})))
+    said = {each.message.split()[2].rstrip(","): each.remedy for each in found}
+    assert f"write `mpi: [{family}]`" in said[library]
+    assert said["libgone.so.3"].startswith("add the package")
 
 
 def test_a_site_s_library_that_needs_a_newer_c_library() -> None:
