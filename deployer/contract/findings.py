@@ -108,7 +108,7 @@ RULES: Dict[str, Rule] = {
         ERROR,
         "its {library} is {identity}, but the site was captured with {expected}",
         "the site's MPI was replaced: capture the site again, make a new plan (`deployer plan`) and send it "
-        "(`deployer push --plan`)",
+        "(`deployer push --plan`); if it is so on some nodes only, tell the site",
     ),
     # The network step: the nodes of a job without MPI, before any container starts.
     "net.none": Rule(

@@ -111,14 +111,15 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     """Run a job and return its result.json. Raises Skipped if nothing is to be submitted."""
     installed, plan = _known(ground)
     python = installed.manifest().image.python
-    if python is None:
-        raise Unknown("the image has no Python, so its ranks can prove nothing", "add python3 to the image")
-    command = [python, "-c", "pass"]
+    command = [python or "python3", "-c", "pass"]
     if nodes == _most(ground) and _horovod(installed, plan):
         command = ["python3", "-c", payload.SOURCE]  # the one that PATH finds, with its packages
     name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
     request = run.RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
     folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
+    if python is None:  # what `run` checks before it submits is checked: the site's MPI may have been replaced
+        shutil.rmtree(folder, ignore_errors=True)
+        raise Skipped("the image has no Python, so its ranks can prove nothing; doctor NAME tests with another image")
     if not ground.submits:
         raise Skipped("not submitted; by hand: %s" % run.by_hand(folder))
     job_id = run.submit(folder)

@@ -9,8 +9,8 @@ import pytest
 
 from deployer.cli.site import main
 from deployer.contract import json_records
-from deployer.contract.errors import UsageError
-from deployer.site.doctor import climb, here, ladder
+from deployer.contract.errors import Refused, UsageError
+from deployer.site.doctor import climb, cluster, here, ladder
 from deployer.site.jobs.schedulers import SCHEDULERS
 from tests import running as made
 
@@ -221,6 +221,23 @@ def test_a_partition_of_one_node_and_an_image_without_horovod(healthy):
     os.rmdir(os.path.join(healthy.store.images, "aaaa", "wheels", "lib", "horovod"))
     code, steps, out, _ = healthy.doctor()
     assert (code, steps["horovod"]) == (0, "skipped")
+
+
+def test_an_image_without_python_is_no_fault_of_the_site(healthy, monkeypatch):
+    """No job could prove anything, but what `run` checks before it submits is checked."""
+    healthy.store = made.store(healthy.folder / "other", image=made.IMAGE._replace(python=None))
+    made.program(healthy.programs, "sbatch", "exit 9")
+    code, steps, out, _ = healthy.doctor()
+    assert (code, steps["scheduler"]) == (0, "ok")
+    assert [steps[name] for name in ("one node", "two nodes", "fabric", "horovod")] == ["skipped"] * 4
+    assert "doctor NAME tests with another image" in out
+    assert os.listdir(healthy.store.jobs) == []
+
+    def drifted(*_):
+        raise Refused("mpi.host-drift: this host: its library is another", "make a new plan")
+
+    monkeypatch.setattr(cluster.run, "prepare", drifted)
+    broken(healthy.doctor(), "one node", 3, "mpi.host-drift")
 
 
 def test_a_dry_run_submits_nothing(healthy):
