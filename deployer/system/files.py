@@ -279,7 +279,7 @@ def remove_tree(path: str) -> None:
         error = info[1] if isinstance(info, tuple) else info
         if isinstance(error, FileNotFoundError):
             return
-        if not is_own:
+        if not ours:
             raise error
         if name != path:  # the parent folder's mode is not ours to change: as root this would close /tmp to all others
             os.chmod(os.path.dirname(name), 0o700)
@@ -290,17 +290,17 @@ def remove_tree(path: str) -> None:
             function(name)
 
     if lexists(path):
-        is_own = _is_own(path)
+        ours = is_own(path)
         try:
             shutil.rmtree(path, onerror=make_writable)
         except RecursionError:  # it calls itself for each nested folder
-            if not is_own:
+            if not ours:
                 raise PermissionError(errno.EPERM, "another user's folders are too deep", path) from None
             _bring_up(path)
             shutil.rmtree(path, onerror=make_writable)
 
 
-def _is_own(path: str) -> bool:
+def is_own(path: str) -> bool:
     """Return whether ``path`` has the owner of what this user makes beside it."""
     found = status(path, follow=False)
     if found is None:

@@ -162,5 +162,8 @@ def _answer(allowed: Iterable[Signer], key: Key, now: float) -> Tuple[str, str]:
 
 def _refuse(reasons: Iterable[str], message: str, what: str) -> None:
     told = "; ".join(reasons)
-    hint = "on the laptop, `deployer sign` signs the %s with an allowed key; or ask the site's admin about its policy" % what
+    hint = (
+        "on the laptop, `deployer sign` signs the %s with an allowed key; or ask the site's admin about its policy"
+        % what
+    )
     raise Refused(message + (": " + told if told else ""), hint)

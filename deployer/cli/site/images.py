@@ -166,7 +166,7 @@ def _gc(args: argparse.Namespace) -> int:
         raise UsageError("--older-than and --yes require --jobs", "see: gc --help")
     found = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
     if not args.dry_run:
-        collecting.collect(found)
+        found = collecting.collect(found)
     if args.json:
         print(json.dumps({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in found]}))
         return 0

@@ -56,18 +56,29 @@ def find(store: Store, keep: int) -> List[Garbage]:
     return found + [Garbage(path, "no image needs this layer") for path in layers.unused(store, going)]
 
 
-def collect(garbage: List[Garbage]) -> None:
-    """Remove everything that is not spared."""
-    for item in garbage:
-        if item.spared:
-            continue
-        with files.errors_named("remove " + item.path):
+def collect(garbage: List[Garbage]) -> List[Garbage]:
+    """Remove everything that is not spared, and return it all: what only another user can remove is spared now.
+
+    In a root folder of a group, the files of an image are its user's alone.
+    """
+    return [item if item.spared else _removed(item) for item in garbage]
+
+
+def _removed(item: Garbage) -> Garbage:
+    ours = files.is_own(item.path)
+    with files.errors_named("remove " + item.path):
+        try:
             if layers.is_layer(item.path):
                 layers.discard(item.path)
             elif files.is_folder(item.path):
                 unfinished.discard(item.path)
             else:
                 os.unlink(item.path)
+        except PermissionError:
+            if ours:
+                raise
+            return item._replace(spared="another user's files, which their `gc` removes")
+    return item
 
 
 def _objection(check: Callable[[Store, _T], None], store: Store, what: _T) -> Optional[str]:

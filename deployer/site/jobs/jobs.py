@@ -7,7 +7,7 @@ import sys
 import time
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.errors import DeployerError, JobFailed, MissingTool, TransferError, UsageError
+from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.json_records import Record
 from deployer.contract.rank_record import SAVED
@@ -238,7 +238,12 @@ def cancel(folder: str) -> bool:
     if found is None or not found.active:
         return False
     known = scheduler(number, kind)
-    known.parse_cancel(*ask(known.cancel(number)))
+    try:
+        known.parse_cancel(*ask(known.cancel(number)))
+    except Refused as error:
+        if files.is_own(folder):
+            raise
+        raise Refused(error.message, "the job is another user's: let them cancel it") from error
     return True
 
 

@@ -309,7 +309,9 @@ def test_findings_are_wrapped_on_a_terminal_and_nowhere_else(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = "/opt/" + "long/" * 20 + "libgone.so.3"
-    finding = Finding("link.missing", ERROR, path, "it needs libgone.so.3, which nobody has, here or there", "add it " * 20)
+    finding = Finding(
+        "link.missing", ERROR, path, "it needs libgone.so.3, which nobody has, here or there", "add it " * 20
+    )
     common.show(judged([finding]))
     whole = capsys.readouterr().out
     assert whole.splitlines()[0] == str(finding)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from deployer.cli.site import common, main
-from deployer.contract.errors import EXIT_DONE, TransferError, UsageError
+from deployer.contract.errors import EXIT_DONE, Refused, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -209,6 +209,20 @@ def test_cancel_without_a_name(store, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DEPLOYER_ANSWERS")
     assert call(store, "cancel") == EXIT_DONE  # the only active one, though it is not the last
     assert (tmp_path / "cancelled").read_text() == "12\n11\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: gives a folder to another user")
+def test_only_its_user_can_cancel_a_job(store, tmp_path, capsys):
+    running.program(
+        tmp_path / "bin", "scancel", "echo 'Kill job error on job id 11: Access/permission denied' >&2; exit 1"
+    )
+    folder = job(store, "j11", "11")
+    squeue(store, ("11", "RUNNING"))
+    assert call(store, "cancel", "j11") == Refused.exit_code
+    assert "another user" not in capsys.readouterr().err
+    os.chown(folder, 12345, -1)
+    assert call(store, "cancel", "j11") == Refused.exit_code
+    assert "denied\nhint: the job is another user's: let them cancel it\n" in capsys.readouterr().err
 
 
 def test_states_of_many_jobs():
