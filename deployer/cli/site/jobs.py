@@ -114,8 +114,8 @@ def _add_exec(add: _Add) -> None:
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="take the network away if this user may do that, and report on standard output what the command reached "
-        "for; its own output goes to standard error",
+        help="run it without a network if this user may do that, and report on standard output what it reached for; "
+        "its own output goes to standard error",
     )
     parser.add_argument("--json", action="store_true", help="with --rehearse: print one JSON object")
     parser.add_argument(
