@@ -3,6 +3,8 @@
 Used by scripts/docs.
 """
 
+import re
+import textwrap
 from collections.abc import Callable, Iterator
 
 from deployer.cli.laptop import main as laptop
@@ -56,11 +58,17 @@ def _commands(front: Front) -> Iterator[str]:
                     continue
                 yield f"### {front.prog} {' '.join(each.words)}"
                 yield f"{each.summary[:1].upper()}{each.summary[1:].rstrip('.')}."
-                yield _block(each.usage)
+                yield _block(_usage(each.usage))
                 if each.arguments:
                     yield "| argument | meaning |\n|---|---|\n" + "\n".join(map(_row, each.arguments))
                 if each.example:
                     yield f"Example:\n\n{_block(each.example)}"
+
+
+def _usage(text: str) -> str:
+    """Return the usage of a command on lines that a page shows, broken between arguments."""
+    whole = re.sub(r"\[[^]]*\]", lambda argument: argument[0].replace(" ", "\xa0"), text)
+    return textwrap.fill(whole, 88, subsequent_indent="    ", break_on_hyphens=False).replace("\xa0", " ")
 
 
 def _row(argument: Argument) -> str:
