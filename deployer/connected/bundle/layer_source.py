@@ -110,7 +110,7 @@ class LayerSources:
         found = (known.users for record in self._records if (known := self._load(record)))
         self._users = next((users for users in found if users is not None), None)
         if self._users is None:
-            self._users = families.users(self._image.root)
+            self._users = families.users(families.files_of(self._image.root))
         return self._users
 
     def layer(self, cleanup: ExitStack) -> LayerSource:

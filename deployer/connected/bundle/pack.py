@@ -30,7 +30,7 @@ from deployer.connected.linker import commands, families
 from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
-from deployer.connected.rootfs.entries import Stored, shown
+from deployer.connected.rootfs.entries import OnDisk, Stored, shown
 from deployer.contract import json_records, mount_points, oci, sealed_file, tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import (
@@ -47,7 +47,7 @@ from deployer.contract.manifest import (
     Segment,
     check_label,
 )
-from deployer.contract.plan import Plan
+from deployer.contract.plan import APP, Plan
 from deployer.system import files
 
 if TYPE_CHECKING:  # the import of the profile's model is slow, and a pack without a site does not need it
@@ -270,11 +270,13 @@ def _front() -> _Front:
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:
-    """Return the contents with the MPI families of the image's programs, unless the contents name them."""
+    """Return the contents with the MPI families of the programs of image and app, unless the contents name them."""
     if contents.mpi is not None:
         return contents
     wheels = any(name.startswith(WHEELS_PREFIX) for name in contents.carried)
-    found = families.find(sources.users(), contents.jobs, wheels)
+    app = datafolder.app_files(contents.app) if contents.app else []
+    in_app = families.users((f"{APP}/{file.name}", OnDisk(file.path, file.size)) for file in app)
+    found = families.find([*sources.users(), *in_app], contents.jobs, wheels)
     if found.families:
         say(f"mpi: {', '.join(found.families)}, to which {found.path} is linked")
     return contents._replace(mpi=found.families)

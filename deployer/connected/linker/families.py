@@ -3,7 +3,7 @@
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.process import FAMILIES, NVSHMEM_BY_MPI
@@ -14,16 +14,22 @@ from deployer.contract.dynamic import BadElf, Dynamic
 from deployer.contract.elf import ReadAt
 from deployer.contract.errors import Refused
 from deployer.contract.job import Job
+from deployer.contract.plan import MPICH_ABI, OPENMPI
 from deployer.contract.tarformat import FILE
 
 _MAGIC = b"\x7fELF"
 #: Files of MPI libraries themselves: they need their own family, whatever the programs need; and modules of NVSHMEM.
-_OF_MPI = re.compile(rf"^lib(mpi|oshmem|pmpi)|^mca_|^mpi(chversion|vars)$|{NVSHMEM_BY_MPI.pattern}")
-_WRITE = "write mpi: [mpich-abi] or mpi: [openmpi] in the definition, or both if the image has programs for both"
+_OF_MPI = re.compile(rf"^lib(mpi|oshmem|pmpi)|^(mca|ompi)_|^mpi(chversion|vars)$|{NVSHMEM_BY_MPI.pattern}")
+#: MPI's libraries for Fortran and C++: a Fortran program may name no other (``--as-needed`` in Debian's mpif90).
+_BINDINGS = (
+    (re.compile(r"^libmpi_(mpifh|usempi\w*|cxx)\.so\.40$"), OPENMPI),
+    (re.compile(r"^libmpi(ch)?(fort|cxx|f90)\.so\.12$"), MPICH_ABI),
+)
+_WRITE = "write mpi: [mpich-abi] or mpi: [openmpi] in the definition, or both if it has programs for both"
 
 
 class MpiUser(NamedTuple):
-    """A file of an image that is linked to an MPI library."""
+    """A file of a bundle that is linked to an MPI library."""
 
     path: str
     family: str
@@ -31,20 +37,20 @@ class MpiUser(NamedTuple):
 
 
 class FoundFamilies(NamedTuple):
-    """The MPI families of an image, and the path of the file that shows them; both are empty if it has none."""
+    """The MPI families of a bundle, and the path of the file that shows them; both are empty if it has none."""
 
     families: Sequence[str]
     path: str = ""
 
 
 def find(found: Sequence[MpiUser], jobs: Sequence[Job], wheels: bool) -> FoundFamilies:
-    """Return the families that the programs of an image, else its libraries, are linked to. ``found``: its ``users``.
+    """Return the families that programs, else libraries, are linked to. ``found``: ``users`` of the image and the app.
 
     Of several programs those count that the commands of ``jobs`` name. A folder with libraries for both families, as
     mpi4py has, runs on both. ``wheels``: the bundle has Python packages beside the image, which may call MPI.
 
     Raises:
-        Refused: the image has programs for both families; or for none, and a job has more than one rank.
+        Refused: there are programs for both families; or for none, and a job has more than one rank.
     """
     programs = [user for user in found if user.is_program]
     named = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
@@ -55,24 +61,33 @@ def find(found: Sequence[MpiUser], jobs: Sequence[Job], wheels: bool) -> FoundFa
             return FoundFamilies(sorted(families), each[0].path)
         if families:
             listed = ", ".join(f"{user.path} ({user.family})" for user in _one_of_each(each))
-            raise Refused(f"the image has programs for both families of MPI: {listed}", _WRITE)
+            raise Refused(f"the bundle has programs for both families of MPI: {listed}", _WRITE)
     if wheels or all(job.nodes * job.ranks_per_node == 1 for job in jobs):
         return FoundFamilies([])
-    raise Refused("no program of the image is linked to an MPI library, and a job has more than one rank", _WRITE)
+    what = "no program of the image or in app/ is linked to an MPI library, and a job has more than one rank"
+    raise Refused(what, f"{_WRITE}; mpi: [] if the ranks do without MPI")
 
 
-def users(root: Rootfs) -> list[MpiUser]:
-    """Return all files that are linked to an MPI library, sorted by path, without those of MPI itself."""
+def users(files: Iterable[tuple[str, FileContent]]) -> list[MpiUser]:
+    """Return the files that are linked to an MPI library, sorted by path, without those of MPI itself."""
     found = []
-    for path, node in root.walk():
-        name = "/" + path.decode("utf-8", "surrogateescape").strip("/")
-        if node.kind != FILE or node.data is None or _OF_MPI.match(posixpath.basename(name)):
-            continue
-        facts = _dynamic(node.data)
-        family = next((FAMILIES[needed] for needed in facts.needed if needed in FAMILIES), None) if facts else None
+    for path, data in files:
+        facts = None if _OF_MPI.match(posixpath.basename(path)) else _dynamic(data)
+        family = next(filter(None, map(_family, facts.needed)), None) if facts else None
         if facts and family:
-            found.append(MpiUser(name, family, facts.interpreter is not None))
+            found.append(MpiUser(path, family, facts.interpreter is not None))
     return sorted(found)
+
+
+def files_of(root: Rootfs) -> Iterator[tuple[str, FileContent]]:
+    """Yield the files of an image: absolute path and content."""
+    for path, node in root.walk():
+        if node.kind == FILE and node.data is not None:
+            yield "/" + path.decode("utf-8", "surrogateescape").strip("/"), node.data
+
+
+def _family(needed: str) -> str | None:
+    return FAMILIES.get(needed) or next((family for name, family in _BINDINGS if name.match(needed)), None)
 
 
 def _dynamic(data: FileContent) -> Dynamic | None:

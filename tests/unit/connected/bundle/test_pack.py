@@ -560,9 +560,17 @@ def test_families_of_mpi_are_found_in_the_image_and_decide_on_the_site(tmp_path:
     assert said == ["mpi: openmpi, to which /usr/bin/tool is linked"]
     with pytest.raises(Refused, match=r"tiny:1\.0 cannot run on lab: .* is of the family mpich-abi"):
         packing.pack(unknown, [load("lab")], tmp_path / "other.tar", say=said.append)
-    with pytest.raises(Refused, match="no program of the image is linked to an MPI library"):
+    with pytest.raises(Refused, match="no program of the image or in app/ is linked to an MPI library"):
         packing.pack(contents()._replace(mpi=None), [], tmp_path / "other.tar")
     assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
+
+
+def test_a_program_in_the_app_folder_shows_its_family(tmp_path: Path, app: Path) -> None:
+    (app / "solver").write_bytes(elves.library(["libmpich.so.12"]))
+    said: list[str] = []
+    packed = packing.pack(contents(app)._replace(mpi=None), [], tmp_path / "b.tar", say=said.append)
+    assert packed.manifest.mpi == ("mpich-abi",)
+    assert said == ["mpi: mpich-abi, to which /deployer/app/solver is linked"]
 
 
 def test_what_the_app_folder_has_is_looked_at(tmp_path: Path, app: Path) -> None:

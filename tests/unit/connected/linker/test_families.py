@@ -27,7 +27,7 @@ def program(library: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 def find(files: dict[str, bytes], *jobs: Job, wheels: bool = False) -> families.FoundFamilies:
     root = tars.root_of(tars.layer((f"{name}", data) for name, data in files.items()))
-    return families.find(families.users(root), jobs or [TWO], wheels)
+    return families.find(families.users(families.files_of(root)), jobs or [TWO], wheels)
 
 
 def test_the_family_that_the_program_is_linked_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,8 +44,22 @@ def test_libraries_of_mpi_itself_show_nothing() -> None:
     own = {"lib/libmpi_mpifh.so.40": OPENMPI, "lib/openmpi/mca_coll_tuned.so": OPENMPI, "lib/libmpichcxx.so.12": MPICH}
     assert find({**own, "lib/libsolver.so": MPICH}).families == ["mpich-abi"]
     assert find(own, ONE).families == []
+    profiling = {"usr/lib/x86_64-linux-gnu/openmpi/lib/ompi_monitoring_prof.so": OPENMPI}  # Debian's libopenmpi3
+    assert find({**profiling, "lib/libsolver.so": MPICH}).families == ["mpich-abi"]
     nvshmem = {MODULE.format("nvidia/nvshmem/lib/nvshmem_bootstrap_mpi") + ".3": OPENMPI}
     assert find(nvshmem, ONE).families == []
+
+
+@pytest.mark.parametrize(
+    ("needed", "family"),
+    [
+        ("libmpi_mpifh.so.40", "openmpi"), ("libmpi_usempif08.so.40", "openmpi"), ("libmpi_cxx.so.40", "openmpi"),
+        ("libmpichfort.so.12", "mpich-abi"), ("libmpifort.so.12", "mpich-abi"), ("libmpicxx.so.12", "mpich-abi"),
+    ],
+)  # fmt: skip
+def test_a_program_that_names_only_the_library_for_its_language(needed: str, family: str) -> None:
+    # CloverLeaf's Makefile with Debian's mpif90: DT_NEEDED has libmpichfort.so.12 or libmpi_mpifh.so.40, no libmpi
+    assert find({SOLVER: elves.library([needed, "libgfortran.so.5", "libc.so.6"])}).families == [family]
 
 
 def test_a_package_with_libraries_for_both_runs_on_both() -> None:
@@ -66,6 +80,7 @@ def test_of_programs_for_both_the_one_that_jobs_name_counts(monkeypatch: pytest.
 def test_without_any_a_job_of_one_rank_runs_and_one_of_more_is_refused() -> None:
     assert find({"bin/sh": b"x"}, ONE) == ([], "")
     assert find({"bin/sh": b"x"}, TWO, wheels=True).families == []  # they may call it
-    with pytest.raises(Refused, match="no program of the image is linked to an MPI library") as caught:
+    with pytest.raises(Refused, match="no program of the image or in app/ is linked to an MPI library") as caught:
         find({"bin/sh": b"x"}, ONE, TWO)
     assert "write mpi: [mpich-abi] or mpi: [openmpi] in the definition" in caught.value.hint
+    assert "mpi: [] if the ranks do without MPI" in caught.value.hint
