@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import pytest
 
@@ -22,6 +22,9 @@ INTEGRATION_TIMEOUT = 300
 
 #: Seconds for the first test that takes a session-wide fixture: it may download and start what the others reuse.
 FIRST_TIMEOUT = 900
+
+#: Characters of a parameter that are its name in a test's.
+LONGEST_ID = 100
 
 
 class Engine(NamedTuple):
@@ -176,6 +179,13 @@ def _start_elsewhere(config: Any) -> None:
     worker = config.workerinput
     first = len(files) * int(worker["workerid"][2:]) // worker["workercount"]
     config.args[:] = files[first:] + files[:first]
+
+
+def pytest_make_parametrize_id(val: Any, argname: str) -> Optional[str]:
+    """Name a long value by its length: workers send names of megabytes with each report, before pytest 9."""
+    if isinstance(val, (str, bytes)) and len(val) > LONGEST_ID:
+        return "{}-of-{}".format(argname, len(val))
+    return None
 
 
 @pytest.hookimpl(hookwrapper=True)
