@@ -27,9 +27,14 @@ def read() -> Dict[str, str]:
     return {name: files.read_text(os.path.join(folder, name)) for name in DOCUMENTS}
 
 
-def packed() -> bytes:
-    """Return the documents as deployer.pyz carries them."""
-    data: bytes = _bz2().compress(_END.join(part for item in sorted(read().items()) for part in item).encode())
+def joined() -> bytes:
+    """Return the names and texts of the documents as one text."""
+    return _END.join(part for item in sorted(read().items()) for part in item).encode()
+
+
+def packed(pages: bytes) -> bytes:
+    """Return the ``joined`` documents as deployer.pyz carries them."""
+    data: bytes = _bz2().compress(pages)
     return data
 
 

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import io
+import os
 import sys
 import tokenize
 import zipfile
@@ -64,14 +65,9 @@ def make_pyz() -> bytes:
 
     The last one is kept in the cache by the digest of its sources, because to leave words out takes 0.2 s.
     """
-    package = Path(deployer.__file__).parent
-    sources: dict[str, bytes] = {"__main__.py": (package / _MAIN).read_bytes()}
-    for part in _PARTS:
-        root = package / part
-        for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
-            if path != package / _MAIN:
-                sources["deployer/" + path.relative_to(package).as_posix()] = path.read_bytes()
-    sources["deployer/" + documents.PACKED] = documents.packed()
+    sources = _modules()
+    pages = documents.joined()
+    sources["deployer/" + documents.PACKED] = pages
     libraries = [_distribution(name) for name in _VENDORED]
     for library in libraries:
         sources.update(library)
@@ -79,12 +75,29 @@ def make_pyz() -> bytes:
     made = _kept(key)
     if made:
         return made
+    sources["deployer/" + documents.PACKED] = documents.packed(pages)
     twice = _OF_RANKS[1:]
     for name in [*twice, *(name for library in libraries for name in library if name.endswith(".py"))]:
         sources[name] = without_words(sources[name])
     made = _joined(sources)
     _keep(key, made)
     return made
+
+
+def _modules() -> dict[str, bytes]:
+    """Return the modules that a site needs, by their names in the .pyz; ``Path`` would take most of the time."""
+    package = os.path.dirname(os.path.abspath(deployer.__file__))
+    paths = [part for part in _PARTS if part.endswith(".py")]
+    for part in _PARTS:
+        for folder, _, names in os.walk(os.path.join(package, part)):
+            below = os.path.relpath(folder, package)
+            paths += [f"{below}/{name}" for name in names if name.endswith(".py")]
+    sources = {}
+    for path in paths:
+        with open(f"{package}/{path}", "rb") as stream:
+            sources["deployer/" + path] = stream.read()
+    sources["__main__.py"] = sources.pop("deployer/" + _MAIN)
+    return sources
 
 
 def _joined(sources: Mapping[str, bytes]) -> bytes:

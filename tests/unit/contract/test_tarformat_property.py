@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def held_to_encode(data, position=0):
     return True
 
 
+@pytest.mark.thorough
 @SETTINGS
 @given(ENTRIES)
 def test_what_is_written_is_read(entry):
@@ -42,6 +44,7 @@ def test_what_is_written_is_read(entry):
     assert tarformat.header_size(entry) == len(header)
 
 
+@pytest.mark.thorough
 @SETTINGS
 @given(ENTRIES, st.integers(0, 2**32))
 def test_a_flip_in_the_last_block_is_refused_elsewhere_it_may_be_another_name(entry, seed):
@@ -60,6 +63,7 @@ def summed(block):
     return bytes(block[:148]) + b"%06o\0 " % total + bytes(block[156:])
 
 
+@pytest.mark.thorough
 @SETTINGS
 @given(ENTRIES, st.integers(0, 2**32))
 def test_a_change_with_the_right_checksum_is_refused_or_in_the_normal_form(entry, seed):

@@ -248,7 +248,7 @@ def accepted_as(path):
 
 
 @pytest.mark.needs("ssh-keygen")
-@pytest.mark.parametrize("count", [200, pytest.param(700, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [60, pytest.param(700, marks=pytest.mark.thorough)])
 def test_whom_we_accept_ssh_keygen_accepts(verify, count):
     chance = random.Random(6)
     generated = [next(source) for source in (altered(chance), composed(chance)) for _ in range(count // 2)]

@@ -76,6 +76,7 @@ def test_what_is_no_archive(data):
             read(data)
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 255))
 def test_no_changed_byte_makes_anything_but_the_same_files_or_an_error(position, value):

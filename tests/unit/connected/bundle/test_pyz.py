@@ -152,7 +152,7 @@ def test_the_last_file_is_kept_by_its_sources(tmp_path: Path, monkeypatch: pytes
         stream.write(b"damage")
     assert pyz.make_pyz() == made
     with monkeypatch.context() as patch:
-        patch.setattr(pyz.documents, "packed", lambda: b"another text")
+        patch.setattr(pyz.documents, "joined", lambda: b"another text")
         assert pyz.make_pyz() != made
     assert len(list((tmp_path / "cache" / "deployer" / "tool").iterdir())) == 1
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")

@@ -38,6 +38,7 @@ def test_a_report_is_drawn_beside_published_rows(tmp_path: Path, capsys: pytest.
     assert (tmp_path / "a.svg").read_bytes().count(b"<!-- lrz-3dgan: ") == 4  # in the legend
 
 
+@pytest.mark.thorough
 def test_names_of_others_are_not_mathematics(tmp_path: Path) -> None:
     path = saved(tmp_path, r"$\nope{", report.IMAGES, (9.0, 9.1, 9.0))
     assert main(["report", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
