@@ -72,7 +72,7 @@ def _marked(block: re.Match[str]) -> str:
         elif remark:
             line = command + remark
         lines.append(line)
-    return f'<div class="block"><pre><code{block["kind"]}>' + "\n".join(lines) + "</code></pre></div>"
+    return f'<div class="block"><pre tabindex="0"><code{block["kind"]}>' + "\n".join(lines) + "</code></pre></div>"
 
 
 def on_post_build(config: Any) -> None:
