@@ -219,13 +219,21 @@ class Deploy:
     def _connect(self) -> None:
         """Begin to connect. The login takes a part of a second, in which other stages work."""
 
+        remote = Remote(self._profile, self._request.ssh_config)
+
         def connected() -> Remote:
-            remote = self._cleanup.enter_context(Remote(self._profile, self._request.ssh_config))
+            self._cleanup.enter_context(remote)
             remote.prepare()
             return remote
 
+        def end_login() -> None:
+            """Let an error of another stage be shown at once: a login may take a minute, or wait for a password."""
+            if not connection.done():
+                remote.give_up()
+
         worker = self._cleanup.enter_context(ThreadPoolExecutor(1, "connect"))
-        self._connection = worker.submit(connected)
+        self._connection = connection = worker.submit(connected)
+        self._cleanup.callback(end_login)
 
     def run(self) -> Deployed:
         """Do all stages. Each raises its own errors.
@@ -235,7 +243,7 @@ class Deploy:
         """
         contents = self._build()
         if contents and not self._request.dry_run and self._connection is None:
-            # Not before: at its end a deploy waits for its login, and an error of lint or the build should not.
+            # Not before: lint may refuse it, then nobody should have to type a password; and a build takes long.
             self._connect()
         with nullcontext() if self._request.dry_run else last_deploy.alone(self._bundle):
             return self._deliver(contents)

@@ -9,9 +9,11 @@ import contextlib
 import functools
 import hashlib
 import logging
+import os
 import re
 import secrets
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -144,6 +146,7 @@ class Remote:
         self.options = self._user_options
         self._env = process.base_environment(*_ENVIRONMENT)
         self._master: process.Background | None = None
+        self._given_up = False
 
     def __enter__(self) -> "Remote":
         """Open the connection, or use an open connection of the user's own ControlMaster.
@@ -158,6 +161,20 @@ class Remote:
             cleanup.pop_all()
         return self
 
+    def give_up(self) -> None:
+        """Let another thread, which opens or prepares this connection, end soon, with an error that nobody needs."""
+        self._given_up = True
+        master = self._master
+        if master is not None:
+            master.stop()
+
+    def _go_on(self, pid: int = 0) -> None:
+        """Raise TransferError if nobody needs the connection any more; or ask a running ssh, ``pid``, to end."""
+        if self._given_up and pid:
+            os.kill(pid, signal.SIGTERM)  # not SIGKILL: ssh may have to turn on the terminal's echo
+        elif self._given_up:
+            raise TransferError(f"the connection to {self.host} is not needed any more")
+
     def _open(self) -> None:
         if self._is_open():
             return
@@ -167,6 +184,7 @@ class Remote:
         deadline = time.monotonic() + _CONNECT_SECONDS
         asked = time.monotonic()
         while time.monotonic() < deadline:
+            self._go_on()
             status = self._master.poll()
             if status is not None:
                 said = self._master.output()
@@ -188,7 +206,7 @@ class Remote:
 
     def _is_open(self) -> bool:
         argv = ["ssh", *self.options, "-O", "check", self.host]
-        return process.run(argv, timeout=20, env=self._env, check=False).returncode == 0
+        return process.run(argv, timeout=20, env=self._env, check=False, tick=self._go_on).returncode == 0
 
     def _patience(self) -> list[str]:
         """Return the option that closes a dead connection, unless the user's configuration sets it."""
@@ -213,7 +231,9 @@ class Remote:
             TransferError: the connection failed.
             DeployerError: the script failed, with its exit code.
         """
-        done = process.run(self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=script + "\n", check=False)
+        self._go_on()
+        argv, stdin = self._ssh(["sh"]), script + "\n"
+        done = process.run(argv, timeout=timeout, env=self._env, stdin=stdin, check=False, tick=self._go_on)
         self._check_line(done)
         if check and done.returncode:
             self._raise_far(done)

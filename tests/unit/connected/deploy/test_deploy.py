@@ -1,6 +1,7 @@
 """deploy, with the fake ssh of test_remote between real sides; tests/integration has a real job."""
 
 import json
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -448,6 +449,33 @@ def test_a_refused_definition_waits_for_no_login(
         with pytest.raises(Refused):
             made.run()
     assert logins == []
+
+
+@pytest.mark.parametrize("hangs", ["*-N*", "*login1*", "*-O*"])
+def test_an_error_ends_a_login_that_has_begun(
+    far: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    """Whatever ssh waits for: a password for the connection, or for a command where none can be shared, or a master."""
+    program, begun = tmp_path / "bin" / "ssh", tmp_path / "begun"
+    if hangs == "*login1*":  # each command logs in for itself
+        monkeypatch.setenv("FAKE_MASTER", "ControlSocket too long")
+        hangs = "*'login1 sh'*"
+    wait = f'{hangs}) touch "$FAKE/begun"; exec sleep 60 ;;\n'
+    program.write_text(program.read_text().replace('case "$*" in\n', f'case "$*" in\n{wait}'))
+
+    def refuses(*_: object, **__: object) -> Any:
+        while not begun.exists():
+            time.sleep(0.01)
+        raise Refused("no plan")
+
+    monkeypatch.setattr(pack, "pack", refuses)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Deploy(DeployRequest(data, "lab"), lambda _: None, lambda _: None) as made:
+        with pytest.raises(Refused):
+            made.run()
+        ended = time.monotonic()
+    assert time.monotonic() - ended < 10
+    assert not list(tmp_path.glob("deployer-ssh-*"))
 
 
 @pytest.mark.parametrize("refused", [False, True])
