@@ -1,9 +1,7 @@
 """Find the Python of a built image: version, glibc, machine, and installed distributions."""
 
-import contextlib
-
 import docker
-from docker.errors import APIError, DockerException
+from docker.errors import APIError
 from packaging.version import InvalidVersion, Version
 
 from deployer.connected.build.wheelhouse.target import MACHINES, Target
@@ -80,18 +78,13 @@ def _none(name: str, reason: str) -> UsageError:
 
 def _run(client: docker.DockerClient, image: str, name: str, command: list[str]) -> str:
     """Return the output of a command in a container of ``image``. The container has no network and is removed."""
-    with engine.errors_named(client, f"start a container of {name}"):
-        container = client.api.create_container(
-            image, command=command[1:], entrypoint=command[:1], network_disabled=True, user="0"
-        )["Id"]
+    made = engine.container(client, image, command[1:], entrypoint=command[:1], user="0")
+    with engine.errors_named(client, f"start a container of {name}"), made as container:
         try:
             client.api.start(container)
-            client.api.wait(container, timeout=_PATIENCE)
-            return bytes(client.api.logs(container, stdout=True, stderr=True)).decode("utf-8", "replace")
         except APIError as error:
             if "executable file not found" in str(error.explanation) or "no such file" in str(error.explanation):
                 raise _none(name, "it has no python3 in its PATH") from error
             raise
-        finally:
-            with contextlib.suppress(DockerException):
-                client.api.remove_container(container, force=True, v=True)
+        client.api.wait(container, timeout=_PATIENCE)
+        return bytes(client.api.logs(container, stdout=True, stderr=True)).decode("utf-8", "replace")

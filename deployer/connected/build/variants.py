@@ -201,17 +201,14 @@ def _contents(pins: Sequence[str]) -> dict[str, bytes]:
 def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
     """Return the output files of the recipe from its image, by name."""
     found = {}
-    with engine.errors_named(client, "copy the variant of Horovod"):
-        container = client.api.create_container(image, command=["/never-run"], network_disabled=True)["Id"]
-        try:
-            chunks, _ = client.api.get_archive(container, _OUT)
-            with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
-                for member in archive:
-                    stream = archive.extractfile(member)
-                    if stream is not None:
-                        found[os.path.basename(member.name)] = stream.read()
-        finally:
-            client.api.remove_container(container, force=True, v=True)
+    made = engine.container(client, image, ["/never-run"])
+    with engine.errors_named(client, "copy the variant of Horovod"), made as container:
+        chunks, _ = client.api.get_archive(container, _OUT)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+            for member in archive:
+                stream = archive.extractfile(member)
+                if stream is not None:
+                    found[os.path.basename(member.name)] = stream.read()
     return found
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import docker
@@ -25,6 +25,10 @@ _FIRST_ANSWER = 15
 
 FREE_SPACE = "free space in the engine: docker system prune"
 AGAIN = "start the engine again and repeat the command: finished steps are cached; its log says why it ended"
+
+#: Labels of our containers: the user who made one and the machine, and the process. The next command removes those of
+#: killed ones.
+_MAKER, PROCESS = "deployer.maker", "deployer.process"
 
 _INSTALL = "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST to a running engine"
 
@@ -207,15 +211,56 @@ def export_rootfs(
 def rootfs_chunks(client: docker.DockerClient, ref: str) -> Iterator[bytes]:
     """Yield an image's root filesystem as pieces of one tar. The container made for the export is always removed."""
     image_config(client, ref)  # raises a clear error if the image does not exist
-    with errors_named(client, f"export {ref}"):
-        # The container is never started, so the command is not run; but an image without a command needs one here.
-        container = client.api.create_container(ref, command=["/deployer-export"], network_disabled=True)["Id"]
-        try:
-            yield from client.api.export(container, chunk_size=files.CHUNK)
-        finally:
-            with contextlib.suppress(DockerException, *_LOST):
-                if answers(client):
-                    client.api.remove_container(container, force=True, v=True)
+    # The container is never started, so the command is not run; but an image without a command needs one here.
+    with errors_named(client, f"export {ref}"), container(client, ref, ["/deployer-export"]) as made:
+        yield from client.api.export(made, chunk_size=files.CHUNK)
+
+
+@contextlib.contextmanager
+def container(client: docker.DockerClient, image: str, command: Sequence[str], **settings: Any) -> Iterator[str]:
+    """Yield a container without a network, which is not started. It is removed at the end.
+
+    Containers that this user's killed commands left are removed first. Raises the SDK's errors.
+
+    Args:
+        settings: as of the SDK's ``create_container``.
+    """
+    maker = f"{socket.gethostname()}/{os.getuid()}"
+    reap(client, f"{_MAKER}={maker}")
+    labels = {_MAKER: maker, PROCESS: str(os.getpid())}
+    made = str(
+        client.api.create_container(image, list(command), network_disabled=True, labels=labels, **settings)["Id"]
+    )
+    try:
+        yield made
+    finally:
+        if answers(client):
+            remove(client, made)
+
+
+def reap(client: docker.DockerClient, label: str) -> None:
+    """Remove the containers with a label whose process has ended, the one that the label ``PROCESS`` names."""
+    for item in client.api.containers(all=True, filters={"label": label}):
+        if not _lives(str(item["Labels"].get(PROCESS))):
+            remove(client, str(item["Id"]))
+
+
+def remove(client: docker.DockerClient, made: str) -> None:
+    """Remove a container, if that is possible."""
+    with contextlib.suppress(DockerException, *_LOST, OSError):
+        client.api.remove_container(made, force=True, v=True)
+
+
+def _lives(pid: str) -> bool:
+    if not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _reason(error: Exception) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import docker
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import APIError, NotFound
 from docker.types import LogConfig, Mount
 from docker.utils.socket import STDOUT, frames_iter
 
@@ -58,8 +58,8 @@ from deployer.system.verify import begin, opened
 
 #: The modules that a simulated site needs.
 _PARTS = ("__init__.py", "contract", "system", "connected/__init__.py", "connected/ground", "connected/rehearse")
-#: Labels of our containers: the rehearsals of a cache, and the process that started one.
-_OWNER, _PROCESS = "deployer.rehearsal", "deployer.process"
+#: The label of our containers: the rehearsals of a cache.
+_OWNER = "deployer.rehearsal"
 #: The user in the container if root rehearses: jobs of a site never run as root, and without user namespaces of its own
 #: root would be the root of the engine's machine.
 _ORDINARY = 1000
@@ -167,13 +167,13 @@ class _Host:
             container = api.create_container(
                 image, _PROGRAM[1:], entrypoint=_PROGRAM[:1], user=f"{self._uid}:{self._gid}", hostname="laptop",
                 stdin_open=True, working_dir="/", host_config=settings, platform=container_image.PLATFORM,
-                labels={_OWNER: self._owner, _PROCESS: str(os.getpid())},
+                labels={_OWNER: self._owner, engine.PROCESS: str(os.getpid())},
                 environment={
                     "PATH": _PATH, "HOME": _HOME, "USER": _user(), "LANG": "C.UTF-8", "XDG_CACHE_HOME": STATE,
                     "PYTHONPATH": f"{self._programs}:{self._programs}/{PYZ}",
                 },
             )["Id"]  # fmt: skip
-            cleanup.callback(_remove, self._client, container)
+            cleanup.callback(engine.remove, self._client, container)
             self._copy_in(container)
             params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             connection = api.attach_socket(container, params=params)
@@ -297,15 +297,7 @@ class _Host:
 
 def reap(client: docker.DockerClient, owner: str) -> None:
     """Remove the containers of commands that were killed before they could start them."""
-    found = client.api.containers(all=True, filters={"label": f"{_OWNER}={owner}"})
-    for item in found:
-        if not _lives(str(item["Labels"].get(_PROCESS))):
-            _remove(client, str(item["Id"]))
-
-
-def _remove(client: docker.DockerClient, container: str) -> None:
-    with contextlib.suppress(DockerException, OSError):
-        client.api.remove_container(container, force=True)
+    engine.reap(client, f"{_OWNER}={owner}")
 
 
 def volume_record() -> Path:
@@ -382,15 +374,3 @@ def _user() -> str:
     with contextlib.suppress(KeyError, OSError):  # no such user in the password database
         name = getpass.getuser() if os.getuid() else ""
     return name if _NAME.match(name) else "user"
-
-
-def _lives(pid: str) -> bool:
-    if not pid.isdigit():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -80,7 +80,7 @@ class FakeApi:
         if profile != "apparmor=unconfined" and "name=apparmor" not in self.security[1:]:
             raise APIError("no", explanation="apparmor failed to apply profile")
 
-    def remove_container(self, name, force):
+    def remove_container(self, name, force, v):
         self.removed.append(name)
 
 
