@@ -491,6 +491,7 @@ def test_the_line_of_the_laptop_is_cut(site: Site, anything: str, fault: Fault) 
     fault("link-up", "laptop")
     assert json.loads(site.cli("status", *site.options, name, "--json").stdout)["active"]
     site.cli("cancel", *site.options, name)
+    until(lambda: not record(site.tool("status", name, "--json"))["active"], "its end")
 
 
 @pytest.mark.slow

@@ -36,6 +36,8 @@ _DEFAULT_NODES = 2
 _REPAIRS = 3
 _DEFAULT_SCRATCH = "64m"
 _SLURM_TIMEOUT_S = 45.0
+#: Until a node that was told to resume, and is drained or down, is told again.
+_RESUME_AGAIN_S = 3.0
 #: Names the Debian suite of the nodes, where nothing else does: so a whole test run has its labs of that suite.
 SUITE_VARIABLE = "DEPLOYER_LAB_SUITE"
 _USABLE = ("idle", "mixed", "allocated", "completing")
@@ -437,7 +439,7 @@ class Lab:
             return
         nodes = [node for node in nodes if node in pids and services.pid_in_node(pids[node], services.SLURMD)]
         until = time.monotonic() + _SLURM_TIMEOUT_S
-        resumed: set[str] = set()
+        again: dict[str, float] = {}
         while True:
             states = self._slurm_states()
             waiting = [node for node in nodes if states.get(node) not in _USABLE]
@@ -448,10 +450,12 @@ class Lab:
                 hint = f"the logs are {self.state.path}/nodes/*/log/slurm/*.log"
                 raise LabError(f"Slurm does not get its nodes within {_SLURM_TIMEOUT_S:g} s: {said}", hint)
             for node in waiting:
-                if states.get(node, "").startswith(("drain", "down")) and node not in resumed:
-                    resumed.add(node)  # a drained node stays so even when its daemon is back
+                if states.get(node, "").startswith(("drain", "down")) and time.monotonic() > again.get(node, 0):
+                    # A drained node stays so even when its daemon is back. And slurmd drains it anew if it can say
+                    # only now that it failed to kill a job.
                     update = ["scontrol", "update", f"nodename={node}", "state=resume"]
                     self.sh(LOGIN, "root", update, timeout=20)
+                    again[node] = time.monotonic() + _RESUME_AGAIN_S
             time.sleep(0.1)
 
 
