@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import time
+from contextlib import suppress
 from typing import Optional
 
 _KEPT = 50
@@ -14,6 +15,13 @@ class _LogFile(logging.FileHandler):
 
     def _open(self) -> io.TextIOWrapper:
         return io.open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Lose a line that cannot be written: on a full disk a command such as ``gc`` must still work and be read."""
+
+    def close(self) -> None:
+        with suppress(OSError):  # what is left to write
+            super().close()
 
 
 def start_log(folder: str, command: str) -> Optional[str]:

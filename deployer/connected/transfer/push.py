@@ -454,6 +454,6 @@ def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: Verifica
     need = shipment.ending.end + max(shipment.size, bundle.manifest.unpacked)
     if free < need:
         raise SpaceError(
-            f"{remote.host}:{remote.workspace} has {free} bytes free; bundle and image need {need}",
-            "free some space, or set another workspace in the site profile",
+            f"{remote.host}:{remote.workspace} has {free / 1e6:.1f} MB free; bundle and image need {need / 1e6:.1f} MB",
+            "free some space (`deployer gc --site SITE`), or set another workspace in the site profile",
         )

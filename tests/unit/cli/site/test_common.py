@@ -117,6 +117,19 @@ def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_log_on_a_full_disk_is_lost_and_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`gc` on a full disk printed a traceback of the logging for each line."""
+    for _ in range(2):  # the next command of a process closes the log of the first
+        assert logs.start_log(str(tmp_path), "gc")
+        (handler,) = logging.getLogger("deployer").handlers
+        assert isinstance(handler, logging.FileHandler)
+        handler.stream.close()
+        handler.stream = Path("/dev/full").open("w")  # noqa: SIM115  the handler closes it
+        logging.getLogger("deployer").debug("a line")
+    handler.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_logs_are_kept_and_capped(tmp_path: Path) -> None:
     for number in range(60):
         (tmp_path / f"20200101-{number:06}-1-x.log").write_text("")
