@@ -24,6 +24,7 @@ _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 EXAMPLES: dict[str, Any] = {
     **_NODE,
     "host": "login.example.org",
+    "launchers": ["mpiexec.hydra"],
     "node": _NODE,
     "partitions": {"NAME": {"node": _NODE}},
     "pmi": "pmi2",
@@ -37,6 +38,7 @@ _POLICY = ("policy", "runtimes")
 _SOURCES = {
     "cores": "physical cores per node: lscpu",
     "host": "the host name for ssh",
+    "launchers": "programs of the site that start ranks: mpiexec.hydra, mpirun",
     "kind": "slurm, gridengine, pbs, lsf; without a batch system hosts (ssh) or local",
     "version": "ch-run --version",
     "memory_mb": "MiB that a job may use: sinfo -o %m",

@@ -82,10 +82,16 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray has no hydra
         if launcher is None or not (offered or without_slurm or launcher in partition.launchers):
             raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi), place)
+        if not (mpi or partition.launchers or offered):
+            raise Lacking(
+                f"the profile of {profile.name} lacks partitions.{name}.launchers, or mpi: what starts ranks there",
+                f"bind the site's own MPI (partitions.{name}.mpi), or list the launchers; capture finds both",
+                ("partitions", name, "launchers"),
+            )
         if not (mpi or launcher in partition.launchers):
+            offers = "there is no srun" if without_slurm else f"srun offers {', '.join(offered) or 'nothing'}"
             raise Refused(
-                f"nothing on {profile.name} can start the ranks: srun offers {', '.join(offered) or 'nothing'}, which "
-                f"their MPI ({abi}) does not speak, and there is no {launcher}",
+                f"nothing on {profile.name} can start the ranks: {offers}, and no {launcher} for their MPI ({abi})",
                 "bind the site's own MPI (partitions.NAME.mpi), or build the image for another",
             )
     if launcher == SRUN:

@@ -39,6 +39,22 @@ def test_all_that_is_missing_is_listed_with_lines_that_make_a_plan(
         assert max(map(len, shown.replace(str(bare), "").splitlines())) <= 80
 
 
+@pytest.mark.parametrize("kind", ["gridengine", "pbs", "lsf"])
+def test_a_draft_of_a_site_without_slurm(tmp_path: Path, kind: str) -> None:
+    """Nothing is known that could start ranks: plans cannot be made, and the other gaps are listed too."""
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(f"{BARE}scheduler: {{kind: {kind}}}\npartitions: {{batch: {{}}}}\n")
+    profile = profiles.load(str(bare))
+    found = gaps.find(profile)
+    places = [".".join(gap.place) for gap in found]
+    assert {"workspace", "policy", "partitions.batch.launchers", "partitions.batch.node"} <= set(places)
+    pasted = tmp_path / "pasted.yaml"
+    pasted.write_text("\n".join(gaps.lines(profile, found, str(bare))))
+    whole = profiles.load(str(pasted))
+    assert gaps.find(whole) == []
+    assert make_plan(whole, "x:1", (MPICH_ABI,), "batch").node.cores
+
+
 def test_a_profile_without_partitions(tmp_path: Path) -> None:
     bare = tmp_path / "bare.yaml"
     bare.write_text(BARE)
