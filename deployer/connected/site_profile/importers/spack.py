@@ -28,7 +28,7 @@ _FAMILIES = {
 _OTHER_MPIS = ("spectrum-mpi", "fujitsu-mpi", "nec-mpi", "mpt", "msmpi", "parastation-mpi", "cray-mpich-abi")
 #: Batch systems by Spack's package.
 _BATCH = {"slurm": "slurm", "openpbs": "pbs", "lsf": "lsf", "pbs": "pbs", "torque": "pbs"}
-_SPEC = re.compile(r"\s*(?P<name>[A-Za-z0-9_][\w.-]*)?(?:@=?(?P<version>[\w.:,+-]*\w))?(?P<rest>.*)", re.DOTALL)
+_SPEC = re.compile(r"\s*(?P<name>[A-Za-z0-9_][\w.-]*)?(?:@=?(?P<version>[\w.:,-]*\w))?(?P<rest>.*)", re.DOTALL)
 _COMPILER = re.compile(r"%\s*([A-Za-z0-9_-]+)(?:@=?[:]?([\w.-]+))?")
 _ARCH = re.compile(r"(?:arch=\w+-\w+-|target=)([\w]+)")
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -108,7 +108,11 @@ def _externals(name: str, package: LocatedValue) -> Iterator[_External]:
 
 
 def _mpi(draft: Draft, external: _External, file: str, known: set[str]) -> None:
-    """Write the facts of an MPI. An MPI of another file that has the same name and folder is the same one."""
+    """Write the facts of an MPI.
+
+    An MPI of another file that has the same name and folder is the same one; in the same file, as for two compilers, it
+    must also have the same modules.
+    """
     origin = FileLine(file, external.at.line)
     family = _FAMILIES.get(external.name)
     title = f"{external.name}@{external.version}{external.rest}".rstrip("@")
@@ -121,9 +125,12 @@ def _mpi(draft: Draft, external: _External, file: str, known: set[str]) -> None:
         draft.note("an MPI whose folder is not known", f"{title}: {where}", origin)
         return
     prefix = prefix.rstrip("/") or "/"
+    module = external.modules[0] if len(external.modules) == 1 else external.modules or None
 
     def taken(name: str) -> bool:
-        return name in known or draft.get("mpi", name, "prefix") not in (None, prefix)
+        if name in known and draft.get("mpi", name, "module") != module:
+            return True
+        return draft.get("mpi", name, "prefix") not in (None, prefix)
 
     version = external.version if re.fullmatch(r"\d[\w.]*", external.version) else ""
     compiler = _COMPILER.search(external.rest)
@@ -141,9 +148,8 @@ def _mpi(draft: Draft, external: _External, file: str, known: set[str]) -> None:
     if version:
         draft.set((*place, "version"), version, origin)
     draft.set((*place, "prefix"), prefix, FileLine(file, external.prefix.line if external.prefix else 0))
-    if external.modules:
-        modules = external.modules
-        draft.set((*place, "module"), modules if len(modules) > 1 else modules[0], origin)
+    if module:
+        draft.set((*place, "module"), module, origin)
     if external.name == "intel-oneapi-mpi":
         draft.note("Spack names the folder of oneAPI, not of its MPI", prefix, origin)
     if external.rest.strip():

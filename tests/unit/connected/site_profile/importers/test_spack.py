@@ -91,3 +91,18 @@ def test_mpis_of_several_files(tmp_path: Path) -> None:
     }
     two.write_text(two.read_text().replace("    - {spec: openmpi@4.1, prefix: /opt/a}\n", ""))
     assert list(importers.draft([one, two]).tree()["mpi"]) == ["openmpi-4.1", "openmpi-4.1-2"]
+
+
+def test_an_mpi_that_is_listed_for_each_compiler_is_one(tmp_path: Path) -> None:
+    """As for Gadi of NCI; with modules of its own it is another."""
+    text = "packages:\n  openmpi:\n    externals:\n"
+    text += "    - {spec: openmpi@4.1 %gcc@13.2.0, prefix: /opt/a, modules: [ompi]}\n"
+    text += "    - {spec: openmpi@4.1 %oneapi@2025, prefix: /opt/a, modules: [ompi]}\n"
+    text += "    - {spec: openmpi@4.1+cuda %nvhpc@25.9, prefix: /opt/a, modules: [ompi]}\n"  # a variant is not of the version
+    text += "    - {spec: openmpi@4.1, prefix: /opt/a, modules: [ompi-intel]}\n"
+    found = draft(tmp_path, text)
+    assert {name: each["module"] for name, each in found.tree()["mpi"].items()} == {
+        "openmpi-4.1": "ompi",
+        "openmpi-4.1-2": "ompi-intel",
+    }
+    assert found.sources()["mpi.openmpi-4.1.prefix"] == ["packages.yaml:4", "packages.yaml:5", "packages.yaml:6"]
