@@ -16,7 +16,7 @@ class _LogFile(logging.FileHandler):
     def _open(self) -> io.TextIOWrapper:
         return io.open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace")
 
-    def handleError(self, record: logging.LogRecord) -> None:
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's own name
         """Lose a line that cannot be written: on a full disk a command such as ``gc`` must still work and be read."""
 
     def close(self) -> None:

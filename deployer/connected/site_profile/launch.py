@@ -82,21 +82,27 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray has no hydra
         if launcher is None or not (offered or without_slurm or launcher in partition.launchers):
             raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi), place)
-        if not (mpi or partition.launchers or offered):
-            raise Lacking(
-                f"the profile of {profile.name} lacks partitions.{name}.launchers, or mpi: what starts ranks there",
-                f"bind the site's own MPI (partitions.{name}.mpi), or list the launchers; capture finds both",
-                ("partitions", name, "launchers"),
-            )
-        if not (mpi or launcher in partition.launchers):
-            offers = "there is no srun" if without_slurm else f"srun offers {', '.join(offered) or 'nothing'}"
-            raise Refused(
-                f"nothing on {profile.name} can start the ranks: {offers}, and no {launcher} for their MPI ({abi})",
-                "bind the site's own MPI (partitions.NAME.mpi), or build the image for another",
-            )
+        if not mpi:
+            _require(launcher, profile, name, partition.launchers, offered)
     if launcher == SRUN:
         return Way(SRUN, pmi or "", None)
     return Way(launcher, "", f"{mpi.prefix}/{mpi.launcher}" if mpi and mpi.launcher else None)
+
+
+def _require(launcher: str, profile: Profile, name: str, launchers: list[str], offered: list[str]) -> None:
+    """Raise Lacking or Refused unless the partition ``name``, which binds no MPI, has a launcher of its own."""
+    if not (launchers or offered):
+        raise Lacking(
+            f"the profile of {profile.name} lacks partitions.{name}.launchers, or mpi: what starts ranks there",
+            f"bind the site's own MPI (partitions.{name}.mpi), or list the launchers; capture finds both",
+            ("partitions", name, "launchers"),
+        )
+    if launcher not in launchers:
+        offers = f"srun offers {', '.join(offered)}" if offered else "there is no srun"
+        raise Refused(
+            f"nothing on {profile.name} can start the ranks: {offers}, and no {launcher} for an MPI that the image has",
+            "bind the site's own MPI (partitions.NAME.mpi), or build the image for another",
+        )
 
 
 def passed(way: Way, abi: str | None, family: str | None = None) -> list[str]:

@@ -124,7 +124,7 @@ def test_a_log_on_a_full_disk_is_lost_and_nothing_else(tmp_path: Path, capfd: py
         (handler,) = logging.getLogger("deployer").handlers
         assert isinstance(handler, logging.FileHandler)
         handler.stream.close()
-        handler.stream = Path("/dev/full").open("w")  # noqa: SIM115  the handler closes it
+        handler.stream = Path("/dev/full").open("w")
         logging.getLogger("deployer").debug("a line")
     handler.close()
     assert capfd.readouterr().err == ""

@@ -63,7 +63,7 @@ def test_without_a_batch_system_it_is_the_mpis_own() -> None:
     assert ways(None, mpi=None, launchers=["mpiexec.hydra"]) == Way("mpiexec.hydra", "", None)
     with pytest.raises(Unknown, match=r"lacks partitions\.batch\.launchers, or mpi"):
         ways(None, mpi=None)
-    with pytest.raises(Refused, match=r"there is no srun, and no mpiexec\.hydra for their MPI \(mpich-abi\)"):
+    with pytest.raises(Refused, match=r"there is no srun, and no mpiexec\.hydra for an MPI"):
         ways(None, mpi=None, launchers=["mpirun"])
     with pytest.raises(Refused, match="no Slurm, so no srun"):
         ways(None, pmi="pmi2")
@@ -79,7 +79,7 @@ def test_ranks_without_mpi_need_no_pmi() -> None:
 
 def test_a_launcher_that_was_captured_serves_the_images_own_mpi() -> None:
     assert ways([], mpi=None, launchers=["srun", "mpiexec.hydra"]) == Way("mpiexec.hydra", "", None)
-    with pytest.raises(Refused, match=r"srun offers none, pmix, and no mpiexec\.hydra for .*mpich-abi"):
+    with pytest.raises(Refused, match=r"srun offers none, pmix, and no mpiexec\.hydra for an MPI"):
         ways(["none", "pmix"], mpi=None)
 
 

@@ -94,11 +94,11 @@ def test_mpis_of_several_files(tmp_path: Path) -> None:
 
 
 def test_an_mpi_that_is_listed_for_each_compiler_is_one(tmp_path: Path) -> None:
-    """As for Gadi of NCI; with modules of its own it is another."""
+    """As for Gadi of NCI. A variant (+cuda) is not of the version. With modules of its own it is another."""
     text = "packages:\n  openmpi:\n    externals:\n"
     text += "    - {spec: openmpi@4.1 %gcc@13.2.0, prefix: /opt/a, modules: [ompi]}\n"
     text += "    - {spec: openmpi@4.1 %oneapi@2025, prefix: /opt/a, modules: [ompi]}\n"
-    text += "    - {spec: openmpi@4.1+cuda %nvhpc@25.9, prefix: /opt/a, modules: [ompi]}\n"  # a variant is not of the version
+    text += "    - {spec: openmpi@4.1+cuda %nvhpc@25.9, prefix: /opt/a, modules: [ompi]}\n"
     text += "    - {spec: openmpi@4.1, prefix: /opt/a, modules: [ompi-intel]}\n"
     found = draft(tmp_path, text)
     assert {name: each["module"] for name, each in found.tree()["mpi"].items()} == {
