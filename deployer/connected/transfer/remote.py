@@ -46,7 +46,7 @@ _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 MARK = dialogue.ANSWER
 _CONNECT_SECONDS = 60  # the user may have to type a passphrase
 _POLL_SECONDS = 0.01  # between two looks for the socket of the connection
-_ASK_SECONDS = 0.1  # after which ssh is asked without one
+_ASK_SECONDS = 1.0  # after which ssh is asked without one: it costs a process
 _CALL_SECONDS = 120
 _SIZE_SECONDS = 10  # only for a bar
 _UPLOAD_SECONDS = 24 * 3600
@@ -176,9 +176,10 @@ class Remote:
             raise TransferError(f"the connection to {self.host} is not needed any more")
 
     def _open(self) -> None:
-        if self._is_open():
+        settings = self._settings()
+        if "\ncontrolpath " in settings and self._is_open():  # else ssh knows of no connection to use
             return
-        self.options = [*self._user_options, *self._patience(), "-o", f"ControlPath={self._folder.name}/%C"]
+        self.options = [*self._user_options, *_patience(settings), "-o", f"ControlPath={self._folder.name}/%C"]
         argv = ["ssh", *self.options, "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-N", self.host]
         self._master = process.Background(argv, env=self._env, log=f"{self._folder.name}/master.log")
         deadline = time.monotonic() + _CONNECT_SECONDS
@@ -190,7 +191,7 @@ class Remote:
                 said = self._master.output()
                 if _NO_MULTIPLEXING.search(said):
                     log.debug("no multiplexing, so each command logs in for itself: %s", said)
-                    self.options = [*self._user_options, *self._patience(), *_ALONE]
+                    self.options = [*self._user_options, *_patience(settings), *_ALONE]
                     return
                 self._explain(said or f"ssh ended with {status}")
             if self._has_socket() or time.monotonic() - asked > _ASK_SECONDS:
@@ -208,12 +209,10 @@ class Remote:
         argv = ["ssh", *self.options, "-O", "check", self.host]
         return process.run(argv, timeout=20, env=self._env, check=False, tick=self._go_on).returncode == 0
 
-    def _patience(self) -> list[str]:
-        """Return the option that closes a dead connection, unless the user's configuration sets it."""
+    def _settings(self) -> str:
+        """Return the settings that ssh has for the host, one a line; empty: it cannot read them, and will say why."""
         argv = ["ssh", *self._user_options, "-G", self.host]
-        shown = process.run(argv, timeout=20, env=self._env, check=False).stdout
-        own = re.search(r"^serveraliveinterval [1-9]", shown, re.MULTILINE)
-        return [] if own else ["-o", "ServerAliveInterval=15"]
+        return process.run(argv, timeout=20, env=self._env, check=False).stdout
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
         self._close()
@@ -527,7 +526,8 @@ class Remote:
         batch = Path(self._folder.name, "batch")
         batch.write_text("\n".join(lines) + "\n")
         # BatchMode=no: otherwise -b forbids ssh to ask for a passphrase.
-        argv = ["sftp", "-q", *self._user_options, *self._patience(), "-o", "BatchMode=no", "-b", str(batch), host]
+        options = [*self._user_options, *_patience(self._settings()), "-o", "BatchMode=no"]
+        argv = ["sftp", "-q", *options, "-b", str(batch), host]
         done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
         if done.returncode:
             self._upload_failed(done, max(file.stat().st_size for file in paths))
@@ -636,6 +636,12 @@ class Remote:
             self._master.stop()
             self._master = None
         self._folder.cleanup()
+
+
+def _patience(settings: str) -> list[str]:
+    """Return the option that closes a dead connection, unless the user's configuration sets it."""
+    own = re.search(r"^serveraliveinterval [1-9]", settings, re.MULTILINE)
+    return [] if own else ["-o", "ServerAliveInterval=15"]
 
 
 def _pass_on(done: Completed, hear: Callable[[str], None] | None) -> None:

@@ -17,10 +17,12 @@ from deployer.connected.site_profile.profile import Profile, load
 from deployer.connected.transfer.remote import Attended, Remote
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
 
-#: Plays ssh: `-O check` succeeds when the master runs; a command runs here, in a home of its own.
+#: Plays ssh: `-G` names a path for connections if the user has one; `-O check` succeeds when the master runs; a command
+#: runs here, in a home of its own.
 SSH = """#!/bin/sh
 echo "noise of a login shell"
 case "$*" in
+  "-G "*) [ ! -e "$FAKE/shared" ] || echo "controlpath $FAKE/shared" ;;
   *"-O check"*) test -e "$FAKE/master" ;;
   *-N*) [ -z "$FAKE_MASTER" ] || { echo "$FAKE_MASTER" >&2; exit 255; }
         touch "$FAKE/master"; exec sleep 60 ;;
@@ -54,6 +56,7 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         "deployer.connected.transfer.remote._ENVIRONMENT", ("FAKE", "FAKE_MASTER", "FAKE_LINE", "FAKE_SFTP")
     )
+    monkeypatch.setattr("deployer.connected.transfer.remote._ASK_SECONDS", 0.1)  # the fake makes no socket
     monkeypatch.setenv("FAKE", str(tmp_path))
     return tmp_path / "home"
 
@@ -109,9 +112,19 @@ def test_without_multiplexing_each_command_logs_in(far: Path, monkeypatch: pytes
 
 def test_the_users_own_master_is_used(far: Path, tmp_path: Path) -> None:
     (tmp_path / "master").touch()
+    (tmp_path / "shared").touch()
     with Remote(load("lab")) as remote:
         assert remote._ssh(["true"]) == ["ssh", "login1", "true"]
         assert remote.multiplexes
+
+
+def test_ssh_is_not_asked_for_a_connection_of_the_user_who_has_no_path_for_it(
+    far: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG", "deployer.process"), Remote(load("lab")):
+        started = [record.message.split()[1:] for record in caplog.records if record.message.startswith("$ ")]
+    assert started[0] == ["ssh", "-G", "login1"]
+    assert "-N" in started[1]
 
 
 @pytest.mark.parametrize("alone", [False, True])
