@@ -52,7 +52,7 @@ class Model(BaseModel):
     ``Field``, or by those of the docstring.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     many_lines: ClassVar[frozenset[str]] = frozenset()
     variables: ClassVar[frozenset[str]] = frozenset()

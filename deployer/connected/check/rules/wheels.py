@@ -1,6 +1,5 @@
 """Rules of wheels: that those which the bundle carries are for the Python and the C library of its image."""
 
-import posixpath
 import re
 from collections.abc import Iterator
 
@@ -40,7 +39,7 @@ def target_of(case: Case) -> Target | None:
     image = case.manifest.image
     python = JobFilesystem(case.image).resolve(image.python) if image.python else None
     minor = _PYTHON.search(python or "")
-    libraries = [path for path in case.image.entries if posixpath.basename(path) == "libc.so.6"]
+    libraries = [path for path in case.image.entries if path.endswith("/libc.so.6")]
     glibc = _glibc(case.image, libraries)
     machine = MACHINES.get(image.architecture)
     if minor is None or glibc is None or machine is None:
