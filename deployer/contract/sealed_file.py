@@ -7,6 +7,7 @@ headers are functions of what they describe and are compared byte for byte. A la
 raise its min_reader: unknown fields, which readers skip elsewhere, would be bytes that nothing covers.
 """
 
+import functools
 import hashlib
 import json
 import re
@@ -115,8 +116,12 @@ def read_manifest(block: bytes, seal: Seal) -> Manifest:
     return parse_manifest(manifest_bytes(block, seal), seal)
 
 
+@functools.lru_cache(maxsize=4)
 def parse_manifest(data: bytes, seal: Seal) -> Manifest:
-    """Parse bundle.json, whose bytes ``manifest_bytes`` has verified."""
+    """Parse bundle.json, whose bytes ``manifest_bytes`` has verified.
+
+    The last ones are kept: an install needs each of them several times, and they have thousands of segments.
+    """
     found = manifests.read(data, MANIFEST_FILE)
     check(found, seal.offset)
     return found

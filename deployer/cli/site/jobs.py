@@ -42,6 +42,8 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    # For push, whose process has just looked for all files of the image.
+    parser.add_argument("--just-checked", action="store_true", help=argparse.SUPPRESS)
     parser.epilog = (
         "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
     )
@@ -226,6 +228,7 @@ def _run(args: argparse.Namespace) -> int:
         args.warn,
         args.gpus_per_rank,
         args.launch,
+        args.just_checked,
     )
     folder = run.prepare(store, request)
     terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])

@@ -78,6 +78,10 @@ def _take(args: argparse.Namespace) -> int:
     from deployer.cli.site.installs import show_received  # while the laptop looks for what to send: it is slow
     from deployer.site.install import arriving, receive
 
+    if args.rest:
+        from deployer.cli.site import jobs  # noqa: F401  for the command afterwards
+        from deployer.site.run import run  # noqa: F401
+
     # Not sys.stdin, which is closed in forked processes.
     with os.fdopen(os.dup(sys.stdin.fileno()), "rb") as stream, receive.settled(where, args.digest) as late:
         show_received(lambda meter: arriving.take(stream, where, args.digest, meter, late), where, args.json)

@@ -583,7 +583,8 @@ class Deploy:
         again = last.job and list(last.words) == self._signature(packed)
         if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again:
             return []
-        return [*self._run_command(packed), "--json", *(["--", *self._request.rest] if self._request.rest else [])]
+        rest = ["--", *self._request.rest] if self._request.rest else []
+        return [*self._run_command(packed), "--just-checked", "--json", *rest]
 
     def _submitted_as(self, packed: _Bundle, status: json_records.Record, said: list[str]) -> None:
         """Tell and record that the job was submitted."""

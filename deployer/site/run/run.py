@@ -70,6 +70,7 @@ class RunRequest(NamedTuple):
         warn: how many seconds before the time limit the ranks are warned.
         gpus_per_rank: GPUs that each rank sees.
         launch: how ranks start, one of ``plan.LAUNCHES``.
+        just_checked: nothing is missing of the image, as the caller has just seen.
     """
 
     image: str
@@ -93,6 +94,7 @@ class RunRequest(NamedTuple):
     warn: int = WARN
     gpus_per_rank: Optional[int] = None
     launch: Optional[str] = None
+    just_checked: bool = False
 
 
 class _Resolved(NamedTuple):
@@ -165,7 +167,8 @@ def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str
 def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved:
     """Find the image, plan and job of ``request``, and make the layout."""
     installed = store.find(request.image)
-    inventory.check(store, installed)
+    if not request.just_checked:
+        inventory.check(store, installed)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     job = own or _job(manifest, request)

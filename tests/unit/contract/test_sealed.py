@@ -18,6 +18,10 @@ def test_the_segments_are_the_file():
     assert [member.name for member in manifest.members][:2] == ["deployer.pyz", "oci-layout"]
 
 
+def test_a_manifest_is_read_once():
+    assert parse(bundles.build()) is parse(bundles.build())
+
+
 def test_content_of_a_member():
     data = bundles.build()
     segments = sealed_file.member_segments(parse(data), "deployer.pyz")

@@ -244,7 +244,7 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(words=["--nodes=2"], rest=["--epochs", "1"]))
     words = deploy._submission(bundle)
     assert words == [
-        "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--json", "--", "--epochs", "1",
+        "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--just-checked", "--json", "--", "--epochs", "1",
     ]  # fmt: skip
     status = {"job": "x-1", "job_id": "7"}
     outcome = Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6")

@@ -16,7 +16,7 @@ import pytest
 
 from deployer.cli.site import main
 from deployer.contract import hostfiles, verdict
-from deployer.contract.errors import JobFailed, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.job import Job
@@ -911,6 +911,14 @@ def test_the_programs_of_wheels_and_of_the_host_are_there(tmp_path, programs):
     made.program(os.path.join(home, "wheels", "bin"), "trainer", "")
     for word in ("trainer", "nvidia-smi"):
         assert run.prepare(store, REQUEST._replace(extra=[word]))
+
+
+def test_files_are_not_looked_for_again_after_an_install(store, programs):
+    inventory.write_inventory(store.find("hello").folder)
+    os.rmdir(os.path.join(store.find("hello").rootfs, "data"))
+    with pytest.raises(IntegrityError, match="are gone: rootfs/data"):
+        run.prepare(store, REQUEST)
+    assert run.prepare(store, REQUEST._replace(just_checked=True))
 
 
 def shared(store):
