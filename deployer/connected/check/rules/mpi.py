@@ -201,7 +201,7 @@ def doubled(process: Process) -> Iterator[Finding]:
                     "mpi.mixed",
                     ERROR,
                     (each.parent or each).path,
-                    f"it would load {each.path} beside {first.path}, of another release of Open MPI",
+                    f"in {process.name}, it would load {each.path} beside {first.path}, of another release of Open MPI",
                     f"build the image on a base whose Open MPI has {posixpath.basename(first.found)} too, or choose a "
                     "site whose Open MPI is of the image's release",
                 )

@@ -361,6 +361,7 @@ def test_open_mpi_s_library_for_fortran_brings_its_own_release() -> None:
     """Seen: dsimpletest of Debian 12 with Open MPI 5.0 dies in MPI_Init; 5.x over 5.x runs."""
     (finding,) = findings(started(fortran("40"), OPENMPI_FILES, OPENMPI, command="/usr/lib/mumps/dsimpletest"))
     assert (finding.code, finding.severity, finding.subject) == ("mpi.mixed", ERROR, FORTRAN)
+    assert finding.message.startswith("in /usr/lib/mumps/dsimpletest, it would load ")  # of several jobs, which one
     assert PREFIX + "/lib/libopen-pal.so.80" in finding.message
     assert "has libopen-pal.so.80" in finding.remedy
     assert findings(started(fortran("80"), OPENMPI_FILES, OPENMPI, command="/usr/lib/mumps/dsimpletest")) == []
