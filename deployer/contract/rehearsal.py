@@ -48,7 +48,7 @@ RULES: Dict[str, Rule] = {
     "rehearse.daemon": Rule(
         ERROR,
         "it contacted {what}",
-        "no such daemon runs on the nodes: switch it off, or bind its socket with --bind if the site has it",
+        "{remedy}",
     ),
     "rehearse.threads": Rule(
         WARNING,
@@ -63,6 +63,24 @@ RULES: Dict[str, Rule] = {
 }
 #: The codes of a rehearsal; each has a page in docs/rules.md.
 CODES = tuple(sorted(RULES))
+
+_DAEMON_REMEDY = "no such daemon runs on the nodes: switch it off, or bind its socket with --bind if the site has it"
+#: A port of the node itself, where programs written for one machine let their ranks meet.
+_LOOPBACK_PORT = re.compile(r" port \d+$")
+_LOOPBACK_REMEDY = (
+    "each node has a localhost of its own: if ranks meet there, let them meet at $MASTER_ADDR and $MASTER_PORT, which "
+    "every rank has; if it is a daemon, none runs on the nodes: switch it off"
+)
+#: JAX's initialize() without arguments, which reads the variables of Slurm; a rehearsal has no Slurm.
+_JAX_ALONE = re.compile(
+    r"^ValueError: (coordinator_address should|Number of processes must|The process id of the current process must) "
+    r"be defined"
+)
+_JAX_REMEDY = (
+    "jax.distributed.initialize() takes the numbers from Slurm, which a rehearsal does not have: at a site with Slurm "
+    'it runs. For every site, give it num_processes=int(os.environ["WORLD_SIZE"]) and '
+    'process_id=int(os.environ["RANK"])'
+)
 
 #: The kinds of observations that a cause of an exception can be.
 _NETWORK_KINDS = (seen.HOST, seen.ADDRESS, seen.URL)
@@ -661,7 +679,10 @@ class _Judgement(object):
             elif kind == seen.PROGRAM:
                 yield self._made("rehearse.program", group, what, program=what)
             elif kind == seen.DAEMON:
-                yield self._made("rehearse.daemon", group, what, what="the socket " + what)
+                of_node = _LOOPBACK_PORT.search(what) is not None
+                remedy = _LOOPBACK_REMEDY if of_node else _DAEMON_REMEDY
+                shown = what if of_node else "the socket " + what
+                yield self._made("rehearse.daemon", group, what, what=shown, remedy=remedy)
             elif (kind, what) == (seen.MISSING, "/dev/tty"):
                 remedy = "jobs have no terminal: use the program's option for batch jobs"
                 yield self._made("rehearse.missing", group, what, NOTE, path="a terminal", how="", remedy=remedy)
@@ -703,7 +724,9 @@ class _Judgement(object):
         subject = self._program(end)
         path = next(iter(_QUOTED.findall(end.what)), "")
         made = _finding("rehearse.ended", subject, ERROR, how="it ended with " + end.what)
-        if _OUT_OF_MEMORY.search(end.what):
+        if _JAX_ALONE.search(end.what):
+            made = made._replace(remedy=_JAX_REMEDY)
+        elif _OUT_OF_MEMORY.search(end.what):
             made = _finding("rehearse.memory", subject, ERROR, how="it ended with " + end.what, remedy=_MEMORY_REMEDY)
         elif re.search(r"Read-only file system|\[Errno 30\]", text):
             values = {"path": path or "a file", "how": ": " + end.what, "job": JOB}

@@ -92,6 +92,23 @@ def test_the_exception_leads_to_what_was_reached_for(kind, what, error, code):
     assert brief(found)[0] == ("rehearse." + code, ERROR, what, True)
 
 
+def test_ranks_that_meet_at_localhost_are_told_where_to_meet():
+    # A published example: jax.distributed.initialize("localhost:10000", ...). Each node has a localhost of its own.
+    (found,) = judge(seen("daemon", "127.0.0.1 port 10000"), ending=DONE)
+    assert found.finding.message == "it contacted 127.0.0.1 port 10000"
+    assert "$MASTER_ADDR and $MASTER_PORT" in found.finding.remedy
+    (found,) = judge(seen("daemon", "/run/x.sock"), ending=DONE)
+    assert found.finding.message == "it contacted the socket /run/x.sock"
+    assert "bind its socket" in found.finding.remedy
+
+
+def test_jax_without_the_variables_of_slurm_has_a_remedy_of_its_own():
+    found = judge(seen("uncaught", "ValueError: Number of processes must be defined.", 2.0, (MAIN,)))
+    assert brief(found) == [("rehearse.ended", ERROR, "train.py", True)]
+    assert "at a site with Slurm it runs" in found[0].finding.remedy
+    assert 'process_id=int(os.environ["RANK"])' in found[0].finding.remedy
+
+
 @pytest.mark.parametrize(
     ("error", "code", "subject"),
     [
