@@ -36,7 +36,7 @@ caption { text-align: left; font-weight: 600; padding: .25rem 0; }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .75rem .35rem .25rem; text-align: left; }
 th, td { vertical-align: top; overflow-wrap: break-word; min-width: 3.5rem; }
 tbody th { font-weight: 500; } thead th { border-bottom: 2px solid var(--edge); }
-.facts tbody th { width: 12rem; color: var(--faint); } .facts td { overflow-wrap: anywhere; }
+.facts tbody th { width: min(12rem, 30%); color: var(--faint); } .facts td { overflow-wrap: anywhere; }
 code { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .9em; overflow-wrap: anywhere; }
 .many { columns: 22rem; padding-left: 1.2rem; max-height: 22rem; overflow: auto; }
 .pictures { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; margin: 0 0 1.5rem; }
