@@ -126,7 +126,11 @@ def read(text: str) -> list[Line]:
 
 def picture(lines: list[Line]) -> str:
     """Return the session as a picture whose lines appear as they did; where nothing moves, all are there."""
-    rows = [Line(line.second, row) for line in lines for row in _wrapped(line.text)]
+    rows: list[Line] = []
+    for line in lines:
+        if line.text.startswith("$ #") and rows:
+            rows.append(Line(line.second, ""))  # a gap before each part
+        rows += [Line(line.second, row) for row in _wrapped(line.text)]
     wide, high = round(_WIDTH * _CHARACTER) + 2 * _MARGIN, _BAR + len(rows) * _LINE + _MARGIN
     shown = []
     for number, row in enumerate(rows):
