@@ -187,6 +187,14 @@ def rendered(case, paths, text):
         return None
 
 
+def tried(case, paths, text):
+    """Return the paths where ``text`` is accepted; what is accepted together is not tried one by one."""
+    if not paths or rendered(case, set(paths), text) is not None:
+        return set(paths)
+    middle = len(paths) // 2
+    return tried(case, paths[:middle], text) | tried(case, paths[middle:], text) if middle else set()
+
+
 #: Where a text of HOSTILE was refused before: likely it is again.
 REFUSED = {}
 
@@ -197,9 +205,12 @@ def accepted(case, paths, text, known=""):
     whole = rendered(case, taken, text)
     if whole is not None:
         return whole, taken
-    taken = {path for path in paths if rendered(case, {path}, text) is not None}
-    REFUSED[known] = paths - taken
+    taken = tried(case, [path for path in leaves(case) if path in paths], text)
     whole = rendered(case, taken, text)
+    if whole is None:  # in one place it hid another, where it is refused
+        taken = {path for path in paths if rendered(case, {path}, text) is not None}
+        whole = rendered(case, taken, text)
+    REFUSED[known] = paths - taken
     if whole is None:  # a name of a variable is only read where the plan has it too
         taken = {path for path in taken if path[-1] != "key"}
         whole = rendered(case, taken, text)
