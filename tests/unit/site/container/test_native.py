@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from deployer.cli.site.main import main
 from deployer.contract import plan as plans
 from deployer.contract import runtime_table, shell, verdict
 from deployer.contract.errors import Refused, UsageError
@@ -18,6 +19,7 @@ from deployer.site.container.runtimes import RUNTIMES, native
 from deployer.site.container.runtimes.interface import Container, Here
 from deployer.site.jobs import result
 from deployer.site.run import run
+from tests import forked
 from tests import running as made
 
 runtime = RUNTIMES["native"]
@@ -202,18 +204,21 @@ def test_what_check_said_of_the_image_is_not_said_of_the_host(store):
 
 
 def test_exec_becomes_the_host_s_program(store):
-    code = "import sys; from deployer.cli.site import main as site; sys.exit(site.main(sys.argv[1:]))"
-    words = [sys.executable, "-c", code, "exec", "hello", "--root", store.root, "--runtime", "native", "--"]
+    words = ["exec", "hello", "--root", store.root, "--runtime", "native", "--"]
     ask = "import json, os, sys; print(json.dumps([sys.argv[1], os.getcwd(), dict(os.environ)]))"
     environment = dict(os.environ, MINE="mine", LD_LIBRARY_PATH="/mine")
-    said = subprocess.check_output([*words, sys.executable, "-c", ask, "/deployer/app/x"], env=environment)
-    word, folder, seen = json.loads(said.decode())
+
+    def ended(*more):
+        with forked.start(lambda: main([*words, *more]), environment, stdout=subprocess.PIPE) as process:
+            return process.communicate()[0], process.returncode
+
+    word, folder, seen = json.loads(ended(sys.executable, "-c", ask, "/deployer/app/x")[0].decode())
     assert word == store.find("hello").folder + "/app/x"
     assert folder == os.getcwd()
     assert (seen["MINE"], seen["FI_PROVIDER"], seen["HOME"]) == ("mine", "tcp", os.environ["HOME"])
     assert "GREETING" not in seen  # the image's
     assert seen["LD_LIBRARY_PATH"] == made.PREFIX + "/lib:/mine"
-    assert subprocess.run([*words, "sh", "-c", "exit 7"], check=False).returncode == 7
+    assert ended("sh", "-c", "exit 7") == (b"", 7)
 
 
 def test_without_a_plan_nobody_allows_it(tmp_path, monkeypatch):
