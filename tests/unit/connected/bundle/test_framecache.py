@@ -135,6 +135,7 @@ def rootfs(tmp_path: Path) -> Path:
     return top
 
 
+@pytest.mark.thorough
 def test_a_second_pack_takes_all_frames_from_the_cache_and_gives_the_same_bytes(tmp_path: Path, rootfs: Path) -> None:
     def pack(name: str, cache: Path | None) -> packing.Packed:
         return packing.pack(from_folder(rootfs, "x", "1"), [], tmp_path / name, "zstd", cache)

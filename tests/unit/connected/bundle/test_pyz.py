@@ -23,8 +23,9 @@ from tests.evidence import recorded
 SLOW = {"contextlib", "enum", "importlib.util", "json", "re", "runpy", "signal", "typing", "warnings"}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start without a file that was kept; the other tests share one, which takes half a second to make."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -135,12 +136,15 @@ def test_older_tools_have_no_such_bytes() -> None:
     assert not first_bytes.is_in(b"")
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_ranks_have_no_room_for_more_than_their_start_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_bytes, "SIZE", 1000)
     with pytest.raises(DeployerError, match="the modules of a rank have"):
         pyz.make_pyz()
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("own_cache")
 def test_the_last_file_is_kept_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = pyz.make_pyz()
     with monkeypatch.context() as patch:
