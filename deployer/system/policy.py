@@ -131,7 +131,7 @@ def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: I
         if policy.refuse_rollback:
             hint = "install a newer bundle, or remove %s:%s first if you may" % (name, latest)
             raise Refused("%s, and %s forbids downgrades" % (message, policy.source), hint)
-    return [message]
+    return ["%s; from now on %s means the older one" % (message, name)]
 
 
 def pin_policy(root: str, given: str) -> Optional[str]:

@@ -80,7 +80,7 @@ _SSH_ERRORS = (
     (
         r"Could not resolve hostname",
         "the login host's name cannot be resolved",
-        "check that it is in ~/.ssh/config, or name another configuration in $DEPLOYER_SSH_CONFIG",
+        "check that it is in ~/.ssh/config, or name another file by --ssh-config or in $DEPLOYER_SSH_CONFIG",
     ),
     (
         r"timed out|refused|No route to host|unreachable|closed|reset by|Broken pipe|not responding|broke",

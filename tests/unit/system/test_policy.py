@@ -129,7 +129,7 @@ def test_a_policy_that_cannot_be_read(system, root):
 
 def test_rollback(system, root):
     warnings = policy.check_rollback(policy.load(), "tiny", "1.9", ["1.2", "1.10", "2.0rc1"])
-    assert warnings == ["tiny:1.9 is older than the installed tiny:2.0rc1"]
+    assert warnings == ["tiny:1.9 is older than the installed tiny:2.0rc1; from now on tiny means the older one"]
     for there in ([], ["1.9"], ["1.8", "1.9rc1"]):
         assert policy.check_rollback(policy.load(), "tiny", "1.9", there) == []
     path = write(root, refuse_rollback=True)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from deployer.cli.laptop import check, pack
+from deployer.cli.laptop import capture, check, pack
 from deployer.cli.laptop import deploy as deploy_command
+from deployer.cli.laptop.main import main
 from deployer.cli.site import common
 from deployer.cli.site import jobs as site_jobs
 from deployer.connected.check.rehearsed import CODE
@@ -128,3 +129,25 @@ def test_a_rehearsal_at_the_site_explains_itself_unless_it_is_quiet(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "verdict: RUN"
     assert [line.split(":")[0] for line in said[1:]] == ([] if quiet else ["more"])
+
+
+@pytest.mark.parametrize(
+    ("decisions", "differences", "said"),
+    [
+        (["workspace"], [], "next: deployer profile validate s.yaml\n"),
+        ([], ["mpi"], "next: deployer plan B.tar --site s.yaml -o B.plan\n"),
+        ([], [], ""),
+    ],
+)
+def test_after_capture(
+    capsys: pytest.CaptureFixture[str], decisions: list[str], differences: list[str], said: str
+) -> None:
+    """After the first one there is no bundle to check yet; after a maintenance day, bundles need new plans."""
+    done: Any = SimpleNamespace(decisions=decisions, differences=differences)
+    capture._suggest(argparse.Namespace(front=_FRONT), done, "s.yaml")
+    assert capsys.readouterr().err == said
+
+
+def test_after_validate(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "validate", "lab"]) == 0
+    assert capsys.readouterr().err == "next: deployer pack DEF --site lab -o B.tar\n"

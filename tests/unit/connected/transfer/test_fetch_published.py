@@ -8,6 +8,7 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import published as kept
+from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer import published, push, remote
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.errors import Refused, UsageError
@@ -64,6 +65,25 @@ def test_a_host_s_profile_is_fetched_once_and_again_when_it_is_new(
     assert "deployer capture login1" in caught.value.hint
     with pytest.raises(UsageError, match="'-oProxyCommand=x' is not a host for ssh"):
         published.profile_of("ssh:-oProxyCommand=x")
+
+
+def test_the_ssh_configuration_of_the_settings_is_used(
+    admins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`pack` and `plan` have no option for it."""
+    used: list[Path | None] = []
+
+    class Noted(Remote):
+        def __init__(self, profile: Profile, ssh_config: Path | None) -> None:
+            used.append(ssh_config)
+            super().__init__(profile)
+
+    monkeypatch.setattr(published, "Remote", Noted)
+    (tmp_path / "config").write_text("")
+    monkeypatch.setenv("DEPLOYER_SSH_CONFIG", str(tmp_path / "config"))
+    published.profile_of("ssh:login1")
+    published.profile_of("ssh:login1", Path("other"))
+    assert used == [tmp_path / "config", Path("other")]
 
 
 @pytest.mark.parametrize("name", [".", kept.PROFILE, kept.FACTS, kept.SIGNATURE])

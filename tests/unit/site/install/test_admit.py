@@ -114,7 +114,9 @@ def test_signers_are_asked_of_an_installed_image_too(tmp_path, store, signers):
 def test_an_older_version_is_a_warning_and_a_policy_refuses(tmp_path, store):
     installing.install(write(tmp_path, bundles.build(version="1.10")), store)
     outcome = installing.install(write(tmp_path, bundles.build(version="1.9")), store)
-    assert outcome.warnings[1:] == ("tiny:1.9 is older than the installed tiny:1.10",)
+    assert outcome.warnings[1:] == (
+        "tiny:1.9 is older than the installed tiny:1.10; from now on tiny means the older one",
+    )
     installing.install(write(tmp_path, bundles.build(name="other", version="1.0")), store)
     shutil.rmtree(store.find("tiny:1.9").folder)
     record = {"schema": "deployer.policy", "format": 1, "min_reader": 1, "refuse_rollback": True}
