@@ -288,7 +288,7 @@ def test_other_storage_of_a_pbs_changes_plans() -> None:
     [
         (put(("policy",), {"runtimes": ["udocker"]}), "policy.runtimes", "make new plans"),
         (put(("policy", "account"), None), "policy.account", "make new plans"),
-        (put(("policy", "rehearsal"), True), "policy.rehearsal", "rehearse them"),
+        (put(("policy", "rehearsal"), None), "policy.rehearsal", "rehearse them"),
         (put(("workspace",), "/other"), "workspace", "make new plans"),
         (put(("scheduler", "account"), "pr2"), "scheduler.account", "make new plans"),
         (put(("partitions", "batch", "max_nodes"), None), "partitions.batch.max_nodes", "make new plans"),

@@ -173,7 +173,7 @@ def test_the_command_line(tmp_path, store, signers, capsys):
     code, out, err = run(capsys, "install", other, "--root", store.root)
     assert code == Refused.exit_code
     assert err.startswith("deployer: error: ")
-    assert "hint: ask the stager" in err
+    assert "hint: on the laptop, `deployer sign` signs the bundle" in err
     assert len(store.installed()) == 1
 
 
