@@ -37,7 +37,7 @@ def site_for_hint(site: str | None = None) -> str:
 
 
 def fill_build(args: argparse.Namespace) -> None:
-    """The same for the options of a build."""
+    """Give a command the settings for options of a build that the user left out."""
     for name in _OF_BUILD:
         setattr(args, name, user_settings.path(name, getattr(args, name)))
 

@@ -260,9 +260,9 @@ class KnownTree:
 
     def content(self, entry: TarEntry) -> FileContent:
         """Return a file's content. Reading raises DamagedLayer if the bundle in the cache is damaged."""
-        return _InFrames(self, self._starts()[entry.path], entry.size) if entry.size else InMemory()
+        return _InFrames(self, self._starts[entry.path], entry.size) if entry.size else InMemory()
 
-    @functools.cache  # noqa: B019  one tree for each pack
+    @functools.cached_property  # not `cache`, which keeps each tree: with `deploy --watch` there are many
     def _starts(self) -> Mapping[bytes, int]:
         """Return where the content of each file begins in the uncompressed layer."""
         starts, position = {}, 0

@@ -323,30 +323,22 @@ class Remote:
         """
         before = ["bash", "-l", "-c", 'exec "$@"', "bash"] if login else []
         after = ["--", *rest] if rest else []
-        done = self.shell(shlex.join([*before, *self._site_argv(words), "--json", *after]), timeout=timeout)
-        _pass_on(done, hear)
-        return self._answer(done, words)
+        script = shlex.join([*before, *self._site_argv(words), "--json", *after])
+        return self._answer(self.shell(script, timeout, check=False), words, hear)
 
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
         """Run a command as ``site`` does, and call ``tell`` with the bytes done and the total bytes at each report."""
-
         script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
         argv = self._ssh(["sh"])
         done = process.run(
             argv, timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=dialogue.listener(tell)
         )
-        self._check_line(done)
-        if done.returncode:
-            self._raise_far(done)
         return self._answer(done, words)
 
     def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> json_records.Record:
         """Run a command as ``site`` does, with ``pieces`` on its standard input."""
         script = "exec " + shlex.join([*self._site_argv(words), "--json"])
         done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
-        self._check_line(done)
-        if done.returncode:
-            self._raise_far(done)
         return self._answer(done, words)
 
     def converse(
@@ -385,11 +377,7 @@ class Remote:
         argv = self._ssh(["sh", "-c", script])
         listener = dialogue.listener(tell)
         done = process.converse(argv, answered, _CALL_SECONDS, timeout, self._env, listener, later=answers)
-        self._check_line(done)
-        if done.returncode:
-            self._raise_far(done)
-        _pass_on(done, hear)
-        return self._answer(done, words)
+        return self._answer(done, words, hear)
 
     def attach(self, words: Sequence[str], caller: Sequence[str] = ()) -> Attended:
         """Run a command of the site's deployer on this terminal and return how it ended.
@@ -597,7 +585,14 @@ class Remote:
                 f"{where}: no space or quota left", "free some space, or set another workspace in the profile"
             )
 
-    def _answer(self, done: Completed, words: Sequence[str]) -> json_records.Record:
+    def _answer(
+        self, done: Completed, words: Sequence[str], hear: Callable[[str], None] | None = None
+    ) -> json_records.Record:
+        """Return the answer of a command of the site's deployer that has ended. Its errors are raised here."""
+        self._check_line(done)
+        if done.returncode:
+            self._raise_far(done)
+        _pass_on(done, hear)
         lines = done.stdout.splitlines()
         for number in reversed(range(len(lines))):
             if lines[number].startswith("{"):
@@ -646,9 +641,10 @@ def _patience(settings: str) -> list[str]:
 
 def _pass_on(done: Completed, hear: Callable[[str], None] | None) -> None:
     """Call ``hear`` with each line that a command of the site's deployer said to the user."""
-    for line in done.stderr.splitlines() if hear else ():
-        if line.startswith("deployer: ") and hear:
-            hear(printable(line[len("deployer: ") :]))
+    if hear:
+        for line in done.stderr.splitlines():
+            if line.startswith("deployer: "):
+                hear(printable(line[len("deployer: ") :]))
 
 
 def _has_digest(path: str, data: bytes) -> str:
@@ -671,5 +667,11 @@ def _admins_files(done: Completed) -> dict[str, AdminsFile]:
 
 
 def _sftp_quoted(path: str) -> str:
-    """Return a path quoted for sftp's batch files."""
+    """Return a path quoted for sftp's batch files.
+
+    Raises:
+        TransferError: it has a line end. The path may be from the site, and a line of a batch can be a local command.
+    """
+    if "\n" in path:
+        raise TransferError(f"sftp cannot copy {printable(path)}: its path has a line end", "rename it")
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'

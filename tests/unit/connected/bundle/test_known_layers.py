@@ -2,10 +2,15 @@
 
 import errno
 import fcntl
+import gc
+import io
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,13 +18,14 @@ import deployer
 from deployer.connected.bundle import known_layers
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
-from deployer.connected.bundle.known_layers import KnownLayer
+from deployer.connected.bundle.known_layers import KnownBundle, KnownLayer, KnownTree
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import Refused, SpaceError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import FRAME, WHEELS_PREFIX
+from deployer.contract.tarformat import TarEntry
 from deployer.system import files
 from deployer.system.verify import begin, opened
 from tests import elves, tars, wheels
@@ -472,3 +478,15 @@ def test_a_damaged_layer_that_deploy_forgets_is_made_again(packer: Packer) -> No
     path.unlink()
     assert packer.deploy(source, "2") == packer.pack(source, "slow", "lab", cached=False)
     assert source.reads == 3
+
+
+def test_a_tree_that_was_read_is_forgotten_with_its_pack() -> None:
+    """`deploy --watch` packs again and again in one process."""
+    entry = TarEntry(b"0", b"bin/true", 0o755, 4, b"")
+    layer = cast("KnownLayer", SimpleNamespace(entries=[entry], segments=[]))
+    tree = KnownTree(KnownBundle(layer, io.BytesIO()), lambda data, _: data)
+    assert tree.content(entry).size == 4
+    known = weakref.ref(tree)
+    del tree
+    gc.collect()
+    assert known() is None

@@ -390,3 +390,11 @@ def test_a_file_is_fetched_whole_or_not_at_all(far: Path) -> None:
         remote.workspace = str(far / "d")
         remote.remove(["x", ""])
         assert not (far / "d").exists()
+
+
+def test_a_path_of_the_site_adds_no_line_to_a_batch_of_sftp(far: Path, tmp_path: Path) -> None:
+    """A line that begins with ! is a command for this machine."""
+    (tmp_path / "master").touch()
+    with Remote(load("lab")) as remote, pytest.raises(TransferError, match="its path has a line end"):
+        remote.download(f'/x"\n!touch {tmp_path}/made\n"', tmp_path / "fetched")
+    assert not (tmp_path / "made").exists()
