@@ -30,13 +30,14 @@ from deployer.site.container.runtimes.interface import Container, Runtime
 #:   is known by its working folder, this one: files in it may be gone, because who made the private folder removes it
 #:   at the same time. conmon goes first: at the end of a container it would start podman again. Its child is the
 #:   container's first process; all others of the container are known by its namespace of mounts. One that cannot end,
-#:   as on a file server that hangs, is left after a minute.
+#:   as on a file server that hangs, is left after a minute. Then it looks again: podman may have been killed while
+#:   conmon started, which forks.
 #: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
 START = (
     Program(
         """\
 export -n state passed values words image user gid keep name glob file oci short
-export -n pair task children child other again left line
+export -n pair task children child other again left line turn found
 state=$(mktemp -d "$1/podman.XXXXXX") && mkdir "$state/run" || exit 125
 shift
 """
@@ -75,21 +76,26 @@ cd "$state" || exit 125; short=/proc/$$/cwd
 (
     trap '' HUP INT TERM
     while read -r line </proc/$$/stat && [[ ${line##*)} != " Z"* ]]; do sleep 1; done
-    for task in /proc/[0-9]*; do
-        task=${task##*/}
-        [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue
-        read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task"
-        for child in "${children[@]}"; do
-            exec 4<"/proc/$child/ns/mnt"; kill -KILL "$child"
-            [ /proc/self/fd/4 -ef /proc/self/ns/mnt ] && continue
-            for ((again = 60; again; again--)); do
-                left=
-                for other in /proc/[0-9]*; do
-                    [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && left=1 && kill -KILL "${other##*/}"
+    for ((turn = 5; turn; turn--)); do
+        found=
+        for task in /proc/[0-9]*; do
+            task=${task##*/}
+            [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue
+            found=1
+            read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task"
+            for child in "${children[@]}"; do
+                exec 4<"/proc/$child/ns/mnt"; kill -KILL "$child"
+                [ /proc/self/fd/4 -ef /proc/self/ns/mnt ] && continue
+                for ((again = 60; again; again--)); do
+                    left=
+                    for other in /proc/[0-9]*; do
+                        [ "$other/ns/mnt" -ef /proc/self/fd/4 ] && left=1 && kill -KILL "${other##*/}"
+                    done
+                    [ "$left" ] && sleep 1 || break
                 done
-                [ "$left" ] && sleep 1 || break
             done
         done
+        [ "$found" ] && sleep 1 || break
     done
     rm -rf -- "$state"
 ) </dev/null >/dev/null 2>&1 3<&- &

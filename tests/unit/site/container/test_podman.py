@@ -172,6 +172,11 @@ def test_a_launcher_that_waits_for_its_descriptor_s_end_before_podman_s_is_not_k
 CONMON = "(cd / && exec sleep 60 >$SHOWN/output) & echo >$SHOWN/output; wait"
 #: The same with a command that started another process, in namespaces of their own.
 TWO = '(cd / && exec /usr/bin/unshare --user --mount sh -c "sleep 60 & echo; exec sleep 60" >$SHOWN/output) & wait'
+#: A process in podman's working folder that starts while another one is ended, as conmon does, which forks.
+LATE = """\
+exec 5<"$HOME"; cd /
+{ (cd /proc/self/fd/5 && echo >$SHOWN/output && exec sleep 60); cd /proc/self/fd/5 && exec sleep 6077; } &
+"""
 
 
 @pytest.mark.parametrize(
@@ -179,6 +184,7 @@ TWO = '(cd / && exec /usr/bin/unshare --user --mount sh -c "sleep 60 & echo; exe
     [
         pytest.param(CONMON, False, id="kept"),
         pytest.param(CONMON, True, id="removed"),
+        pytest.param(LATE, False, id="late"),
         pytest.param(TWO, False, id="two processes", marks=pytest.mark.needs("user-namespaces")),
     ],
 )
@@ -197,6 +203,8 @@ def test_a_container_whose_podman_was_killed_ends(start, tmp_path, conmon, remov
     while os.path.exists(environment["HOME"]) and time.time() < until:
         time.sleep(0.05)
     assert not os.path.exists(environment["HOME"])
+    time.sleep(0.5)
+    assert subprocess.call(["pgrep", "-fx", "sleep 6077"]) == 1
 
 
 def test_a_private_folder_is_needed(start):
