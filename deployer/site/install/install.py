@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract import json_records, sealed_file
@@ -177,7 +178,11 @@ def _shares(verification: Verification, store: Store) -> _Shares:
     found = sorted(wheels.segments(verification).items())
     links, overlays = {ROOTFS: rootfs}, ""
     if found:
-        overlays = layers.name_of_overlays(rootfs, found, manifest.image, bytecode.is_possible(manifest))
+        named = partial(layers.name_of_overlays, rootfs, found, manifest.image)
+        overlays = named(True)
+        # If they are here with bytecode, it does not matter whether a container can start: to find out takes processes.
+        if not layers.whole(store, overlays) and not bytecode.is_possible(manifest):
+            overlays = named(False)
         links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in found)
     content = [segment for _, wheel in found for segment in wheel]
     return _Shares(rootfs, overlays, links, content, donor.choose(store, rootfs, segments, read_only))

@@ -392,6 +392,18 @@ def test_bytecode_is_made_where_a_container_starts_though_the_same_wheels_lack_i
     assert first.layers[0] == second.layers[0]
 
 
+def test_overlays_with_bytecode_are_shared_without_a_look_for_a_runtime(tmp_path, store, compiled, monkeypatch):
+    first = installing.install(with_wheels(tmp_path, "1"), store).image
+    looked = []
+    monkeypatch.setattr(installing.bytecode, "is_possible", looked.append)  # None: no container can start
+    second = installing.install(with_wheels(tmp_path, "2"), store).image
+    assert (second.layers, looked) == (first.layers, [])
+    os.unlink(first.wheels + "/lib/one/m.py")
+    third = installing.install(with_wheels(tmp_path, "3"), store).image
+    assert len(looked) == 1
+    assert third.layers[1] != first.layers[1]
+
+
 def test_lost_overlays_are_repaired_and_damaged_wheels_are_refused(tmp_path, store, compiled):
     first, second = [installing.install(with_wheels(tmp_path, version), store).image for version in ("1", "2")]
     os.unlink(first.wheels + "/lib/one/m.py")
