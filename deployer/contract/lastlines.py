@@ -22,6 +22,7 @@ _OTHERS = re.compile(
     r"|(^|: )Command exited with non-zero status"
     r"|^[EWI]\d{4} \S+ \d+ torch/distributed/|\bChildFailedError\b|^(Failures|Root Cause \(.*\)|\[\d+\]):$| FAILED$"
     r"|^(time|host|rank|exitcode|error_file|traceback) +: |^Traceback \(most recent call last\):$"
+    r"|^@ +0x[0-9a-f]+ |^\*\*\* Check failure stack trace: \*\*\*$|^RPC: /"  # of XLA's own logger, after its message
 )
 #: How Python prints an exception that ends it; PyTorch puts the rank before it.
 _EXCEPTION = re.compile(r"^(\[rank\d+\]: )?(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Failure)(: |$)")

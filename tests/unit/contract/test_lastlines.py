@@ -14,6 +14,17 @@ MPI_INIT = (
     * 6
 )
 SRUN = "srun: error: cn1: task 0: Exited with exit code 1\nslurmstepd: error: *** STEP 7.1 ON cn1 CANCELLED ***\n"
+#: How JAX 0.10.2 ends a rank that does not find the first one.
+XLA = (
+    """\
+F1123 07:44:10.760619 1063 client.h:80] Terminating process because the JAX distributed service detected fatal errors.
+
+RPC: /xla.coordination.CoordinationService/RegisterTask
+*** Check failure stack trace: ***
+    @     0x7fd34b440634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
+"""
+    + "    @           0x5132ec  PyObject_Vectorcall\n" * 9
+)
 #: As torchrun 2.13 reports that a rank of each node failed, under Slurm 22.05.
 TORCHRUN = """\
 E1122 21:25:42.502000 552 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0
@@ -87,6 +98,7 @@ def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
         ),
         ("[rank3]: ValueError: boom\n" + PEER + TORCHRUN, "[rank3]: ValueError: boom"),
         (PEER + TORCHRUN, PEER.strip()),
+        (XLA + SRUN, XLA.splitlines()[0]),
         ("a\x1b[31mred\x07\u2028b\n", "a\\x1b[31mred\\x07\\u2028b"),
         ("50%\rKeyError: 1\r\n", "KeyError: 1"),
         ("x" * 1000, "x" * 297 + "..."),
