@@ -12,7 +12,7 @@ import re
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.observation import CodeFrame
-from deployer.contract.plan import JOB
+from deployer.contract.plan import APP, JOB
 from deployer.contract.shell import quoted
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
@@ -191,6 +191,11 @@ def _torchvision(wanted: Wanted) -> Offline:
             prepare,
             (*lines, "    workdir: %s/work" % JOB),
         )
+    beside = posixpath.relpath(where, APP)
+    if re.fullmatch(r"[\w-][\w./-]*", beside):  # beside the program: app/ of the definition, which nothing is linked to
+        code = code.replace("data/torchvision", "app/" + beside)
+        text = "the program looks beside itself: download it into app/%s of the definition on the laptop" % beside
+        return Offline(what, text, ("python3 -c " + quoted([code]),))
     return Offline(what, remedy + ", by the program's own option for it", prepare, _data("torchvision"))
 
 

@@ -445,6 +445,21 @@ def test_a_library_that_cannot_keep_its_download_gets_the_same_remedy():
     assert found[0].definition[-2:] == ('    links: {"data": data/torchvision}', "    workdir: /deployer/job/work")
 
 
+def test_a_library_that_looks_beside_the_program_is_sent_to_the_app_folder():
+    # Lightning's image_classifier: root is "../../../Datasets" from the script's folder; nothing can be linked there.
+    error = "OSError: [Errno 30] Read-only file system: '/deployer/app/x/../Datasets'"
+    found = judge(
+        seen("write", "/deployer/app/Datasets", 1.0, TORCHVISION[1:], root="/deployer/app/x/../Datasets"),
+        seen("uncaught", error, 2.0, TORCHVISION[1:]),
+    )
+    assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/app/Datasets", True)]
+    assert "download it into app/Datasets of the definition" in found[0].finding.remedy
+    assert found[0].prepare == (
+        "python3 -c 'from torchvision import datasets; datasets.MNIST(\"app/Datasets\", download=True)'",
+    )
+    assert found[0].definition == ()
+
+
 def test_a_library_that_finds_no_files_gets_the_same_remedy():
     end = "RuntimeError: Dataset not found. You can use download=True to download it"
     (found,) = judge(seen("uncaught", end, 2.0, TORCHVISION[1:], **{"class": "FashionMNIST", "root": "data"}))
