@@ -33,6 +33,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--workspace", metavar="DIR", help="the folder for images at the site, for the profile")
     text = "a folder at the site that all nodes see, for the capture itself (default: one in the home, removed later)"
     command.add_argument("--folder", metavar="DIR", help=text)
+    text = "the site's Python, 3.6 or newer: the whole path if it is not in PATH there (default: it is looked for)"
+    command.add_argument("--python", metavar="PATH", help=text)
     text = "use this ssh configuration instead of ~/.ssh/config"
     command.add_argument("--ssh-config", metavar="F", type=Path, help=text)
     command.add_argument("--account", metavar="NAME", help="charge the jobs to this account")
@@ -56,7 +58,7 @@ def _capture(args: argparse.Namespace) -> int:
     options += [f"--account={args.account}"] if args.account else []
     options += ["--redact"] if args.redact else []
     request = SiteRequest(args.host, output, args.partitions, args.name, args.ssh_config, workspace=args.workspace)
-    request = request._replace(options=options, **({"folder": args.folder} if args.folder else {}))
+    request = request._replace(options=options, python=args.python, **({"folder": args.folder} if args.folder else {}))
     if args.dry_run:
         return _show_jobs(args, dry_run(request))
     meter = _Meter()

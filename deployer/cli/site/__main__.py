@@ -7,6 +7,13 @@
 import os
 import sys
 
+if sys.version_info < (3, 6):  # the other modules are not even syntax for such a Python
+    sys.stderr.write(
+        "deployer: error: this is Python %d.%d; deployer needs Python 3.6 or newer\n"
+        "hint: start it by a newer one: python3, or one that `module avail python` shows\n" % sys.version_info[:2]
+    )
+    sys.exit(7)
+
 if sys.argv[1:2] == ["rank"]:
     from deployer.site.rank.rank import main as rank
 

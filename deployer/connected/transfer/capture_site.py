@@ -22,8 +22,10 @@ from deployer.system import files
 
 #: The folder on the site, removed at the end.
 _FOLDER = "~/.deployer-capture"
-#: Pythons to try: the last one is RHEL's own, which is not in PATH.
-_PYTHONS = ["python3", "/usr/bin/python3", "/usr/libexec/platform-python"]
+#: Pythons to try: RHEL's own is not in PATH, and other systems have a newer one beside a ``python3`` that is too old.
+_PYTHONS = [
+    "python3", "/usr/bin/python3", "/usr/libexec/platform-python", *(f"python3.{minor}" for minor in range(6, 15))
+]  # fmt: skip
 #: Seconds for the capture of the login node, and between two looks at the jobs, at first and at most.
 _LOGIN_SECONDS = 300.0
 _FIRST, _LAST = 1.0, 15.0
@@ -49,6 +51,7 @@ class SiteRequest(NamedTuple):
         folder: a folder on the site that all nodes see.
         workspace: the root folder for the profile.
         options: further words for the site's command.
+        python: the site's Python; None: it is looked for.
     """
 
     host: str
@@ -59,6 +62,7 @@ class SiteRequest(NamedTuple):
     folder: str = _FOLDER
     workspace: str | None = None
     options: Sequence[str] = ()
+    python: str | None = None
 
     @property
     def captured(self) -> Path:
@@ -96,7 +100,7 @@ class CapturedSite(NamedTuple):
 def dry_run(request: SiteRequest) -> dict[str, str]:
     """Return the jobs that would be submitted, by partition. Only the login node is captured, and nothing is kept."""
     with _remote(request) as remote:
-        remote.prepare()
+        remote.prepare(tries=True)
         answer = remote.site([*_words(request, remote), "--dry-run"], _LOGIN_SECONDS, login=True)
         _clean(request, remote)
     return {str(name): str(script) for name, script in answer["jobs"].items()}
@@ -115,7 +119,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
     began = time.monotonic()
     before, notes = _before(request)
     with _remote(request) as remote:
-        remote.prepare()
+        remote.prepare(tries=True)
         words = _words(request, remote)
         while True:
             answer = remote.site([*words, "--no-wait"], _LOGIN_SECONDS, login=True)
@@ -167,7 +171,7 @@ def _remote(request: SiteRequest) -> Remote:
         "format": 1,
         "name": "captured",
         "source": {"kind": "unverified", "where": "the command line"},
-        "login": {"host": request.host, "python": _PYTHONS},
+        "login": {"host": request.host, "python": [request.python] if request.python else _PYTHONS},
         "workspace": request.folder,
     }
     try:

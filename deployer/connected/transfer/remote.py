@@ -29,7 +29,7 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile, known
 from deployer.contract import dialogue, json_records, placeholders
-from deployer.contract.errors import DeployerError, MissingTool, SpaceError, TransferError, UsageError
+from deployer.contract.errors import BY_EXIT_CODE, DeployerError, MissingTool, SpaceError, TransferError, UsageError
 from deployer.contract.shell import for_any_login_shell, quoted
 from deployer.contract.text import printable
 from deployer.system import files, process, terminal
@@ -65,6 +65,10 @@ _ADMINS = (
     f'  [ -e "$path" ] && echo {MARK}admins=$(stat -c "%u %a" "$path") "$path"\n'
     "done; true"
 )
+
+#: Succeeds if there is the Python "$p"; if it starts and is new enough.
+_EXISTS = 'command -v "$p"'
+_STARTS = "\"$p\" -c 'import sys; sys.exit(sys.version_info < (3, 6))' </dev/null"
 
 #: Variables of the caller that ssh needs.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
@@ -238,15 +242,18 @@ class Remote:
             self._raise_far(done)
         return done
 
-    def prepare(self) -> None:
+    def prepare(self, tries: bool = False) -> None:
         """Find the site's Python, and send our site tool (``deployer.pyz``) unless the workspace has the same one.
 
         A newer one is kept and used, with a warning: jobs that wait there were written for it, and it understands our
         commands.
 
+        Args:
+            tries: nobody has chosen the Pythons, so each is started: it may be too old, or miss its module.
+
         Raises:
             TransferError: the workspace cannot be used.
-            MissingTool: the site has none of the profile's Python interpreters.
+            MissingTool: the site has none of the Python interpreters.
         """
         self.workspace = self._with_variables(self.workspace, "workspace")
         self.inbox = self._with_variables(self.inbox, "login.inbox")
@@ -255,7 +262,7 @@ class Remote:
         script = "\n".join(
             [
                 f"for p in {shlex.join(self._pythons)}; do",
-                f'  if command -v "$p" >/dev/null 2>&1; then echo {MARK}python=$p; break; fi',
+                f"  if {_STARTS if tries else _EXISTS} >/dev/null 2>&1; then echo {MARK}python=$p; break; fi",
                 "done",
                 f"mkdir -p {self._path('incoming')} {self._path('images')} || exit 6",
                 f"echo {MARK}home=$(cd {self._path()} && pwd)",
@@ -274,9 +281,10 @@ class Remote:
                 "check that you may write to the workspace given in the profile",
             )
         if "python" not in answers:
+            where = "give its path: --python PATH" if tries else "write its path into login.python of the site profile"
             raise MissingTool(
-                f"{self.host} has none of the Python interpreters listed in its profile: {', '.join(self._pythons)}",
-                "correct login.python in the site profile",
+                f"{self.host} has no Python 3.6 or newer under these names: {', '.join(self._pythons)}",
+                f"look there for one, also in modules (`module avail python`, `command -v python3`), and {where}",
             )
         self._python, self.workspace = answers["python"], answers["home"]
         said = answers.get("tool", "")
@@ -615,7 +623,8 @@ class Remote:
         message = next((line for line in reversed(lines) if line.startswith("deployer: error: ")), "")
         hint = next((line[len("hint: ") :] for line in reversed(lines) if line.startswith("hint: ")), "")
         error = DeployerError(f"{self.host}: {message[len('deployer: error: ') :] or done.last_words()}", hint)
-        error.exit_code = done.returncode
+        # Another code is a shell's, or a killed program's: nobody documents it.
+        error.exit_code = done.returncode if done.returncode in BY_EXIT_CODE else DeployerError.exit_code
         raise error
 
     def _explain(self, said: str) -> NoReturn:

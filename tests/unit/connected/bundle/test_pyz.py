@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import io
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,7 +14,7 @@ import pytest
 
 from deployer.connected.bundle import pyz
 from deployer.contract import first_bytes, rank_record
-from deployer.contract.errors import DeployerError
+from deployer.contract.errors import DeployerError, MissingTool
 from deployer.contract.evidence import read_probe
 from deployer.contract.payload import read_payload
 from deployer.system import tool_sources
@@ -60,6 +61,18 @@ def test_a_probe_reads_nothing_else_and_imports_nothing_slow(head: Path, words: 
     record = read_probe(recorded(head.parent, "probe-0.json").encode(), "it")
     assert (record.stage, record.library) == (rank_record.DONE, None)
     assert not set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE)) & SLOW
+
+
+OLD = next(iter(Path.home().glob(".pyenv/versions/2.7*/bin/python2.7")), None) or shutil.which("python2.7")
+
+
+@pytest.mark.skipif(OLD is None, reason="no Python 2.7: pyenv install 2.7.18")
+def test_an_old_python_is_named_without_a_traceback(tmp_path: Path) -> None:
+    tool = tmp_path / "deployer.pyz"
+    tool.write_bytes(pyz.make_pyz())
+    done = subprocess.run([str(OLD), str(tool), "list"], check=False, capture_output=True, text=True)
+    assert done.returncode == MissingTool.exit_code
+    assert done.stderr.startswith("deployer: error: this is Python 2.7; deployer needs Python 3.6 or newer\nhint: ")
 
 
 def test_a_module_without_words_is_the_same_program() -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from deployer.connected.site_profile.decisions import Access
 from deployer.connected.transfer import capture_site
 from deployer.connected.transfer.capture_site import SiteRequest
 from deployer.contract import facts, json_records
-from deployer.contract.errors import Refused
+from deployer.contract.errors import MissingTool, Refused
 from tests.unit.connected.site_profile.test_decisions import CAPTURE
 from tests.unit.connected.transfer.test_remote import far
 
@@ -69,6 +70,23 @@ def test_a_damaged_earlier_capture_is_a_note(request_: SiteRequest) -> None:
     assert "my-site-captured.json cannot be read, so nothing was compared" in note
     request_.captured.unlink()
     assert capture_site._before(request_) == (None, [])
+
+
+def test_a_python_that_is_too_old_or_does_not_start_is_passed_over(far: Path, request_: SiteRequest) -> None:
+    programs = far.parent / "bin"
+    for name in ("python3", "python3.6"):
+        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        (programs / name).chmod(0o755)
+    named = programs / "own-python"
+    named.symlink_to(sys.executable)
+    for request, found in ((request_, "/usr/bin/python3"), (request_._replace(python=str(named)), str(named))):
+        with capture_site._remote(request) as remote:
+            remote.prepare(tries=True)
+            assert remote.python == found
+    lacking = capture_site._remote(request_._replace(python="no-python-here"))
+    with pytest.raises(MissingTool, match="no-python-here") as caught, lacking as remote:
+        remote.prepare(tries=True)
+    assert "--python PATH" in caught.value.hint
 
 
 def test_the_tool_stays_while_another_capture_waits(far: Path, request_: SiteRequest) -> None:

@@ -152,6 +152,13 @@ def test_a_result_is_fetched_also_if_its_size_takes_too_long(
     assert len(asked) == (0 if alone else 1)
 
 
+@pytest.mark.parametrize(("status", "code"), [(3, 3), (126, 1), (137, 1)])
+def test_only_documented_exit_codes_come_from_the_site(far: Path, status: int, code: int) -> None:
+    with Remote(load("lab")) as remote, pytest.raises(DeployerError, match="no words") as caught:
+        remote.shell(f"echo no words >&2; exit {status}")
+    assert caught.value.exit_code == code
+
+
 def test_a_full_disk_for_the_site_half(far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = tmp_path / "bin" / "cat"
     full.write_text("#!/bin/sh\necho cat: write error: Disk quota exceeded >&2; exit 1\n")
@@ -227,8 +234,9 @@ def test_two_laptops_bring_the_site_half_at_once(far: Path, tmp_path: Path, monk
 def test_a_site_without_python(far: Path) -> None:
     profile = load("lab")
     bare = profile.model_copy(update={"login": profile.login.model_copy(update={"python": ["no-python-here"]})})
-    with pytest.raises(MissingTool, match="no-python-here"), Remote(bare) as remote:
+    with pytest.raises(MissingTool, match="no-python-here") as caught, Remote(bare) as remote:
         remote.prepare()
+    assert "login.python of the site profile" in caught.value.hint
 
 
 @pytest.mark.parametrize(
