@@ -42,6 +42,8 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"
 _LAST_LINES = 0.5
 #: Seconds between two calls of ``tick``.
 _TICK = 0.5
+#: Seconds between two looks whether a process has ended.
+_PAUSE = 0.002
 #: Bytes that a program may print into memory; the largest answers have some megabytes.
 _MAX_OUTPUT = 32 * 1024 * 1024
 
@@ -150,7 +152,25 @@ def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-        process.wait()
+        _status(process)
+
+
+def _status(process: "subprocess.Popen[bytes]", options: int = 0) -> Optional[int]:
+    """Return how a child ended, as ``Popen`` has it; None: it still runs, and ``options`` do not wait for it.
+
+    Without the lock of ``Popen``: if Ctrl-C comes just after its ``poll`` or ``wait`` has taken that, it stays taken,
+    and the next ``wait`` would never return.
+    """
+    if process.returncode is None:
+        try:
+            pid, status = os.waitpid(process.pid, options)
+        except ChildProcessError:  # the interrupt came before its status was kept
+            process.returncode = 0
+        else:
+            if pid:
+                signaled = os.WIFSIGNALED(status)
+                process.returncode = -os.WTERMSIG(status) if signaled else os.WEXITSTATUS(status)
+    return process.returncode
 
 
 def glance(
@@ -501,7 +521,7 @@ class Background(object):
 
     def poll(self) -> Optional[int]:
         """Return the exit status, or None while it runs."""
-        return self._process.poll()
+        return _status(self._process, os.WNOHANG)
 
     def output(self) -> str:
         """Return its output so far."""
@@ -510,13 +530,15 @@ class Background(object):
 
     def stop(self, patience: float = 5.0) -> None:
         """End it with SIGTERM, and with SIGKILL after ``patience`` seconds."""
-        if self._process.poll() is None:
-            self._process.terminate()
         try:
-            self._process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            if self.poll() is None:
+                self._process.terminate()
+            until = time.monotonic() + patience
+            while self.poll() is None and time.monotonic() < until:
+                time.sleep(_PAUSE)
+            if self.poll() is None:
+                self._process.kill()
+                _status(self._process)
         finally:
             if self._process.stdin:
                 self._process.stdin.close()

@@ -64,6 +64,20 @@ def test_background_is_stopped(tmp_path):
     assert child.poll() is not None
 
 
+def test_ctrl_c_within_a_look_at_a_child_does_not_block_its_end(tmp_path):
+    """It came just after ``Popen`` had taken its lock: the next ``wait`` of ``Popen`` would never return."""
+    child = process.Background([sys.executable, "-c", "import time; time.sleep(60)"], os.environ, str(tmp_path / "log"))
+    child._process._waitpid_lock.acquire()
+    child.stop()
+    assert child.poll() == -signal.SIGTERM
+
+    started = subprocess.Popen(["sleep", "60"])
+    started._waitpid_lock.acquire()
+    with pytest.raises(KeyboardInterrupt), process._ended(started):
+        raise KeyboardInterrupt
+    assert started.returncode == -signal.SIGKILL
+
+
 def test_attach_gives_the_shells_status():
     assert process.attach([sys.executable, "-c", "import sys; sys.exit(7)"]) == 7
     assert process.attach([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"]) == 143
