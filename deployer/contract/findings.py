@@ -61,6 +61,9 @@ class Rule(NamedTuple):
         return Finding(code, self.severity, subject, self.message.format(**values), self.remedy.format(**values))
 
 
+#: What of a job's request a batch system refuses.
+REQUESTS = ("queue.account", "queue.feature", "queue.nodes", "queue.partition", "queue.policy", "queue.time")
+
 RULES: Dict[str, Rule] = {
     # The result of `check` on the laptop, which the plan carries; its own codes are in docs/rules.md.
     "check.refused": Rule(
@@ -72,6 +75,8 @@ RULES: Dict[str, Rule] = {
     "check.forced": Rule(NOTE, "`check` refused the bundle, and `--force` overrode it: {message} ({rule})", "{remedy}"),
     # Before a job is submitted; `lint`, `pack` and `check` have the same code.
     "command.missing": Rule(ERROR, "the command cannot start: {reason}", "{remedy}"),
+    # What a job requests of its batch system, against the plan's limits or in the batch system's own words.
+    **{code: Rule(ERROR, "{reason}", "{remedy}") for code in REQUESTS},
     # The host step: the nodes, and a first container on each.
     "hosts.failed": Rule(
         ERROR,
@@ -343,7 +348,7 @@ RULES: Dict[str, Rule] = {
     "job.time-limit": Rule(
         ERROR,
         "the job reached its time limit of {limit}",
-        "set a longer time limit (--time), or write checkpoints when the payload receives SIGTERM",
+        "set a longer time limit (--time), or save checkpoints and continue in further jobs (--again)",
     ),
     "job.stopped": Rule(
         ERROR,

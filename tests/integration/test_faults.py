@@ -81,8 +81,11 @@ def test_a_corrupted_bundle(site: Site, bundle: Path, tmp_path: Path) -> None:
 
 
 def test_slurm_refuses_the_job(site: Site) -> None:
-    done = site.cli("run", *site.options, "hello-mpi", "--plan", "lab", "--nodes", "3", code=3)
-    says(done, "deployer: error: ", "hint: ")
+    before = site.alice(f"ls {WORKSPACE}/jobs 2>/dev/null; true")
+    for asked, code in (("--nodes=3", "queue.nodes"), ("--partition=nope", "queue.partition")):
+        done = site.cli("run", *site.options, "hello-mpi", "--plan", "lab", "--nodes", "2", asked, code=3)
+        says(done, "deployer: error: ", "hint: ", f"({code})", f"more: deployer explain {code}")
+    assert site.alice(f"ls {WORKSPACE}/jobs 2>/dev/null; true") == before
 
 
 def test_a_layout_that_no_node_can_hold(site: Site) -> None:

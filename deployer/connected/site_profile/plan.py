@@ -107,7 +107,9 @@ def make_plan(
         host=bound.host,
         account=chosen.account or scheduler.account,
         limits=Limits(
-            chosen.max_nodes, None if chosen.max_time == "infinite" else chosen.max_time, policy.account is True
+            min((most for most in (chosen.max_nodes, chosen.nodes) if most), default=None),
+            None if chosen.max_time == "infinite" else chosen.max_time,
+            policy.account is True,
         ),
         against=_against(profile, chosen),
         namespaces=chosen.user_namespaces,

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -495,11 +496,20 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
 
 
 def submit(folder: str) -> str:
-    """Submit the script of a prepared job and return the scheduler's id. Raises Refused, TransferError."""
+    """Submit the script of a prepared job and return the scheduler's id. Raises Refused, TransferError.
+
+    The folder of a job that the batch system refused is removed. If it does not answer, it may have taken the job.
+    """
     launch = result.launch(folder)
     scheduler = SCHEDULERS[launch.scheduler]
     argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
-    job_id = scheduler.parse_submit(*jobs.ask(argv, submits=True))
+    code, out, err = jobs.ask(argv, submits=True)
+    try:
+        job_id = scheduler.parse_submit(code, out, err)
+    except Refused:
+        if code:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
     return job_id
 

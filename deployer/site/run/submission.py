@@ -3,6 +3,7 @@
 import re
 from typing import Mapping, NamedTuple, Optional, Sequence
 
+from deployer.contract import findings
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import seconds
 from deployer.contract.plan import GpuRequest, Plan
@@ -77,18 +78,21 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
     queue = options.partition or plan.queue
     if queue == plan.queue:
         if limits.max_nodes is not None and nodes > limits.max_nodes:
-            raise Refused(
+            raise _refused(
+                "queue.nodes",
                 "%d nodes are asked for, but a job in %s may have %d" % (nodes, _named(plan), limits.max_nodes),
                 "--nodes %d at most" % limits.max_nodes,
             )
         if limits.max_time is not None and seconds(time) > seconds(limits.max_time):
-            raise Refused(
+            raise _refused(
+                "queue.time",
                 "a time limit of %s is asked for, but a job in %s may have %s" % (time, _named(plan), limits.max_time),
-                "--time %s at most, and let the job continue from its checkpoint" % limits.max_time,
+                "--time %s at most, and let the job continue from its checkpoint (--again)" % limits.max_time,
             )
     account = options.account or plan.account or next(filter(None, map(environment.get, _VARIABLES)), None)
     if account is None and limits.account and not _in_directives(plan.directives, "account", "A", "P"):
-        raise Refused(
+        raise _refused(
+            "queue.account",
             "jobs on %s must name the account that they are charged to" % plan.site,
             "--account NAME, or SBATCH_ACCOUNT in the environment, or scheduler.account in the site's profile",
         )
@@ -116,6 +120,12 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
     for value in (found.queue, account, *found.constraints, options.reservation, found.qos, found.cluster):
         _one_line(value or "")
     return found
+
+
+def _refused(code: str, reason: str, remedy: str) -> Refused:
+    """Return the error for a request that the batch system would refuse."""
+    found = findings.finding(code, "", reason=reason, remedy=remedy)
+    return Refused("%s (%s)" % (found.message, code), found.remedy)
 
 
 def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Optional[GpuRequest]:

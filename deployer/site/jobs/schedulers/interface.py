@@ -125,6 +125,8 @@ class Scheduler(object):
     silent: Tuple[str, ...] = ()
     #: Where to look if it refuses something.
     look = ""
+    #: Patterns of its messages if it refuses a job; the code of each, and what to do.
+    refusals: Tuple[Tuple[str, str, str], ...] = ()
     #: The variable of a job with its id; None: the job has none.
     number: Optional[Variable] = None
     #: Variables that describe a node, so that other nodes of the job do not get them: names of our own.
@@ -154,6 +156,15 @@ class Scheduler(object):
         if self.is_silent(err):
             return TransferError(words, "is %s up? try: %s" % (self.title, self.answers))
         return Refused(words, "see " + self.look)
+
+    def refused(self, err: str) -> DeployerError:
+        """Return the error for a job that it did not take."""
+        error = self.failed("%s did not take the job" % self.title, err)
+        if isinstance(error, Refused):
+            for pattern, code, remedy in self.refusals:
+                if re.search(pattern, err):
+                    return Refused("%s (%s)" % (error.message, code), remedy)
+        return error
 
     def is_silent(self, err: str) -> bool:
         """Return whether a command failed because the batch system does not answer."""

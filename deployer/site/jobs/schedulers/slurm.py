@@ -34,6 +34,48 @@ _FORGOTTEN = "Invalid job id specified"
 _ID = re.compile(r"^(\d+)(?:;([\w.-]+))?$")
 #: The word for GPUs that is one of generic resources.
 _GRES = "gres"
+#: What sbatch says if it refuses a job. The words are those of Slurm 22.05 to 26.05.
+_REFUSALS = (
+    (
+        "[Ii]nvalid partition|partition configuration not available|permitted to use this partition",
+        "queue.partition",
+        "choose another --partition, or leave it out for the plan's; `sinfo -s` lists them, and which are up",
+    ),
+    (
+        "[Nn]ode count specification invalid|More processors requested|Requested node configuration|Memory spec",
+        "queue.nodes",
+        (
+            "use fewer --nodes, --ranks-per-node or --threads, or less --memory; `sinfo -o '%P %s %D %c %m'` prints "
+            "each partition's sizes of jobs, nodes, CPUs and MiB"
+        ),
+    ),
+    (
+        "Requested time limit is invalid",
+        "queue.time",
+        "use a shorter --time, and --again for a longer job; `sinfo -o '%P %l'` prints the limits",
+    ),
+    (
+        "Invalid account",
+        "queue.account",
+        "use an --account of yours; `sacctmgr show associations user=$USER format=account,partition,qos` lists them",
+    ),
+    (
+        "Invalid qos|accounting/QOS policy",
+        "queue.policy",
+        (
+            "use fewer nodes or less time, end another job, or choose another --directive=--qos=NAME; "
+            "`sacctmgr show qos` prints the limits"
+        ),
+    ),
+    (
+        "Invalid feature|Requested reservation is invalid|[Ii]nvalid generic resource|Invalid Trackable",
+        "queue.feature",
+        (
+            "correct --constraint, --reservation, --gpus or --directive, or constraint and gpu_request in the site's "
+            "profile; `sinfo -o '%P %f %G'` prints features and GPUs, `scontrol show reservation` reservations"
+        ),
+    ),
+)
 #: A job's state in scontrol's output, and its output file up to the next NAME= of the line.
 _JOB_STATE = re.compile(r" JobState=(\w+)")
 _OUTPUT = re.compile(r" StdOut=(.*?)(?= [A-Z][\w/:]*=|$)")
@@ -61,6 +103,7 @@ class Slurm(Scheduler):
         "Transport endpoint",
     )
     look = "`sinfo`, and partition, account and limits in the site's profile"
+    refusals = _REFUSALS
     number = Variable("SLURM_JOB_ID")
 
     def failed(self, what: str, err: str) -> DeployerError:
@@ -124,7 +167,7 @@ class Slurm(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise self.failed("Slurm did not take the job", err)
+            raise self.refused(err)
         # "ID" or "ID;CLUSTER", perhaps after lines of a site's submit plugin
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):

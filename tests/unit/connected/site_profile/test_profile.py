@@ -91,6 +91,7 @@ def test_the_plan_binds_the_hosts_mpi_on_the_same_path() -> None:
     assert plan.mpi.library.startswith(first + "/")
     assert plan.environment["FI_PROVIDER"] == "tcp"
     assert {option.runtime for option in plan.containers} == {"charliecloud"}
+    assert plan.limits.max_nodes == 2  # all that the partition has
 
 
 def test_the_plan_for_open_mpi() -> None:

@@ -1,5 +1,7 @@
 """Slurm's words, as its commands were seen to say them (22.05)."""
 
+import re
+
 import pytest
 
 from deployer.contract.errors import Refused, TransferError
@@ -15,6 +17,32 @@ def test_argv():
     assert slurm.submit("/j/job.sh", 60) == ["sbatch", "--parsable", "/j/job.sh"]
     assert slurm.state("7") == ["squeue", "--noheader", "--states=all", "--jobs=7", "--format=%T|%M|%N|%r"]
     assert slurm.cancel("7") == ["scancel", "7"]
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (
+            "invalid partition specified: gpu\nBatch job submission failed: Invalid partition name specified",
+            "partition",
+        ),
+        ("Requested partition configuration not available now", "partition"),
+        ("More processors requested than permitted", "nodes"),
+        ("Node count specification invalid", "nodes"),
+        ("Requested node configuration is not available", "nodes"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "time"),
+        ("Invalid account or account/partition combination specified", "account"),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", "policy"),
+        ("Invalid feature specification", "feature"),
+        ("Requested reservation is invalid", "feature"),
+    ],
+)
+def test_slurm_s_words_for_what_it_refuses_have_a_code_and_a_remedy(said, code):
+    with pytest.raises(Refused, match=r"%s \(queue.%s\)$" % (re.escape(said.splitlines()[-1]), code)) as error:
+        slurm.parse_submit(1, "", "sbatch: error: " + said)
+    assert "site's profile" not in error.value.hint or code == "feature"
+    with pytest.raises(TransferError):
+        slurm.parse_submit(1, "", said + "\nUnable to contact slurm controller")
 
 
 @pytest.mark.parametrize(

@@ -623,9 +623,14 @@ def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
 def test_sbatch_says_no(store, programs):
     made.program(programs, "sbatch", "echo 'sbatch: error: invalid partition specified: batch' >&2; exit 1")
     folder = run.prepare(store, REQUEST)
-    with pytest.raises(Refused, match="invalid partition"):
+    with pytest.raises(Refused, match=r"invalid partition.*\(queue.partition\)"):
         run.submit(folder)
-    assert jobs.status(folder).state == "NEW"
+    assert not os.path.exists(folder)  # nothing is left that looks like a job
+    made.program(programs, "sbatch", "echo no number")
+    folder = run.prepare(store, REQUEST)
+    with pytest.raises(Refused, match="no job id"):
+        run.submit(folder)
+    assert jobs.status(folder).state == "NEW"  # perhaps it was submitted
 
 
 def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):

@@ -64,8 +64,8 @@ def test_no_account_where_the_site_asks_for_one_is_refused():
 @pytest.mark.parametrize(
     ("nodes", "time", "message"),
     [
-        (793, "12:00:00", "793 nodes are asked for, but a job in batch of lab may have 792"),
-        (1, "2-00:00:01", "2-00:00:01 is asked for, but a job in batch of lab may have 2-00:00:00"),
+        (793, "12:00:00", r"793 nodes are asked for, but a job in batch of lab may have 792 \(queue.nodes\)"),
+        (1, "2-00:00:01", r"2-00:00:01 is asked for, but a job in batch of lab may have 2-00:00:00 \(queue.time\)"),
     ],
 )
 def test_more_than_the_partition_gives_is_refused_with_the_arithmetic(nodes, time, message):
