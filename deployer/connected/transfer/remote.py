@@ -415,10 +415,10 @@ class Remote:
         status = process.attach(self._ssh(["sh", "-c", script]), env=self._env, hear=hear if announces else None)
         job, number = heard[:2] if heard else ("", "")
         if status == 255:
-            raise TransferError(
-                f"the connection to {self.host} broke",
-                f"the job continues: check it with `{f'status {job}'.strip()}`",
-            )
+            hint = f"the job continues: check it with `{f'status {job}'.strip()}`"
+            if announces and not job:
+                hint = "before the site reported a job; it may have been submitted: see `jobs` before you run it again"
+            raise TransferError(f"the connection to {self.host} broke", hint)
         return Attended(status, job, number)
 
     def fetch(self, path: str, limit: int) -> bytes:

@@ -14,7 +14,7 @@ import deployer
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.connected.transfer.remote import Attended, Remote
+from deployer.connected.transfer.remote import MARK, Attended, Remote
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
 
 #: Plays ssh: `-G` names a path for connections if the user has one; `-O check` succeeds when the master runs; a command
@@ -150,6 +150,20 @@ def test_a_result_is_fetched_also_if_its_size_takes_too_long(
         remote.download(str(far / "job"), tmp_path / "fetched")
     assert (tmp_path / "fetched" / "output.log").read_text() == "x"
     assert len(asked) == (0 if alone else 1)
+
+
+@pytest.mark.parametrize(
+    ("printed", "hint"), [("", "it may have been submitted: see `jobs`"), (f"{MARK}x-1 7", "continues: check it with")]
+)
+def test_a_line_that_breaks_during_a_submission(
+    far: Path, monkeypatch: pytest.MonkeyPatch, printed: str, hint: str
+) -> None:
+    with Remote(load("lab")) as remote:
+        monkeypatch.setattr(remote, "_python", "sh")
+        monkeypatch.setattr(remote, "_site_argv", lambda words: ["sh", "-c", f"echo '{printed}'; exit 255"])
+        with pytest.raises(TransferError, match="broke") as caught:
+            remote.attach(["run", "x"])
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(("status", "code"), [(3, 3), (126, 1), (137, 1)])
