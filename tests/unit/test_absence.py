@@ -21,7 +21,9 @@ RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 OBSERVERS = [f"connected/rehearse/{name}.py" for name in ("reach", "syscalls", "tracee", "usage")]
 REVIEWED = {
     "site/install/receive.py::keep": "without a second name of the old bundle, the new one is flushed first",
-    "site/install/receive.py::settled": "the job is submitted; parts that stay are removed when they are old",
+    "site/install/gc.py::_removed": "another user's: it is spared, and printed",
+    "site/install/incoming.py::discard": "the image is installed; parts that stay are removed when they are old",
+    "site/install/incoming.py::remove_stale": "another push was faster, or it is another user's; gc names it",
     "site/install/incoming.py::lock": "a file system without locks",
     "site/install/incoming.py::remove_unlocked": "another user's, or no file; what stays goes with its folder",
     "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
