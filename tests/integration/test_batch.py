@@ -211,7 +211,7 @@ world, warned = MPI.COMM_WORLD, []
 signal.signal(signal.SIGUSR1, lambda *_: warned.append(1))
 path = os.environ["DEPLOYER_CHECKPOINT"] + "/steps"
 begun = steps = int(open(path).read()) if os.path.exists(path) else 0
-while steps < 600:
+while steps < 300:  # 30 s of work, and a warning after 20 s
     time.sleep(0.1)
     steps += 1
     if world.allreduce(len(warned)):
@@ -233,7 +233,7 @@ def test_jobs_continue_one_that_saved_its_state(site: Site, image: str, kind: st
     limit = ["--nodes", "2", "--time", "00:03:00", "--warn", "160", "--again", "20"]
     last = site.run("--plan", f"lab-{name}", *limit, "--", "python3", "-c", STEPS, bundle=image)
     assert (last["exit_code"], last["findings"]) == (0, [])
-    assert last["payload"]["steps"] == 600
+    assert last["payload"]["steps"] == 300
     assert last["payload"]["begun"] > 0
 
 
