@@ -34,7 +34,7 @@ _FORGOTTEN = "Invalid job id specified"
 _ID = re.compile(r"^(\d+)(?:;([\w.-]+))?$")
 #: The word for GPUs that is one of generic resources.
 _GRES = "gres"
-#: What sbatch says if it refuses a job. The words are those of Slurm 22.05 to 26.05.
+#: What sbatch says if it refuses a job. The words are those of Slurm 22.05.
 _REFUSALS = (
     (
         "[Ii]nvalid partition|partition configuration not available|permitted to use this partition",
