@@ -75,7 +75,7 @@ def test_a_container_that_was_never_started_goes_and_the_volume_keeps_its_name(f
     steps = []
     api = SimpleNamespace(
         containers=lambda **_: [{"Id": "never", "Labels": {}}],
-        remove_container=lambda name, force: steps.append(name),
+        remove_container=lambda name, force, v: steps.append(name),
         remove_volume=steps.append,
         hooks={"response": []},
     )
