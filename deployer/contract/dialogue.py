@@ -1,5 +1,6 @@
 """What the laptop and the site half exchange over ssh for programs, not for people."""
 
+import re
 from typing import Callable, Optional
 
 #: The beginning of a line for programs; other lines may be noise of a login shell.
@@ -18,6 +19,8 @@ COLOUR = "DEPLOYER_COLOUR"
 CALLER = "DEPLOYER_CALLER"
 #: The beginnings of the warnings about a bundle whose signers no policy names, which `deploy` prints once.
 NOT_SIGNED, UNKNOWN_SIGNERS = ORIGINS = ("not signed: ", "signed by ")
+#: What a laptop chooses as the end of a job's name before it submits the job: the time, and digits that nobody guesses.
+TOKEN = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}\Z")
 #: The folder of a root folder in which a laptop puts the site's program, each version in a folder of its own.
 TOOLS = "tools"
 #: Digits of a digest in a warning.

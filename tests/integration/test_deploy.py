@@ -104,6 +104,56 @@ def test_a_changed_line_is_deployed_and_its_result_fetched(
     cli("result", "-o", fetched, code=2)  # it exists
 
 
+#: Plays a line that breaks once, when the site has all it needs: nothing of what it says afterwards arrives.
+_CUT = """#!/bin/sh
+case "$*" in *--token*) if rm {cut} 2>/dev/null; then
+  {ssh} "$@" | {{
+    while IFS= read -r line; do
+      printf '%s\\n' "$line"
+      case "$line" in deployer-answer:*) break ;; esac
+    done
+    cat >/dev/null
+  }}
+  echo "client_loop: send disconnect: Broken pipe" >&2
+  exit 255
+fi ;; esac
+exec {ssh} "$@"
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_line_that_breaks_during_the_submission_leaves_one_job(
+    built: Cli, lab: Lab, definition: Path, tmp_path: Path
+) -> None:
+    cut, programs = tmp_path / "cut", tmp_path / "bin"
+    programs.mkdir()
+    (programs / "ssh").write_text(_CUT.format(cut=cut, ssh=shutil.which("ssh")))
+    (programs / "ssh").chmod(0o755)
+    settings = {"DEPLOYER_SITE": "lab", "DEPLOYER_SSH_CONFIG": str(lab.ssh_config), "XDG_CONFIG_HOME": str(tmp_path)}
+    cli = Cli({**built.environment, **settings, "PATH": f"{programs}:{built.environment['PATH']}"})
+    words = ["deploy", definition, "lab", "hello", "-o", tmp_path / "b.tar"]
+
+    def jobs() -> set[str]:
+        return {job["job"] for job in json.loads(cli("jobs", "--json").stdout)["jobs"]}
+
+    before = jobs()
+    cut.touch()
+    error = cli(*words, code=5).stderr
+    assert "the job may have been submitted\nhint: the same command again follows it" in error
+    (job,) = jobs() - before
+    followed = json.loads(cli(*words, "--json").stdout)
+    assert (followed["job"], followed["status"]["exit_code"]) == (job, 0)
+    assert states(followed)[-1] == "run unchanged"
+    assert jobs() - before == {job}
+
+    cut.touch()
+    cli(*words, code=5)
+    (lost,) = jobs() - before - {job}
+    other = cli(*words, "--nodes", "2", "--json", "--no-follow")
+    assert f"warning: job {lost} of an earlier deploy" in other.stderr
+    assert jobs() - before == {job, lost, json.loads(other.stdout)["job"]}
+
+
 #: A program that saves its state when it is warned, and ends when another job has continued it.
 _CONTINUED = """
 import os, signal, sys, time

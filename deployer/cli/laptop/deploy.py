@@ -29,11 +29,13 @@ from deployer.contract.text import printable
 from deployer.system import terminal
 
 #: What a build or a rehearsal says that a person waits for; the log has all else.
-_SAID = ("base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ")
+_SAID = ("base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
 #: Seconds for which a job is followed with --json, in the queue and running.
 _LONGEST = 14 * 24 * 3600
 #: How `status --wait` ends when it has seen the job's end.
 _ENDED = (EXIT_DONE, JobFailed.exit_code)
+#: The beginning of a hint after a submission without an answer.
+_FINDS = "the same command again follows it if there is one; "
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -111,12 +113,12 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
         except KeyboardInterrupt:
             if not deploy.submitting:
                 raise
-            tell_of_job(args)
+            tell_of_job(args, also=_FINDS)
             return _Round(EXIT_INTERRUPTED)
         except (JobFailed, SpaceError, TransferError) as error:  # ours: one of the site's program is of none of these
             if deploy.submitting:
                 error.message += "; the job may have been submitted"
-                error.hint = see_jobs(args)
+                error.hint = _FINDS + see_jobs(args)
             raise
         code, last = 0, done.job
         if done.job and deploy.stages[-1].state == DONE and shows:

@@ -86,7 +86,7 @@ def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also:
         said += [f"hint: {also}to end it: {_command(args, 'cancel', job)}"]
     else:
         said = ["deployer: interrupted before the site reported a job; it may have been submitted"]
-        said += [f"hint: {see_jobs(args)}"]
+        said += [f"hint: {also}{see_jobs(args)}"]
     terminal.complain(list(map(printable, said)))
 
 

@@ -8,13 +8,13 @@ from typing import IO, Any, Callable, List, Optional
 
 from deployer.cli.site import common
 from deployer.contract import json_records
-from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER
+from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.plan import LAUNCHES, STAGINGS
 from deployer.contract.rank_record import WARN
 from deployer.contract.runtime_table import SUPPORTED
 from deployer.site.storage.store import REFERENCE, Store, locate
-from deployer.system import terminal
+from deployer.system import files, terminal
 
 MYPY = False
 if MYPY:
@@ -44,6 +44,8 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     # For push, whose process has just looked for all files of the image.
     parser.add_argument("--just-checked", action="store_true", help=argparse.SUPPRESS)
+    # For deploy, which knows the job's name before it submits it.
+    parser.add_argument("--token", type=_token, help=argparse.SUPPRESS)
     parser.epilog = (
         "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
     )
@@ -164,6 +166,12 @@ def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
+def _token(word: str) -> str:
+    if not TOKEN.match(word):
+        raise argparse.ArgumentTypeError("%r is not the end of a job's name" % word)
+    return word
+
+
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
 
@@ -229,6 +237,7 @@ def _run(args: argparse.Namespace) -> int:
         args.gpus_per_rank,
         args.launch,
         args.just_checked,
+        args.token,
     )
     folder = run.prepare(store, request)
     terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])
@@ -376,7 +385,8 @@ def _status(args: argparse.Namespace) -> int:
     status = jobs.status(folder)
     if args.json:
         following = None if status.active else jobs.following(folder)
-        _print_json(dict(status.record(), continued_by=os.path.basename(following) if following else None))
+        next_job = os.path.basename(following) if following else None
+        _print_json(dict(status.record(), continued_by=next_job, own=files.is_own(folder)))
     else:
         sys.stdout.write(status.line() + "\n")
     if status.active:

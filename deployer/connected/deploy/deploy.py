@@ -4,9 +4,10 @@ A site whose policy requires rehearsals has one more stage, before the check.
 
 A stage that fails ends the deploy with its own error and exit code. The next deploy goes on where this one ended: a
 build and a pack from their caches, a push with the parts that have arrived, and a job that nobody followed to its end
-is followed.
+is followed. So is a job of which the site could not report that it submitted it: this side has chosen its name.
 """
 
+import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,8 @@ DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 _DIGITS = 32
 #: Seconds that the submission may take: the site's batch system answers slowly when it is busy.
 _SUBMIT_SECONDS = 600
+#: Seconds until the site's batch system has given a job its number, and between two looks.
+_NUMBER_SECONDS, _NUMBER_PAUSE = 75, 3
 
 
 class BuildFiles(NamedTuple):
@@ -197,6 +200,7 @@ class Deploy:
         self._connection: Future[Remote] | None = None
         self.stages: list[DeployStage] = []
         self.submitting = False
+        self._token = ""
         self.definition = load(request.definition)
         site = profile_of(request.site, request.ssh_config)
         self._profile = site.selected([], request.mpi, request.launch)
@@ -471,7 +475,8 @@ class Deploy:
             remote = self.remote
 
             def handed_over() -> None:
-                self.submitting = bool(submission)
+                if submission and not self.submitting:
+                    self._submits(packed)
 
             def installed(pushed: "Pushed") -> None:
                 """End this stage, and begin the next."""
@@ -551,6 +556,11 @@ class Deploy:
             if packed.digest == self._submitted:
                 said += [UNCHANGED, "the bundle is the same as before: not submitted again"]
                 return done
+            status = self._unanswered(packed)
+            if status:
+                said += [UNCHANGED, f"{status['job']} was submitted before as {status['job_id']}: {status['state']}"]
+                self._record_job(packed, status)
+                return self._with_job(done, status)
             last = last_deploy.read(packed.path)
             if last.job and list(last.words) == self._signature(packed):
                 status = self._active(last.job)
@@ -558,8 +568,8 @@ class Deploy:
                     said += [UNCHANGED, f"{status['job']} is {status['state']} as {status['job_id']}"]
                     last_deploy.write(packed.path, last._replace(job=str(status["job"])))
                     return self._with_job(done, status)
-            self.submitting = True
             command = self._run_command(packed)
+            self._submits(packed)
             status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
             self._submitted_as(packed, status, said)
             return self._with_job(done, status)
@@ -571,7 +581,56 @@ class Deploy:
 
     def _run_command(self, packed: _Bundle) -> list[str]:
         image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
-        return ["run", image, *self._words(), "--plan", self._profile.name]
+        if not self._token:
+            self._token = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+        return ["run", image, *self._words(), "--plan", self._profile.name, "--token", self._token]
+
+    def _submits(self, packed: _Bundle) -> None:
+        """Record that the site may submit the job from now on, until it has reported it."""
+        self.submitting = True
+        job = f"{self.definition.name}-{self._token}"
+        asked = [job, self._profile.name, *self._signature(packed)]
+        self._record(packed.path, last_deploy.read(packed.path)._replace(asked=asked))
+
+    def _unanswered(self, packed: _Bundle) -> json_records.Record | None:
+        """Return the status of the job that an earlier deploy of the same submitted, without an answer of the site.
+
+        None: there is none. Then the site may still be about to submit it, so the next job gets its name: of two
+        processes there, only one can make the folder.
+        """
+        asked = last_deploy.read(packed.path).asked
+        if len(asked) < 2:
+            return None
+        job, site, *words = asked
+        if site != self._profile.name:
+            hint = f"see: {shlex.join(['deployer', 'jobs', '--site', site])}"
+            self._say(f"warning: {site} did not answer when job {job} was submitted, so it may run there; {hint}")
+            return None
+        hint = f"to end it: {shlex.join(['deployer', 'cancel', '--site', self._request.site, job])}"
+        same, status = words == self._signature(packed), self._with_number(job)
+        if status is None:
+            self._token = job[len(self.definition.name) + 1 :] if same else ""
+        elif not status["own"]:
+            self._say(f"warning: job {job} is another user's, so it is not followed")
+        elif not status["job_id"]:
+            self._say(f"warning: an earlier deploy prepared job {job}, which has no number; if it starts, {hint}")
+        elif same:
+            return status
+        else:
+            state = f"{status['state']} as {status['job_id']}"
+            self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
+        return None
+
+    def _with_number(self, job: str) -> json_records.Record | None:
+        """Return the status of a job, if possible when it has a number: another process may be submitting it."""
+        until = time.monotonic() + _NUMBER_SECONDS
+        status = self._status(job)
+        if status and status["own"] and not status["job_id"]:
+            self._say(f"waiting for the number of job {job}")
+        while status and status["own"] and not status["job_id"] and time.monotonic() < until:
+            time.sleep(_NUMBER_PAUSE)
+            status = self._status(job)
+        return status
 
     def _signature(self, packed: _Bundle) -> list[str]:
         """Return what the record of a submission has of it: the same is not submitted again while its job is active."""
@@ -581,7 +640,7 @@ class Deploy:
         """Return the command that submits the job; empty if it is not submitted, or perhaps not."""
         last = last_deploy.read(packed.path)
         again = last.job and list(last.words) == self._signature(packed)
-        if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again:
+        if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again or last.asked:
             return []
         rest = ["--", *self._request.rest] if self._request.rest else []
         return [*self._run_command(packed), "--just-checked", "--json", *rest]
@@ -590,8 +649,11 @@ class Deploy:
         """Tell and record that the job was submitted."""
         self.submitting = False
         said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
+        self._record_job(packed, status)
+
+    def _record_job(self, packed: _Bundle, status: json_records.Record) -> None:
         last = last_deploy.read(packed.path)
-        self._record(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed)))
+        self._record(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed), asked=()))
 
     def _with_job(self, done: Deployed, status: json_records.Record) -> Deployed:
         seconds = time.monotonic() - self._began
@@ -605,16 +667,20 @@ class Deploy:
         seen: set[str] = set()
         while job and job not in seen:
             seen.add(job)
-            try:
-                status = self.remote.site(["status", job])
-            except DeployerError as error:  # an error of the site's program has only the exit code of its class
-                if error.exit_code != UsageError.exit_code:
-                    raise
-                return None
-            if status["active"]:
+            status = self._status(job)
+            if status is None or status["active"]:
                 return status
             job = str(status.get("continued_by") or "")
         return None
+
+    def _status(self, job: str) -> json_records.Record | None:
+        """Return the status of a job; None: the site has none of this name."""
+        try:
+            return self.remote.site(["status", job])
+        except DeployerError as error:  # an error of the site's program has only the exit code of its class
+            if error.exit_code != UsageError.exit_code:
+                raise
+            return None
 
     def continuation(self, job: str) -> json_records.Record | None:
         """Return the status of the job that continues one that has ended; None: no job does."""

@@ -15,7 +15,7 @@ from deployer.site.jobs import jobs, result, result_reserve, schedulers
 from deployer.site.storage import unfinished
 from deployer.system import files
 
-_NAME = re.compile(r"^(.+)-\d{8}T\d{6}-[0-9a-f]{4}$")
+_NAME = re.compile(r"^(.+)-\d{8}T\d{6}-[0-9a-f]{4,8}$")
 
 
 def continue_job(folder: str) -> str:

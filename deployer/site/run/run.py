@@ -1,5 +1,6 @@
 """run: make a job folder with a batch script from an installed image, a plan and a job, and submit the script."""
 
+import errno
 import os
 import re
 import shlex
@@ -72,6 +73,7 @@ class RunRequest(NamedTuple):
         gpus_per_rank: GPUs that each rank sees.
         launch: how ranks start, one of ``plan.LAUNCHES``.
         just_checked: nothing is missing of the image, as the caller has just seen.
+        token: the end of the new job's name, as ``dialogue.TOKEN``; None: a new one.
     """
 
     image: str
@@ -96,6 +98,7 @@ class RunRequest(NamedTuple):
     gpus_per_rank: Optional[int] = None
     launch: Optional[str] = None
     just_checked: bool = False
+    token: Optional[str] = None
 
 
 class _Resolved(NamedTuple):
@@ -157,7 +160,8 @@ def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str
 
     Raises:
         UsageError: an image, plan, job or path does not exist.
-        Refused: `check` refused it, the layout does not fit the nodes, or no start option can be used.
+        Refused: `check` refused it, the layout does not fit the nodes, no start option can be used, or there is a job
+            of this name.
     """
     resolved = _resolve(store, request, own)
     rendered = _render(resolved, _choose(resolved))
@@ -251,7 +255,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     """Return job.sh and job.json of a new job; writes nothing."""
     store, installed, plan = resolved.store, resolved.installed, resolved.plan
     contained, image = chosen.runtime.contained, resolved.manifest.image
-    name = _new_name(installed)
+    name = "%s-%s" % (installed.receipt.name, resolved.request.token or _new_token())
     folder = os.path.join(store.jobs, name)
     launch = _launch(resolved, chosen, name)
     users = users_binds(installed, plan, chosen.runtime, resolved.request.binds)
@@ -341,7 +345,14 @@ def _write(store: Store, rendered: _Rendered) -> None:
             files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)
             if rendered.agent is not None:
                 files.write_text(os.path.join(half, result.AGENT), rendered.agent, 0o777)
-            os.rename(half, rendered.folder)
+            try:
+                os.rename(half, rendered.folder)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                raise Refused(
+                    "there is a job %s" % os.path.basename(rendered.folder), "run the same command again"
+                ) from error
 
 
 def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
@@ -676,9 +687,8 @@ def _fast(environment: Mapping[str, Value], plan: Plan) -> Optional[str]:
     return "a fast fabric (%s)" % interface if interface else None
 
 
-def _new_name(installed: InstalledImage) -> str:
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    return "%s-%s-%s" % (installed.receipt.name, stamp, os.urandom(2).hex())
+def _new_token() -> str:
+    return "%s-%s" % (time.strftime("%Y%m%dT%H%M%S", time.gmtime()), os.urandom(2).hex())
 
 
 def show_script(folder: str) -> str:

@@ -23,7 +23,7 @@ from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, De
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
-from deployer.connected.transfer.push import DamagedBundle, Pushed
+from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
 from deployer.contract import dialogue
 from deployer.contract.errors import (
     DeployerError,
@@ -240,11 +240,13 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = _Bundle(tmp_path / "b.tar", "sha256:11")
-    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False))
+    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, name="digits"))
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(words=["--nodes=2"], rest=["--epochs", "1"]))
     words = deploy._submission(bundle)
+    assert dialogue.TOKEN.match(deploy._token)
     assert words == [
-        "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--just-checked", "--json", "--", "--epochs", "1",
+        "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--token", deploy._token, "--just-checked", "--json",
+        "--", "--epochs", "1",
     ]  # fmt: skip
     status = {"job": "x-1", "job_id": "7"}
     outcome = Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6")
@@ -265,6 +267,163 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     assert deploy._submission(bundle._replace(digest="sha256:22"))
     monkeypatch.setattr(deploy, "_submitted", "sha256:22")
     assert deploy._submission(bundle._replace(digest="sha256:22")) == []
+
+
+class _Slurm:
+    """A site that submits jobs, and whose answers may get lost."""
+
+    host = "login1"
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.is_cut = False
+
+    def pushed(self, *words: Any) -> Pushed:
+        """Play a push, and what the site runs after it."""
+        options: PushOptions = words[3]
+        done = Pushed(options.packed, 0, 9, 0, "/r/images/x", 0.1, 0.1, "3.6")
+        if not options.then:
+            return done
+        assert options.handed_over
+        assert options.installed
+        options.handed_over()
+        status = self.site(options.then)
+        options.installed(done)
+        return done._replace(then=status)
+
+    def site(self, words: Sequence[str], *_: object, **__: object) -> dict[str, Any]:
+        if words[0] == "status":
+            if words[1] not in self.jobs:
+                raise of_the_site(UsageError.exit_code)
+            return self.jobs[words[1]]
+        job = "digits-" + words[list(words).index("--token") + 1]
+        assert job not in self.jobs
+        number = str(7 + len(self.jobs))
+        self.jobs[job] = {"job": job, "job_id": number, "active": True, "state": "RUNNING", "own": True}
+        if self.is_cut:
+            raise TransferError("login1: the login node does not answer")
+        return self.jobs[job]
+
+
+def deployed(
+    data: Path, tmp_path: Path, site: _Slurm, digest: str = "sha256:11", **request: Any
+) -> tuple[Deployed, DeployStage, list[str]]:
+    """Do what follows the check in a deploy of its own; return what came of it, its last stage, and its warnings."""
+    said: list[str] = []
+    asked = DeployRequest(data, "lab", output=tmp_path / "b.tar", **request)
+    with Deploy(asked, lambda _: None, said.append) as made:
+        connected(made, site)  # type: ignore[arg-type]
+        made.definition = SimpleNamespace(is_data=False, name="digits")  # type: ignore[assignment]
+        packed = _Bundle(tmp_path / "b.tar", digest)
+        shipped = made._push(packed, made._submission(packed))
+        done = Deployed(packed.path, digest)
+        done = made._with_job(done, shipped.status) if shipped.status else made._run(packed, done)
+        return done, made.stages[-1], said
+
+
+@pytest.fixture
+def cut(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[_Slurm, str]:
+    """A site whose line was cut after the last piece of a bundle, and the job that it submitted all the same."""
+    site = _Slurm()
+    monkeypatch.setattr(push, "push", site.pushed)
+    site.is_cut = True
+    with pytest.raises(TransferError):
+        deployed(data, tmp_path, site)
+    site.is_cut = False
+    (job,) = site.jobs
+    return site, job
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_line_that_is_cut_leaves_one_job_of_the_same_command(
+    data: Path, tmp_path: Path, cut: tuple[_Slurm, str], ended: bool
+) -> None:
+    site, job = cut
+    if ended:
+        site.jobs[job].update(active=False, state="COMPLETED")
+    done, stage, said = deployed(data, tmp_path, site)
+    assert (done.job, done.job_id, [*site.jobs], said) == (job, "7", [job], [])
+    state = "COMPLETED" if ended else "RUNNING"
+    assert (stage.state, stage.text) == ("unchanged", f"{job} was submitted before as 7: {state}")
+    # That was the answer: a third deploy does as usual.
+    again = deployed(data, tmp_path, site)
+    assert (again[0].job == job) is not ended
+    assert len(site.jobs) == 1 + ended
+    assert last_deploy.read(tmp_path / "b.tar").asked == ()
+
+
+@pytest.mark.parametrize("change", [{"words": ["--nodes=2"]}, {"rest": ["-v"]}, {"digest": "sha256:22"}])
+def test_another_command_names_the_job_whose_submission_was_not_answered(
+    data: Path, tmp_path: Path, cut: tuple[_Slurm, str], change: dict[str, Any]
+) -> None:
+    site, job = cut
+    done, stage, said = deployed(data, tmp_path, site, **change)
+    assert (len(site.jobs), done.job != job, stage.state) == (2, True, "done")
+    assert said == [
+        (
+            f"warning: job {job} of an earlier deploy, which had no answer, is RUNNING as 7; "
+            f"to end it: deployer cancel --site lab {job}"
+        )
+    ]
+    assert deployed(data, tmp_path, site, **change)[2] == []
+
+
+def test_a_submission_that_did_not_happen_is_made_under_its_name(
+    data: Path, tmp_path: Path, cut: tuple[_Slurm, str]
+) -> None:
+    """Perhaps it happens at this moment, and at the site two jobs cannot have one name."""
+    site, job = cut
+    site.jobs.clear()
+    done, stage, said = deployed(data, tmp_path, site)
+    assert (done.job, [*site.jobs], stage.state, said) == (job, [job], "done", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "warning"),
+    [({"job_id": None, "state": "NEW"}, "which has no number"), ({"own": False}, "is another user's")],
+)
+def test_a_folder_that_is_no_job_of_ours_is_not_taken_for_one(
+    data: Path,
+    tmp_path: Path,
+    cut: tuple[_Slurm, str],
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[str, Any],
+    warning: str,
+) -> None:
+    monkeypatch.setattr("deployer.connected.deploy.deploy._NUMBER_SECONDS", 0.1)
+    monkeypatch.setattr("deployer.connected.deploy.deploy._NUMBER_PAUSE", 0.1)
+    site, job = cut
+    site.jobs[job].update(change)
+    done, _, said = deployed(data, tmp_path, site)
+    assert (len(site.jobs), done.job != job) == (2, True)
+    assert warning in said[-1]
+
+
+def test_a_job_that_is_just_submitted_is_waited_for(
+    data: Path, tmp_path: Path, cut: tuple[_Slurm, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, job = cut
+    site.jobs[job]["job_id"] = None
+    monkeypatch.setattr("deployer.connected.deploy.deploy.time.sleep", lambda _: site.jobs[job].update(job_id="7"))
+    done, _, said = deployed(data, tmp_path, site)
+    assert (done.job_id, [*site.jobs], said) == ("7", [job], [f"waiting for the number of job {job}"])
+
+
+def test_another_site_is_not_asked_for_a_job(
+    data: Path, tmp_path: Path, cut: tuple[_Slurm, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, job = cut
+    path = tmp_path / "b.tar"
+    last = last_deploy.read(path)
+    last_deploy.write(path, last._replace(asked=[job, "other", *last.asked[2:]]))
+    done, _, said = deployed(data, tmp_path, site)
+    assert done.job != job
+    assert said == [
+        (
+            f"warning: other did not answer when job {job} was submitted, so it may run there; "
+            "see: deployer jobs --site other"
+        )
+    ]
 
 
 @pytest.mark.parametrize("place", ["before", "sent", "installed"])
@@ -305,7 +464,7 @@ def test_a_full_disk_here_after_the_submission_is_a_warning(
         connected(made, _FakeRemote())
         assert made._push(_Bundle(path, "sha256:11"), ["run", "x"]).status
         assert (made.stages[-1].text, made.submitting) == ("x-1 submitted as 7", False)
-    assert len(said) == 2
+    assert len(said) == 3  # that it submits, what it installed, and the job
     assert said[-1].startswith("warning: not recorded, so the next deploy may submit the same again: cannot write")
 
 
@@ -562,7 +721,8 @@ def test_an_interrupted_submission_may_have_left_a_job(
 
     monkeypatch.setattr(Deploy, "run", run)
     assert main(["deploy", str(data), "lab"]) == code
-    assert capsys.readouterr().err.startswith(f"{said}hint: see: deployer jobs --site lab\n")
+    hint = "the same command again follows it if there is one; see: deployer jobs --site lab"
+    assert capsys.readouterr().err.startswith(f"{said}hint: {hint}\n")
 
 
 def test_texts_of_the_site_have_no_effect_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -918,6 +918,25 @@ def test_the_programs_of_wheels_and_of_the_host_are_there(tmp_path, programs):
         assert run.prepare(store, REQUEST._replace(extra=[word]))
 
 
+def test_two_processes_cannot_submit_one_job_twice(store, programs, capfd):
+    """deploy chooses the name, and sends the same one again if it had no answer."""
+    fake_slurm(programs, "RUNNING")
+    words = ["run", "hello", "--json", "--root", store.root, "--token"]
+    token = "20261123T080000-0123abcd"
+    assert main.main([*words, token]) == 0
+    (name,) = os.listdir(store.jobs)
+    assert name == "hello-" + token
+    made.program(programs, "sbatch", "touch %s/twice" % store.root)
+    assert main.main([*words, token]) == Refused.exit_code
+    assert "there is a job hello-%s\nhint: run the same command again\n" % token in capfd.readouterr().err
+    assert os.listdir(store.jobs) == [name]
+    assert not os.path.exists(os.path.join(store.root, "twice"))
+    assert main.main(["status", name, "--json", "--root", store.root]) == 0
+    assert json.loads(capfd.readouterr().out)["own"] is True
+    for wrong in ("", "../x", "20261123T080000-0123ABCD", token + "\n", "x" + token, token + "/../y"):
+        assert main.main([*words[:-1], "--token=" + wrong]) == UsageError.exit_code
+
+
 def test_files_are_not_looked_for_again_after_an_install(store, programs):
     inventory.write_inventory(store.find("hello").folder)
     os.rmdir(os.path.join(store.find("hello").rootfs, "data"))
