@@ -1,4 +1,4 @@
-"""What MkDocs does for scripts/docs besides: gather pages, list decisions, mark up blocks, make the index a script."""
+"""MkDocs hooks of scripts/docs: gather pages, list decisions, mark up blocks, turn the search index into a script."""
 
 import json
 import re

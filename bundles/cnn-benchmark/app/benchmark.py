@@ -203,6 +203,8 @@ def main() -> None:
         own.append(rate())
         if options.paced and hvd.rank() == 0:
             print(own[-1] * hvd.size(), flush=True)
+    if not own:  # no line came; the same on all ranks
+        return
     rates = hvd.allreduce(tf.constant(own, tf.float64), op=hvd.Sum).numpy().tolist()
     memory = max(
         hvd.allgather(tf.constant([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024])).numpy().tolist()

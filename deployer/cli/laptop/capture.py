@@ -82,7 +82,7 @@ def _capture(args: argparse.Namespace) -> int:
 
 
 def _suggest(args: argparse.Namespace, done: CapturedSite, profile: str) -> None:
-    """Print the next command: before the first bundle, or after a change, which takes new plans."""
+    """Print the next command: before the first bundle, or after a change, which requires new plans."""
     if done.decisions:
         common.suggest(args, "profile", "validate", profile)
     elif done.differences:

@@ -84,10 +84,10 @@ def _show(status: json_records.Record, result: json_records.Record | None) -> No
 
 
 def _json(value: Any, before: str = "") -> str:
-    """Return a job's own result as indented JSON, in which a list of numbers has one line. Long ones are shortened.
+    """Return a job's own result like indented JSON, in which a list of numbers has one line. Long ones are shortened.
 
     Args:
-        before: what is before the last line.
+        before: the indentation of the closing bracket.
     """
     if isinstance(value, list) and value and all(isinstance(item, int | float) for item in value):
         if len(value) <= _NUMBERS:

@@ -275,8 +275,8 @@ def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str
         return contents
     wheels = any(name.startswith(WHEELS_PREFIX) for name in contents.carried)
     app = datafolder.app_files(contents.app) if contents.app else []
-    in_app = families.users((f"{APP}/{file.name}", OnDisk(file.path, file.size)) for file in app)
-    found = families.find([*sources.users(), *in_app], contents.jobs, wheels)
+    in_app = [(f"{APP}/{file.name}", OnDisk(file.path, file.size)) for file in app]
+    found = families.find(sources.users(), contents.jobs, wheels, in_app)
     if found.families:
         say(f"mpi: {', '.join(found.families)}, to which {found.path} is linked")
     return contents._replace(mpi=found.families)

@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import docker
@@ -26,9 +28,11 @@ _FIRST_ANSWER = 15
 FREE_SPACE = "free space in the engine: docker system prune"
 AGAIN = "start the engine again and repeat the command: finished steps are cached; its log says why it ended"
 
-#: Labels of our containers: the user who made one and the machine, and the process. The next command removes those of
-#: killed ones.
-_MAKER, PROCESS = "deployer.maker", "deployer.process"
+#: Labels of our containers: who made it (machine and user), and the process. The next command removes containers whose
+#: process was killed.
+_MAKER, _PROCESS = "deployer.maker", "deployer.process"
+#: Machines of one name that share an engine differ in the first; containers in which deployer runs, in the second.
+_MACHINE, _PROCESSES = "/etc/machine-id", "/proc/self/ns/pid"
 
 _INSTALL = "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST to a running engine"
 
@@ -225,11 +229,10 @@ def container(client: docker.DockerClient, image: str, command: Sequence[str], *
     Args:
         settings: as of the SDK's ``create_container``.
     """
-    maker = f"{socket.gethostname()}/{os.getuid()}"
-    reap(client, f"{_MAKER}={maker}")
-    labels = {_MAKER: maker, PROCESS: str(os.getpid())}
+    with contextlib.suppress(DockerException, *_LOST):
+        reap(client)
     made = str(
-        client.api.create_container(image, list(command), network_disabled=True, labels=labels, **settings)["Id"]
+        client.api.create_container(image, list(command), network_disabled=True, labels=labels(), **settings)["Id"]
     )
     try:
         yield made
@@ -238,10 +241,25 @@ def container(client: docker.DockerClient, image: str, command: Sequence[str], *
             remove(client, made)
 
 
-def reap(client: docker.DockerClient, label: str) -> None:
-    """Remove the containers with a label whose process has ended, the one that the label ``PROCESS`` names."""
-    for item in client.api.containers(all=True, filters={"label": label}):
-        if not _lives(str(item["Labels"].get(PROCESS))):
+def labels() -> dict[str, str]:
+    """Return the labels of a container that this process makes, by which ``reap`` knows it."""
+    maker = [socket.gethostname(), str(os.getuid())]
+    with contextlib.suppress(OSError):
+        maker.append(Path(_MACHINE).read_text("ascii", "replace").strip())
+    with contextlib.suppress(OSError):
+        maker.append(str(os.stat(_PROCESSES).st_ino))
+    return {_MAKER: "/".join(maker), _PROCESS: str(os.getpid())}
+
+
+def reap(client: docker.DockerClient, *others: str) -> None:
+    """Remove this user's containers of this machine whose process has ended. Raises the SDK's errors.
+
+    Args:
+        others: labels that these containers have too: NAME=VALUE.
+    """
+    own = f"{_MAKER}={labels()[_MAKER]}"
+    for item in client.api.containers(all=True, filters={"label": [own, *others]}):
+        if not _lives(str(item["Labels"].get(_PROCESS))):
             remove(client, str(item["Id"]))
 
 
@@ -252,7 +270,7 @@ def remove(client: docker.DockerClient, made: str) -> None:
 
 
 def _lives(pid: str) -> bool:
-    if not pid.isdigit():
+    if not re.fullmatch("[1-9][0-9]{0,8}", pid):
         return False
     try:
         os.kill(int(pid), 0)

@@ -40,6 +40,7 @@ tbody th { font-weight: 500; } thead th { border-bottom: 2px solid var(--edge); 
 code { font-family: ui-monospace, Menlo, Consolas, monospace; font-size: .9em; overflow-wrap: anywhere; }
 .many { columns: 22rem; padding-left: 1.2rem; max-height: 22rem; overflow: auto; }
 .pictures { display: flex; flex-wrap: wrap; gap: 1rem 1.5rem; margin: 0 0 1.5rem; }
+figure { margin: 0; } figcaption { font-size: .85rem; font-weight: 600; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 svg .name { font-weight: 600; } svg .faint { fill: var(--faint); } svg .on { fill: var(--on); }
 svg .edge { stroke: var(--edge); } svg .grid { stroke: var(--line); } svg .empty { fill: none; }

@@ -79,7 +79,9 @@ def _told(record: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
         used[_library(rank)] = used.get(_library(rank), 0) + 1
     hosts = {_text(rank.get("host")) for rank in ranks}
     seen = [f"{counted(number, 'rank')}: {library or 'no MPI library'}" for library, number in used.items()]
-    where = f" On {counted(len(hosts), 'node')}, {'; '.join(seen[:_LIBRARIES])}." if ranks else ""
+    if len(seen) > _LIBRARIES:
+        seen[_LIBRARIES:] = [f"and {len(seen) - _LIBRARIES} more"]
+    where = f" On {counted(len(hosts), 'node')}, {'; '.join(seen)}." if ranks else ""
     return ended + taken + where
 
 
@@ -160,11 +162,9 @@ def _node(host: str, cores: Mapping[int, Sequence[str]]) -> "ET.Element[str]":
     count = min(max(cores, default=-1) + 1, _CPUS)
     used = sorted({rank for ranks in cores.values() for rank in ranks}, key=lambda rank: (len(rank), rank))
     label = f"Node {host}: {count} CPUs, ranks {', '.join(used) or 'none'}"
-    width = max(min(count, _ROW) * _CORE, 7 * _CORE)
-    picture = _picture(label, width, -(-max(count, 1) // _ROW) * _CORE + _CORE)
-    picture.append(element("text", f"node {host}", x=0, y=15, class_="name"))
+    picture = _picture(label, max(min(count, _ROW), 1) * _CORE, -(-max(count, 1) // _ROW) * _CORE)
     for core in range(count):
-        x, y = core % _ROW * _CORE, core // _ROW * _CORE + _CORE
+        x, y = core % _ROW * _CORE, core // _ROW * _CORE
         ranks = cores.get(core, ())
         square = element("rect", x=x + 1, y=y + 1, width=_CORE - 3, height=_CORE - 3, rx=3, class_="edge")
         if ranks:
@@ -174,7 +174,7 @@ def _node(host: str, cores: Mapping[int, Sequence[str]]) -> "ET.Element[str]":
         text = "+" if len(ranks) > 1 else "".join(ranks)
         shown = element("text", text, x=x + _CORE // 2, y=y + 16, class_="on", text_anchor="middle")
         picture.extend([square, shown])
-    return picture
+    return element("figure", element("figcaption", f"node {host}"), picture)
 
 
 def _picture(label: str, width: int, height: int) -> "ET.Element[str]":
@@ -227,14 +227,16 @@ def _curve(name: str, values: Sequence[float]) -> "ET.Element[str]":
         for number in [*range(0, len(values) - 1, every), len(values) - 1]
     )
     label = f"{name}: from {values[0]:.6g} to {values[-1]:.6g} in {len(values)} values"
-    if every > 1:
-        label += f", of which 1 in {every} is drawn"
-    picture = _picture(label, _WIDTH, _HEIGHT)
+    drawn = f"1 in {every} is drawn" if every > 1 else ""
+    picture = _picture(f"{label}, of which {drawn}" if drawn else label, _WIDTH, _HEIGHT)
     picture.append(element("text", name, x=0, y=14, class_="name"))
     for y, value in ((top, high), (bottom, low)):
         picture.append(element("line", x1=_LEFT, x2=right, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid"))
         picture.append(element("text", f"{value:.3g}", x=_LEFT - 6, y=y + 4, class_="faint", text_anchor="end"))
     picture.append(element("text", "1", x=_LEFT, y=_HEIGHT - 6, class_="faint"))
+    if drawn:
+        middle = (_LEFT + right) // 2
+        picture.append(element("text", drawn, x=middle, y=_HEIGHT - 6, class_="faint", text_anchor="middle"))
     picture.append(element("text", str(len(values)), x=right, y=_HEIGHT - 6, class_="faint", text_anchor="end"))
     picture.append(element("polyline", points=points, class_="curve"))
     return picture

@@ -18,6 +18,8 @@ from deployer.contract.plan import MPICH_ABI, OPENMPI
 from deployer.contract.tarformat import FILE
 
 _MAGIC = b"\x7fELF"
+#: The most bytes of a script that are read.
+_SCRIPT = 1024 * 1024
 #: Files of MPI libraries themselves: they need their own family, whatever the programs need; and modules of NVSHMEM.
 _OF_MPI = re.compile(rf"^lib(mpi|oshmem|pmpi)|^(mca|ompi)_|^mpi(chversion|vars)$|{NVSHMEM_BY_MPI.pattern}")
 #: MPI's libraries for Fortran and C++: a Fortran program may name no other (``--as-needed`` in Debian's mpif90).
@@ -43,19 +45,32 @@ class FoundFamilies(NamedTuple):
     path: str = ""
 
 
-def find(found: Sequence[MpiUser], jobs: Sequence[Job], wheels: bool) -> FoundFamilies:
-    """Return the families that programs, else libraries, are linked to. ``found``: ``users`` of the image and the app.
+def find(
+    in_image: Sequence[MpiUser], jobs: Sequence[Job], wheels: bool, app: Sequence[tuple[str, FileContent]] = ()
+) -> FoundFamilies:
+    """Return the families that programs, else libraries, are linked to.
 
-    Of several programs those count that the commands of ``jobs`` name. A folder with libraries for both families, as
-    mpi4py has, runs on both. ``wheels``: the bundle has Python packages beside the image, which may call MPI.
+    Of several programs those count that the commands of ``jobs`` name, or else the app's scripts that they start;
+    programs of the app that neither names never count. A folder with libraries for both families, as mpi4py has, runs
+    on both.
+
+    Args:
+        in_image: ``users`` of the image.
+        wheels: the bundle has Python packages beside the image, which may call MPI.
+        app: the files of the app: absolute path and content.
 
     Raises:
         Refused: there are programs for both families; or for none, and a job has more than one rank.
     """
+    in_commands = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
+    named = in_commands | _in_scripts(data for path, data in app if posixpath.basename(path) in in_commands)
+    in_app = users(app)
+    found = [*in_image, *(user for user in in_app if not user.is_program or posixpath.basename(user.path) in named)]
     programs = [user for user in found if user.is_program]
-    named = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
-    started = [user for user in programs if posixpath.basename(user.path) in named]
-    for each in (started, programs, found):
+    by_command, started = (
+        [user for user in programs if posixpath.basename(user.path) in names] for names in (in_commands, named)
+    )
+    for each in (by_command, started, programs, found):
         families = _common(each)
         if len(families) == 1 or (families and not programs and _both(each)):
             return FoundFamilies(sorted(families), each[0].path)
@@ -84,6 +99,17 @@ def files_of(root: Rootfs) -> Iterator[tuple[str, FileContent]]:
     for path, node in root.walk():
         if node.kind == FILE and node.data is not None:
             yield "/" + path.decode("utf-8", "surrogateescape").strip("/"), node.data
+
+
+def _in_scripts(files: Iterable[FileContent]) -> set[str]:
+    """Return the words of scripts, at which a path or an operator of the shell ends."""
+    starts = [data.read(0, min(data.size, _SCRIPT)) for data in files]
+    return {
+        word
+        for text in starts
+        if not text.startswith(_MAGIC)
+        for word in re.findall(r"[\w.+-]+", text.decode("utf-8", "replace"))
+    }
 
 
 def _family(needed: str) -> str | None:

@@ -167,7 +167,7 @@ class _Host:
             container = api.create_container(
                 image, _PROGRAM[1:], entrypoint=_PROGRAM[:1], user=f"{self._uid}:{self._gid}", hostname="laptop",
                 stdin_open=True, working_dir="/", host_config=settings, platform=container_image.PLATFORM,
-                labels={_OWNER: self._owner, engine.PROCESS: str(os.getpid())},
+                labels={_OWNER: self._owner, **engine.labels()},
                 environment={
                     "PATH": _PATH, "HOME": _HOME, "USER": _user(), "LANG": "C.UTF-8", "XDG_CACHE_HOME": STATE,
                     "PYTHONPATH": f"{self._programs}:{self._programs}/{PYZ}",

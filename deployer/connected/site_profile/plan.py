@@ -107,7 +107,7 @@ def make_plan(
         host=bound.host,
         account=chosen.account or scheduler.account,
         limits=Limits(
-            min((most for most in (chosen.max_nodes, chosen.nodes) if most), default=None),
+            _most_nodes(profile, name, chosen),
             None if chosen.max_time == "infinite" else chosen.max_time,
             policy.account is True,
         ),
@@ -122,6 +122,14 @@ def make_plan(
         inside=_inside(profile, name, chosen, own, launcher) if launcher and own and not inside else None,
         **_gpus(chosen),
     )
+
+
+def _most_nodes(profile: Profile, name: str, partition: Partition) -> int | None:
+    """Return the most nodes of a job: at most all of the partition, unless another entry has nodes of its queue."""
+    own = {each: entry.queue for each, entry in profile.partitions.items()}
+    queues = [each if queue is None else queue for each, queue in {**profile.left_out, **own}.items()]
+    shared = queues.count(name if partition.queue is None else partition.queue) > 1
+    return min((most for most in (partition.max_nodes, None if shared else partition.nodes) if most), default=None)
 
 
 def _inside(profile: Profile, name: str, partition: Partition, abi: str, launcher: str) -> InsideWay:

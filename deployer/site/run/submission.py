@@ -81,7 +81,7 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
             raise _refused(
                 "queue.nodes",
                 "%d nodes are asked for, but a job in %s may have %d" % (nodes, _named(plan), limits.max_nodes),
-                "--nodes %d at most" % limits.max_nodes,
+                "--nodes %d at most; capture the site again if it has grown" % limits.max_nodes,
             )
         if limits.max_time is not None and seconds(time) > seconds(limits.max_time):
             raise _refused(

@@ -170,6 +170,22 @@ def test_networks_of_the_benchmark(program: Callable[[str], ModuleType], keras: 
     assert known.items() >= {"InceptionV3": 23851784, "ResNet50": 25636712, "ResNet101": 44707176}.items()
 
 
+def test_the_paced_benchmark_without_a_line_ends_without_a_result(
+    program: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    app = program("cnn-benchmark/app/benchmark.py")
+    model = MagicMock(**{"count_params.return_value": app.NETWORKS["ResNet50"][1]})
+    monkeypatch.setattr(app, "build_model", lambda *_: model)
+    monkeypatch.setattr(app, "paced", lambda: iter(()))
+    monkeypatch.setattr(app, "hvd", horovod := MagicMock(**{"rank.return_value": 0}))
+    monkeypatch.setattr(sys, "argv", ["benchmark.py", "--paced"])
+    monkeypatch.setenv("DEPLOYER_RESULT", str(tmp_path / "result.json"))
+    app.main()
+    horovod.broadcast_variables.assert_called_once()
+    horovod.allreduce.assert_not_called()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_showers_have_the_energy_and_the_profile_of_their_particles(program: Callable[[str], ModuleType]) -> None:
     app = program("3dgan/app/train.py")
     images, energies = app.showers(40, np.random.default_rng(1))

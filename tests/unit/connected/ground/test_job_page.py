@@ -60,6 +60,19 @@ def test_ranks_steps_and_curves_are_drawn_and_told() -> None:
     assert read.tags.count("rect") == 4 + 6 + 2
 
 
+def test_a_long_name_of_a_node_is_not_cut_by_its_picture() -> None:
+    host = f"{'node' * 15}.cluster.example.org"
+    text = make([PicturedJob({"ranks": [{"rank": 0, "host": host, "cpus": "0"}]}, [])])
+    assert f"<figure><figcaption>node {host}</figcaption><svg" in text
+    assert 'viewBox="0 0 24 24"' in text
+
+
+def test_kinds_of_libraries_that_are_not_named_are_counted() -> None:
+    ranks = [{"rank": number, "mpi_library": f"kind {number}"} for number in range(6)]
+    assert "1 rank: kind 3; and 2 more." in Page(make([PicturedJob({"ranks": ranks}, [])])).text
+    assert "1 rank: kind 3." in Page(make([PicturedJob({"ranks": ranks[:4]}, [])])).text
+
+
 def test_hostile_results_are_texts_and_cost_nothing() -> None:
     hostile = {
         "job": HOSTILE,
@@ -103,7 +116,9 @@ def test_findings_and_points_are_bounded() -> None:
     points = text.partition('points="')[2].partition('"')[0].split()
     assert len(points) <= 1001
     assert points[-1] == "312.0,32.0"
-    assert "in 50000 values" in text
+    assert "in 50000 values, of which 1 in 50 is drawn" in text
+    assert "1 in 50 is drawn" in Page(text).text
+    assert "is drawn" not in make([PicturedJob({"payload": {"loss": loss[:1000]}}, [])])
 
 
 def timed(

@@ -3,6 +3,7 @@
 import pytest
 
 from deployer.connected.linker import families
+from deployer.connected.rootfs.entries import FileContent
 from deployer.contract.errors import Refused
 from deployer.contract.job import Job
 from tests import elves, tars
@@ -25,9 +26,14 @@ def program(library: bytes, monkeypatch: pytest.MonkeyPatch) -> bytes:
     return made
 
 
-def find(files: dict[str, bytes], *jobs: Job, wheels: bool = False) -> families.FoundFamilies:
-    root = tars.root_of(tars.layer((f"{name}", data) for name, data in files.items()))
-    return families.find(families.users(families.files_of(root)), jobs or [TWO], wheels)
+def find(
+    files: dict[str, bytes], *jobs: Job, wheels: bool = False, app: dict[str, bytes] | None = None
+) -> families.FoundFamilies:
+    def files_of(contents: dict[str, bytes]) -> list[tuple[str, FileContent]]:
+        return list(families.files_of(tars.root_of(tars.layer(contents.items()))))
+
+    in_app = [(f"/deployer/app{path}", data) for path, data in files_of(app or {})]
+    return families.find(families.users(files_of(files)), jobs or [TWO], wheels, in_app)
 
 
 def test_the_family_that_the_program_is_linked_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +81,20 @@ def test_of_programs_for_both_the_one_that_jobs_name_counts(monkeypatch: pytest.
         Refused, match=r"both families of MPI: /usr/bin/other \(mpich-abi\), /usr/bin/third \(openmpi\)"
     ):
         find({OTHER: other, "usr/bin/third": solver})
+
+
+def test_of_programs_in_the_app_only_those_count_that_a_job_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = program(OPENMPI, monkeypatch), program(MPICH, monkeypatch)
+    third = {"usr/bin/third": ours}
+    assert find(third, app={"old/model": theirs}) == (["openmpi"], "/usr/bin/third")
+    assert find({}, ONE, app={"model": theirs, "other": ours}) == ([], "")
+    assert find({}, app={"bin/solver": theirs}) == (["mpich-abi"], "/deployer/app/bin/solver")
+    assert find({}, ONE, app={"model.so": MPICH}) == (["mpich-abi"], "/deployer/app/model.so")
+    by_script = Job("script", ["sh", "/deployer/app/run.sh"], 2, 1, 1, "1:00")
+    app = {"run.sh": b"cd $HOME; ./model; exit\n", "model": theirs, "model.old": ours}
+    assert find(third, by_script, app=app) == (["mpich-abi"], "/deployer/app/model")
+    # What the command itself names counts before what a script names.
+    assert find(third, TWO, by_script, app={**app, "solver": ours}).families == ["openmpi"]
 
 
 def test_without_any_a_job_of_one_rank_runs_and_one_of_more_is_refused() -> None:

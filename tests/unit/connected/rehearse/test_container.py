@@ -49,7 +49,8 @@ class FakeApi:
     def info(self):
         return {"Architecture": "x86_64", "SecurityOptions": self.security, "MemTotal": 1000}
 
-    def containers(self, **_):
+    def containers(self, filters, **_):
+        self.filters = filters["label"]
         return self.left
 
     def create_host_config(self, **words):
@@ -221,3 +222,8 @@ def test_only_containers_of_commands_that_ended_are_removed(asked):
     api.left = [{"Id": "own", "Labels": {"deployer.process": str(os.getpid())}}, {"Id": "old", "Labels": {}}]
     asked(api)
     assert api.removed == ["old", "c1"]
+    # The number of a process means nothing on another machine or in another pid namespace.
+    labels = api.made[0]["labels"]
+    assert labels.items() >= engine.labels().items()
+    assert {f"{name}={value}" for name, value in labels.items() if name != "deployer.process"} == {*api.filters}
+    assert len(api.filters) == 2

@@ -6,7 +6,7 @@ import yaml
 
 from deployer.connected.site_profile import model
 from deployer.connected.site_profile import profile as profiles
-from deployer.connected.site_profile.plan import digest, make_plan
+from deployer.connected.site_profile.plan import digest, make_plan, make_plans
 from deployer.connected.site_profile.profile import load
 from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
@@ -92,6 +92,19 @@ def test_the_plan_binds_the_hosts_mpi_on_the_same_path() -> None:
     assert plan.environment["FI_PROVIDER"] == "tcp"
     assert {option.runtime for option in plan.containers} == {"charliecloud"}
     assert plan.limits.max_nodes == 2  # all that the partition has
+
+
+def test_a_queue_with_two_kinds_of_nodes_is_not_limited_to_those_of_one(tmp_path: Path) -> None:
+    batch = yaml.safe_load((profiles.CURATED / "lab.yaml").read_text())["partitions"]["batch"]
+    profile = load(lab(tmp_path, partitions={"batch": {**batch, "nodes": 100}, "fat": {**batch, "nodes": 50}}))
+    assert [plan.limits.max_nodes for plan in make_plans(profile, "tiny:1.0")] == [100, 50]
+    fat = {**batch, "nodes": 50, "queue": "batch"}
+    profile = load(lab(tmp_path, partitions={"batch": {**batch, "nodes": 100}, "fat": fat}))
+    assert [plan.limits.max_nodes for plan in make_plans(profile, "tiny:1.0")] == [None, None]
+    assert make_plan(profile.selected(["fat"], None), "tiny:1.0").limits.max_nodes is None
+    fat["max_nodes"] = 120
+    profile = load(lab(tmp_path, partitions={"batch": {**batch, "nodes": 100}, "fat": fat}))
+    assert [plan.limits.max_nodes for plan in make_plans(profile, "tiny:1.0")] == [None, 120]
 
 
 def test_the_plan_for_open_mpi() -> None:

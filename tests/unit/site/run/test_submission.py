@@ -69,8 +69,9 @@ def test_no_account_where_the_site_asks_for_one_is_refused():
     ],
 )
 def test_more_than_the_partition_gives_is_refused_with_the_arithmetic(nodes, time, message):
-    with pytest.raises(Refused, match=message):
+    with pytest.raises(Refused, match=message) as error:
         words(nodes=nodes, time=time, account="a")
+    assert ("capture the site again if it has grown" in error.value.hint) == (nodes == 793)
     assert words(nodes=792, time="48:00:00", account="a")
     # Of another partition the plan knows nothing.
     assert words(nodes=nodes, time=time, account="a", partition="large")[0] == "--partition=large"
