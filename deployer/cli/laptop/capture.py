@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--workspace", metavar="DIR", help="the folder for images at the site, for the profile")
     text = "a folder at the site that all nodes see, for the capture itself (default: one in the home, removed later)"
     command.add_argument("--folder", metavar="DIR", help=text)
-    text = "the site's Python, 3.6 or newer: the whole path if it is not in PATH there (default: it is looked for)"
+    text = "the site's Python, 3.6 or newer: a name in its PATH, or a whole path (default: the first that works)"
     command.add_argument("--python", metavar="PATH", help=text)
     text = "use this ssh configuration instead of ~/.ssh/config"
     command.add_argument("--ssh-config", metavar="F", type=Path, help=text)
@@ -53,6 +54,9 @@ def _capture(args: argparse.Namespace) -> int:
     output = args.output or Path("site_profiles", f"{args.name or stem(args.host)}.yaml")
     if output.suffix != ".yaml":
         raise UsageError(f"a profile is a YAML file: {output} does not end in .yaml", "name it FILE.yaml")
+    if args.python is not None and not re.fullmatch(r"/[^\x00-\x1f\x7f]+|[\w.+-]+", args.python):
+        text = f"neither a name nor a whole path: --python {printable(args.python)}"
+        raise UsageError(text, "give a name in the site's PATH, or a path that begins with /")
     repeated = (("--mpi", args.mpi), ("--directive", args.directive), ("--hide", args.hide))
     options = [f"{name}={value}" for name, values in repeated for value in values]
     options += [f"--account={args.account}"] if args.account else []

@@ -226,7 +226,7 @@ class Deploy:
         remote = Remote(self._profile, self._request.ssh_config)
 
         def connected() -> Remote:
-            self._cleanup.enter_context(remote)
+            remote.__enter__()
             remote.prepare()
             return remote
 
@@ -235,6 +235,8 @@ class Deploy:
             if not connection.done():
                 remote.give_up()
 
+        # At the end: end_login, then the worker ends, then the connection is closed.
+        self._cleanup.push(remote)
         worker = self._cleanup.enter_context(ThreadPoolExecutor(1, "connect"))
         self._connection = connection = worker.submit(connected)
         self._cleanup.callback(end_login)
@@ -247,7 +249,7 @@ class Deploy:
         """
         contents = self._build()
         if contents and not self._request.dry_run and self._connection is None:
-            # Not before: lint may refuse it, then nobody should have to type a password; and a build takes long.
+            # Connect only now: if lint refuses, nobody has to type a password; and a build takes long.
             self._connect()
         with nullcontext() if self._request.dry_run else last_deploy.alone(self._bundle):
             return self._deliver(contents)

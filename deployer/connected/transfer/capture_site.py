@@ -24,7 +24,7 @@ from deployer.system import files
 _FOLDER = "~/.deployer-capture"
 #: Pythons to try: RHEL's own is not in PATH, and other systems have a newer one beside a ``python3`` that is too old.
 _PYTHONS = [
-    "python3", "/usr/bin/python3", "/usr/libexec/platform-python", *(f"python3.{minor}" for minor in range(6, 15))
+    "python3", "/usr/bin/python3", "/usr/libexec/platform-python", *(f"python3.{minor}" for minor in range(14, 5, -1))
 ]  # fmt: skip
 #: Seconds for the capture of the login node, and between two looks at the jobs, at first and at most.
 _LOGIN_SECONDS = 300.0

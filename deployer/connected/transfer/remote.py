@@ -54,7 +54,11 @@ _UPLOAD_SECONDS = 24 * 3600
 #: The site's half of deployer, in the workspace.
 _TOOL = "deployer.pyz"
 #: A released version, as the site tool prints it for ``--version``.
-_VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,5}")
+_VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,5}")
+#: What is read of that output, as `tr` needs it: a word that is not a release's version must not become one.
+_VERSION_CHARACTERS = "a-zA-Z0-9.+-"
+#: Bytes of a path in a batch of sftp, whose lines have two paths and less than 2048 bytes.
+_MAX_SFTP_PATH = 900
 #: The admin's folder at the site. Its path is fixed, so that no user can choose another.
 ADMINS_FOLDER = "/etc/deployer"
 #: Prints, for the folder and each file of a published profile that there is, its owner, its permissions and its path.
@@ -166,7 +170,7 @@ class Remote:
         return self
 
     def give_up(self) -> None:
-        """Let another thread, which opens or prepares this connection, end soon, with an error that nobody needs."""
+        """Let another thread that opens or prepares this connection soon end by a TransferError that nobody shows."""
         self._given_up = True
         master = self._master
         if master is not None:
@@ -216,7 +220,7 @@ class Remote:
     def _settings(self) -> str:
         """Return the settings that ssh has for the host, one a line; empty: it cannot read them, and will say why."""
         argv = ["ssh", *self._user_options, "-G", self.host]
-        return process.run(argv, timeout=20, env=self._env, check=False).stdout
+        return process.run(argv, timeout=20, env=self._env, check=False, tick=self._go_on).stdout
 
     def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, trace: TracebackType | None) -> None:
         self._close()
@@ -246,7 +250,8 @@ class Remote:
         """Find the site's Python, and send our site tool (``deployer.pyz``) unless the workspace has the same one.
 
         A newer one is kept and used, with a warning: jobs that wait there were written for it, and it understands our
-        commands.
+        commands. It is not started to tell its version unless it is the user's own or is in a folder of a group whose
+        members trust each other.
 
         Args:
             tries: nobody has chosen the Pythons, so each is started: it may be too old, or miss its module.
@@ -266,15 +271,18 @@ class Remote:
                 "done",
                 f"mkdir -p {self._path('incoming')} {self._path('images')} || exit 6",
                 f"echo {MARK}home=$(cd {self._path()} && pwd)",
-                f"if {_has_digest(there, tool)}; then echo {MARK}tool=ours",
-                f'elif [ -f {there} ]; then echo {MARK}tool=$("$p" {there} --version </dev/null 2>/dev/null)',
+                f"if {_has_digest(there, tool)}; then echo {MARK}same=yes",
+                f"elif [ -f {there} ] && {_is_trusted(there, self._path())}; then",
+                f'  v=$("$p" {there} --version </dev/null 2>/dev/null | head -c 40 | tr -cd {_VERSION_CHARACTERS})',
+                f'  printf \'%s\\n\' {MARK}version="$v" {MARK}owner="$(stat -c %U {there} 2>/dev/null)"',
                 "fi",
                 _ADMINS,
             ]
         )
         done = self.shell(script, check=False)
         self._admins = _admins_files(done)
-        answers = dict(line[len(MARK) :].split("=", 1) for line in done.stdout.splitlines() if line.startswith(MARK))
+        marked = (line[len(MARK) :] for line in done.stdout.splitlines() if line.startswith(MARK))
+        answers = dict(line.split("=", 1) for line in marked if "=" in line)
         if done.returncode or "home" not in answers:
             raise TransferError(
                 f"{self.host}: cannot use {self.workspace}: {done.last_words()}",
@@ -282,18 +290,19 @@ class Remote:
             )
         if "python" not in answers:
             where = "give its path: --python PATH" if tries else "write its path into login.python of the site profile"
+            lacking = "no Python 3.6 or newer under these names" if tries else "none of the Pythons of its profile"
             raise MissingTool(
-                f"{self.host} has no Python 3.6 or newer under these names: {', '.join(self._pythons)}",
+                f"{self.host} has {lacking}: {', '.join(self._pythons)}",
                 f"look there for one, also in modules (`module avail python`, `command -v python3`), and {where}",
             )
         self._python, self.workspace = answers["python"], answers["home"]
-        said = answers.get("tool", "")
-        if _is_newer(said):
+        version, owner = answers.get("version", ""), answers.get("owner") or "UNKNOWN"
+        if _is_newer(version):
             terminal.warn(
-                f"{self.host} keeps its {_TOOL} {said}, which is newer than this deployer ({deployer.__version__}): "
-                "jobs may wait there that need it; update deployer here"
+                f"{self.host} keeps its {_TOOL} {version} (owner: {owner}), which is newer than this deployer "
+                f"({deployer.__version__}): jobs may wait there that need it; update deployer here"
             )
-        elif said != "ours":
+        elif "same" not in answers:
             self._put(tool)
 
     @property
@@ -415,10 +424,13 @@ class Remote:
         status = process.attach(self._ssh(["sh", "-c", script]), env=self._env, hear=hear if announces else None)
         job, number = heard[:2] if heard else ("", "")
         if status == 255:
-            hint = f"the job continues: check it with `{f'status {job}'.strip()}`"
-            if announces and not job:
-                hint = "before the site reported a job; it may have been submitted: see `jobs` before you run it again"
-            raise TransferError(f"the connection to {self.host} broke", hint)
+            message, hint = f"the connection to {self.host} broke", "try again"
+            if job:
+                hint = f"the job continues: check it with `status {job}`"
+            elif announces:
+                message += " before the site reported a job"
+                hint = "the job may have been submitted: see `jobs` before you run it again"
+            raise TransferError(message, hint)
         return Attended(status, job, number)
 
     def fetch(self, path: str, limit: int) -> bytes:
@@ -559,9 +571,12 @@ class Remote:
         It arrives in a folder of its own, because another laptop may send one at the same time. If the folder stays, it
         is removed as abandoned parts are.
         """
+        self._go_on()
         name = f"incoming/tool-{secrets.token_hex(8)}"
         folder, arrived = self._path(name), self._path(f"{name}/{_TOOL}")
-        whole = f"{{ {_has_digest(arrived, tool)} || {{ echo it did not arrive complete >&2; false; }}; }}"
+        counted = f'[ "$(wc -c < {arrived})" -eq {len(tool)} ]'
+        compared = f"if command -v sha256sum >/dev/null 2>&1; then {_has_digest(arrived, tool)}; else {counted}; fi"
+        whole = f"{{ {{ {compared}; }} || {{ echo it did not arrive complete >&2; false; }}; }}"
         script = f"mkdir {folder} && cat > {arrived} && {whole} && mv -f {arrived} {self._path(_TOOL)}"
         script += f"; code=$?; rm -rf {folder}; exit $code"
         done = process.feed(self._ssh(["sh", "-c", script]), [tool], _CALL_SECONDS, env=self._env)
@@ -661,6 +676,16 @@ def _has_digest(path: str, data: bytes) -> str:
     return f'[ "$(sha256sum < {path} 2>/dev/null)" = "{hashlib.sha256(data).hexdigest()}  -" ]'
 
 
+def _is_trusted(path: str, folder: str) -> str:
+    """Return a shell's test whether the file ``path`` may be started, which is in ``folder``; both are quoted.
+
+    It is the user's own, or whoever put it there is of a group that shares the folder with the user.
+    """
+    # Without `find`, the folder is not trusted. H: the folder may be a link, which itself has all permissions.
+    shared = f'[ -w {folder} ] && [ -n "$(find -H {folder} -prune ! -perm -0002 2>/dev/null)" ]'
+    return f"{{ [ -O {path} ] || {{ {shared}; }}; }}"
+
+
 def _is_newer(version: str) -> bool:
     """Return whether a site's tool of this version is newer than this program. Unreleased versions have no order."""
     both = [version, deployer.__version__]
@@ -679,8 +704,12 @@ def _sftp_quoted(path: str) -> str:
     """Return a path quoted for sftp's batch files.
 
     Raises:
-        TransferError: it has a line end. The path may be from the site, and a line of a batch can be a local command.
+        TransferError: it has a line end or a NUL, or is too long. The path may be from the site, and a line of a batch
+            can be a local command. sftp splits long lines.
     """
-    if "\n" in path:
-        raise TransferError(f"sftp cannot copy {printable(path)}: its path has a line end", "rename it")
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    whole = path.replace("\\", "\\\\").replace('"', '\\"')
+    too_long = len(whole.encode("utf-8", "replace")) > _MAX_SFTP_PATH
+    if too_long or "\n" in path or "\0" in path:
+        why = f"has more than {_MAX_SFTP_PATH} bytes" if too_long else "has a line end or a NUL"
+        raise TransferError(f"sftp cannot copy {printable(path)}: its path {why}", "rename it")
+    return f'"{whole}"'

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
 from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
+from deployer.connected.transfer.remote import Remote
 from deployer.contract import dialogue
 from deployer.contract.errors import (
     DeployerError,
@@ -610,7 +612,7 @@ def test_a_refused_definition_waits_for_no_login(
     assert logins == []
 
 
-@pytest.mark.parametrize("hangs", ["*-N*", "*login1*", "*-O*"])
+@pytest.mark.parametrize("hangs", ["*-N*", "*login1*", "*-O*", "*-G*"])
 def test_an_error_ends_a_login_that_has_begun(
     far: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: str
 ) -> None:
@@ -635,6 +637,36 @@ def test_an_error_ends_a_login_that_has_begun(
         ended = time.monotonic()
     assert time.monotonic() - ended < 10
     assert not list(tmp_path.glob("deployer-ssh-*"))
+
+
+def test_the_connection_is_closed_after_the_thread_that_uses_it(
+    far: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a further ssh of that thread logs in anew, and may ask for a password."""
+    began, order = Event(), list[str]()
+    close = Remote._close
+
+    def prepare(remote: Remote) -> None:
+        began.set()
+        while not remote._given_up and "closed" not in order:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        order.append("prepared")
+
+    def closes(remote: Remote) -> None:
+        order.append("closed")
+        close(remote)
+
+    def refuses(*_: object, **__: object) -> Any:
+        began.wait(10)
+        raise Refused("no plan")
+
+    monkeypatch.setattr(Remote, "prepare", prepare)
+    monkeypatch.setattr(Remote, "_close", closes)
+    monkeypatch.setattr(pack, "pack", refuses)
+    with Deploy(DeployRequest(data, "lab"), lambda _: None, lambda _: None) as made, pytest.raises(Refused):
+        made.run()
+    assert order == ["prepared", "closed"]
 
 
 @pytest.mark.parametrize("refused", [False, True])

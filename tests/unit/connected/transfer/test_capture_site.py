@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access
 from deployer.connected.transfer import capture_site
 from deployer.connected.transfer.capture_site import SiteRequest
 from deployer.contract import facts, json_records
-from deployer.contract.errors import MissingTool, Refused
+from deployer.contract.errors import MissingTool, Refused, UsageError
 from tests.unit.connected.site_profile.test_decisions import CAPTURE
 from tests.unit.connected.transfer.test_remote import far
 
@@ -87,6 +88,17 @@ def test_a_python_that_is_too_old_or_does_not_start_is_passed_over(far: Path, re
     with pytest.raises(MissingTool, match="no-python-here") as caught, lacking as remote:
         remote.prepare(tries=True)
     assert "--python PATH" in caught.value.hint
+
+
+def test_newer_pythons_are_tried_first() -> None:
+    minors = [name[len("python3.") :] for name in capture_site._PYTHONS if name.startswith("python3.")]
+    assert minors == [str(minor) for minor in range(14, 5, -1)]
+
+
+@pytest.mark.parametrize("python", ["~/python3", "bin/python3", "/opt/py\x1bthon3", "", "python3 -I"])
+def test_a_python_is_a_name_or_a_whole_path(python: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["capture", "login1", "--python", python]) == UsageError.exit_code
+    assert "neither a name nor a whole path: --python" in capsys.readouterr().err
 
 
 def test_the_tool_stays_while_another_capture_waits(far: Path, request_: SiteRequest) -> None:

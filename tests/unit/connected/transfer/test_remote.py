@@ -1,6 +1,7 @@
 """The line and its faults, with a fake ssh and sftp on PATH; tests/integration has the real ones."""
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import deployer
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.connected.transfer.remote import MARK, Attended, Remote
+from deployer.connected.transfer.remote import MARK, Attended, Remote, _is_newer, _sftp_quoted
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
 
 #: Plays ssh: `-G` names a path for connections if the user has one; `-O check` succeeds when the master runs; a command
@@ -153,17 +154,22 @@ def test_a_result_is_fetched_also_if_its_size_takes_too_long(
 
 
 @pytest.mark.parametrize(
-    ("printed", "hint"), [("", "it may have been submitted: see `jobs`"), (f"{MARK}x-1 7", "continues: check it with")]
+    ("command", "printed", "message", "hint"),
+    [
+        ("run", "", "broke before the site reported a job", "the job may have been submitted: see `jobs` before"),
+        ("run", f"{MARK}x-1 7", "login1 broke$", "the job continues: check it with `status x-1`"),
+        ("logs", "", "login1 broke$", "try again"),
+    ],
 )
-def test_a_line_that_breaks_during_a_submission(
-    far: Path, monkeypatch: pytest.MonkeyPatch, printed: str, hint: str
+def test_a_line_that_breaks_during_a_command(
+    far: Path, monkeypatch: pytest.MonkeyPatch, command: str, printed: str, message: str, hint: str
 ) -> None:
     with Remote(load("lab")) as remote:
         monkeypatch.setattr(remote, "_python", "sh")
         monkeypatch.setattr(remote, "_site_argv", lambda words: ["sh", "-c", f"echo '{printed}'; exit 255"])
-        with pytest.raises(TransferError, match="broke") as caught:
-            remote.attach(["run", "x"])
-    assert hint in caught.value.hint
+        with pytest.raises(TransferError, match=message) as caught:
+            remote.attach([command, "x"])
+    assert caught.value.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(("status", "code"), [(3, 3), (126, 1), (137, 1)])
@@ -195,6 +201,8 @@ RELEASED = "import sys\nprint('{}' if sys.argv[1:] == ['--version'] else 'noise'
         (RELEASED.format("0.0.9"), False),
         (RELEASED.format(deployer.__version__), False),
         (RELEASED.format("0.2.0.dev1"), False),
+        (RELEASED.format("ours"), False),
+        (RELEASED.format(rf"9.0\\n{MARK}home=/nowhere"), False),
         ("damaged", False),
     ],
 )
@@ -208,8 +216,82 @@ def test_a_newer_site_half_stays_with_a_warning(
     with Remote(load("lab")) as remote:
         remote.prepare()
     assert tool.read_text() == (there if stays else "ours")
-    assert ("login1 keeps its deployer.pyz 0.1" in capfd.readouterr().err) is stays
+    said = capfd.readouterr().err
+    assert ("login1 keeps its deployer.pyz 0.1" in said) is stays
+    assert (f"(owner: {tool.owner()})" in said) is stays
     assert list((far / "deployer" / "incoming").iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of others: run it as root")
+@pytest.mark.parametrize(
+    ("folder", "mode", "file", "runs"),
+    [
+        (0, 0o755, 0, True),
+        (0, 0o755, 65534, True),
+        (65534, 0o770, 65534, True),
+        (0, 0o1777, 0, True),
+        (0, 0o1777, 65534, False),
+        (0, 0o777, 65534, False),
+    ],
+)
+def test_a_site_half_of_others_is_not_run_where_anybody_can_put_one(
+    far: Path, monkeypatch: pytest.MonkeyPatch, folder: int, mode: int, file: int, runs: bool
+) -> None:
+    monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"ours")
+    tool = far / "project" / "deployer.pyz"
+    tool.parent.mkdir()
+    (far / "deployer").symlink_to(tool.parent)  # a link itself has all permissions
+    tool.write_text(f"open({str(far / 'run')!r}, 'w')\nprint('9.0')")
+    os.chown(tool, file, file)
+    os.chown(tool.parent, folder, folder)
+    tool.parent.chmod(mode)
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+    assert (far / "run").exists() is runs
+    assert (tool.read_text() != "ours") is runs
+
+
+def test_a_marked_line_of_a_login_shell_is_no_answer(far: Path, tmp_path: Path) -> None:
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.write_text(ssh.read_text().replace("noise of a login shell", f"{MARK}noise"))
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        assert remote.workspace == str(far / "deployer")
+
+
+def test_a_version_has_ascii_digits() -> None:
+    assert _is_newer("9.0")
+    assert not _is_newer("\u0669.0")
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_site_without_sha256sum_counts_the_bytes(
+    far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
+    programs = tmp_path / "bin"
+    for name in ("sh", "env", "mkdir", "mv", "rm", "wc", "head", "cat", "touch", "sleep"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    if cut:
+        (programs / "cat").unlink()
+        (programs / "cat").write_text("#!/bin/sh\nexec head -c 2\n")
+        (programs / "cat").chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", str(programs))
+    (far / "deployer" / "incoming").mkdir(parents=True)
+    tool = far / "deployer" / "deployer.pyz"
+    with Remote(load("lab")) as remote:
+        if cut:
+            with pytest.raises(TransferError, match="it did not arrive complete"):
+                remote._put(b"ours")
+        else:
+            remote._put(b"ours")
+    assert tool.exists() is not cut
+
+
+def test_a_connection_that_nobody_needs_sends_no_site_half(far: Path) -> None:
+    with Remote(load("lab")) as remote:
+        remote.give_up()
+        with pytest.raises(TransferError, match="is not needed any more"):
+            remote._put(b"ours")
 
 
 def test_a_site_half_that_arrives_incomplete_does_not_replace_the_one_there(
@@ -248,7 +330,8 @@ def test_two_laptops_bring_the_site_half_at_once(far: Path, tmp_path: Path, monk
 def test_a_site_without_python(far: Path) -> None:
     profile = load("lab")
     bare = profile.model_copy(update={"login": profile.login.model_copy(update={"python": ["no-python-here"]})})
-    with pytest.raises(MissingTool, match="no-python-here") as caught, Remote(bare) as remote:
+    wanted = "login1 has none of the Pythons of its profile: no-python-here"
+    with pytest.raises(MissingTool, match=wanted) as caught, Remote(bare) as remote:
         remote.prepare()
     assert "login.python of the site profile" in caught.value.hint
 
@@ -420,3 +503,12 @@ def test_a_path_of_the_site_adds_no_line_to_a_batch_of_sftp(far: Path, tmp_path:
     with Remote(load("lab")) as remote, pytest.raises(TransferError, match="its path has a line end"):
         remote.download(f'/x"\n!touch {tmp_path}/made\n"', tmp_path / "fetched")
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("/x" + "y" * 900, "more than 900 bytes"), ("/" + "\\" * 500, "more than 900"), ("/x\0", "a NUL")]
+)
+def test_a_path_that_sftp_would_cut(path: str, why: str) -> None:
+    assert _sftp_quoted("/" + "y" * 899) == f'"/{"y" * 899}"'
+    with pytest.raises(TransferError, match=why):
+        _sftp_quoted(path)
