@@ -61,7 +61,7 @@ class Rule(NamedTuple):
         return Finding(code, self.severity, subject, self.message.format(**values), self.remedy.format(**values))
 
 
-#: What of a job's request a batch system refuses.
+#: The codes of requests that a batch system refuses.
 REQUESTS = ("queue.account", "queue.feature", "queue.nodes", "queue.partition", "queue.policy", "queue.time")
 
 RULES: Dict[str, Rule] = {

@@ -65,11 +65,11 @@ RULES: Dict[str, Rule] = {
 CODES = tuple(sorted(RULES))
 
 _DAEMON_REMEDY = "no such daemon runs on the nodes: switch it off, or bind its socket with --bind if the site has it"
-#: A port of the node itself, where programs written for one machine let their ranks meet.
-_LOOPBACK_PORT = re.compile(r" port \d+$")
+#: A port of the node itself, where programs written for one machine let their ranks meet; a path is a socket's.
+_LOOPBACK_PORT = re.compile(r"^[^/@].* port \d+$")
 _LOOPBACK_REMEDY = (
-    "each node has a localhost of its own: if ranks meet there, let them meet at $MASTER_ADDR and $MASTER_PORT, which "
-    "every rank has; if it is a daemon, none runs on the nodes: switch it off"
+    "each node has a localhost of its own: if ranks meet there, use $MASTER_ADDR and $MASTER_PORT, which every rank "
+    "has; if it is a daemon, none runs on the nodes: switch it off"
 )
 #: JAX's initialize() without arguments, which reads the variables of Slurm; a rehearsal has no Slurm.
 _JAX_ALONE = re.compile(

@@ -28,6 +28,8 @@ _HEX = re.compile(r"^[0-9a-f]{64}$")
 
 #: A manifest is in memory several times while it is parsed; manifest.MAX_MEMORY limits its content.
 MAX_MANIFEST = 64 * 1024 * 1024
+#: A manifest that is larger is not kept after it was read: docs/limits.md promises how much memory an install needs.
+_MAX_KEPT = 1024 * 1024
 
 
 class Seal(NamedTuple):
@@ -116,15 +118,22 @@ def read_manifest(block: bytes, seal: Seal) -> Manifest:
     return parse_manifest(manifest_bytes(block, seal), seal)
 
 
-@functools.lru_cache(maxsize=4)
 def parse_manifest(data: bytes, seal: Seal) -> Manifest:
     """Parse bundle.json, whose bytes ``manifest_bytes`` has verified.
 
-    The last ones are kept: an install needs each of them several times, and they have thousands of segments.
+    An install needs each of them several times, and they have thousands of segments: the last ones are kept, except
+    large ones, which would need too much memory. So the result is shared and must not be changed.
     """
+    return (_kept if len(data) <= _MAX_KEPT else _parse)(data, seal)
+
+
+def _parse(data: bytes, seal: Seal) -> Manifest:
     found = manifests.read(data, MANIFEST_FILE)
     check(found, seal.offset)
     return found
+
+
+_kept = functools.lru_cache(maxsize=4)(_parse)
 
 
 def check(manifest: Manifest, end: int) -> None:

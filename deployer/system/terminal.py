@@ -87,7 +87,12 @@ def is_quiet() -> bool:
 
 def is_watched() -> bool:
     """Return whether a person looks at standard error, at this terminal or at the laptop's."""
-    return sys.stderr.isatty() or os.environ.get(TERMINAL) == "1"
+    return is_shown(sys.stderr)
+
+
+def is_shown(stream: IO[str]) -> bool:
+    """Return whether a person looks at a stream, at this terminal or at the laptop's."""
+    return stream.isatty() or os.environ.get(TERMINAL) == "1"
 
 
 def shows_progress() -> bool:

@@ -29,6 +29,7 @@ result() {
             read -r -t 300 code <&"${judge[0]}"; } 2>/dev/null || code=
         trap - PIPE
         [ -z "$code" ] || return "$code"
+        disown "$judge_PID" 2>/dev/null  # bash would report its end in the log
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import io
 import os
+import re
 import sys
 from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
@@ -344,17 +345,20 @@ def ask(question: str) -> str:
 
 
 def wrapped(text: str, first: str = "", others: str = "  ") -> str:
-    """Return text in lines that fit, after ``first`` and ``others``. A longer word, such as a path, is not split."""
+    """Return text in lines that fit, after ``first`` and ``others``.
+
+    A longer word, such as a path, is not split, nor is a command in backticks: people paste them.
+    """
     import textwrap
 
     return textwrap.fill(
-        text,
+        re.sub("`[^`]*`", lambda found: found[0].replace(" ", "\0"), text),
         terminal.columns(),
         initial_indent=first,
         subsequent_indent=others,
         break_long_words=False,
         break_on_hyphens=False,
-    )
+    ).replace("\0", " ")
 
 
 def shortened(text: str, taken: int) -> str:
@@ -385,7 +389,7 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
     out = stream or sys.stdout
 
     def fitting(text: str, others: str) -> str:
-        return wrapped(text, "", others) if terminal.room() else text
+        return wrapped(text, "", others) if terminal.room() and terminal.is_shown(out) else text
 
     for line in filter(None, (checked.meaning, *ways)):
         print(wrapped(line, "  "), file=out)

@@ -42,7 +42,8 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    # For push, whose process has just looked for all files of the image.
+    # For push, whose process has just looked for all files of the image. It is part of the protocol between versions:
+    # a site keeps a newer deployer.pyz than the laptop's, so the option cannot be removed.
     parser.add_argument("--just-checked", action="store_true", help=argparse.SUPPRESS)
     # For deploy, which knows the job's name before it submits it.
     parser.add_argument("--token", type=_token, help=argparse.SUPPRESS)

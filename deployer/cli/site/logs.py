@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import sys
 import time
 from contextlib import suppress
 from typing import Optional
@@ -18,6 +19,8 @@ class _LogFile(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's own name
         """Lose a line that cannot be written: on a full disk a command such as ``gc`` must still work and be read."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
     def close(self) -> None:
         with suppress(OSError):  # what is left to write

@@ -117,7 +117,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
     request = run.RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
     folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
-    if python is None:  # what `run` checks before it submits is checked: the site's MPI may have been replaced
+    if python is None:  # prepare() has made the checks of `run`: the site's MPI may have been replaced
         shutil.rmtree(folder, ignore_errors=True)
         raise Skipped("the image has no Python, so its ranks can prove nothing; doctor NAME tests with another image")
     if not ground.submits:

@@ -57,7 +57,8 @@ def find(store: Store, keep: int) -> List[Garbage]:
 
 
 def collect(garbage: List[Garbage]) -> List[Garbage]:
-    """Remove everything that is not spared, and return it all: what only another user can remove is spared now.
+    """Remove everything that is not spared, and return it all; items that only another user can remove are now marked
+    as spared.
 
     In a root folder of a group, the files of an image are its user's alone.
     """
@@ -77,7 +78,9 @@ def _removed(item: Garbage) -> Garbage:
         except PermissionError:
             if ours:
                 raise
-            return item._replace(spared="another user's files, which their `gc` removes")
+            if files.lexists(item.path):
+                return item._replace(spared="another user's files, which their `gc` removes")
+            return item._replace(reason="only its name: the files are another user's, whose `gc` removes them")
     return item
 
 

@@ -40,7 +40,7 @@ _log = logging.getLogger("deployer.incoming")
 #: Seconds after which an abandoned push is removed; a file that is being written is touched much more often.
 _STALE = 14 * 24 * 3600
 _STALE_TEMPORARY = 3600
-#: Seconds after which nobody writes a beginning, where no lock can tell: ssh gives up a dead connection before.
+#: Without locks, a beginning unchanged for so many seconds has no writer: ssh ends a dead connection earlier.
 _RESTS = 120
 
 
@@ -184,7 +184,11 @@ def remove_unlocked(path: str, damaged: bool = False) -> None:
 
 
 def lock(opened: Union[int, IO[bytes]], without: bool = True) -> bool:
-    """Lock a beginning, and return whether no other push has locked it; ``without`` if the file system has no locks."""
+    """Lock a beginning, and return whether no other push has locked it.
+
+    Args:
+        without: the answer on a file system without locks.
+    """
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -219,8 +223,9 @@ def _bundles(store: Store) -> Iterator[str]:
             yield os.path.join(store.bundles, name)
     for name in files.names(store.incoming):
         path = os.path.join(store.incoming, name, BUNDLE)
-        if files.is_file(path):
-            yield path
+        with suppress(UsageError):  # another user's folder, which we may not read
+            if files.is_file(path):
+                yield path
 
 
 def held(store: Store, digest: str) -> Iterable[str]:
@@ -335,8 +340,11 @@ def write(target: IO[bytes], data: bytes) -> None:
 
 def discard(store: Store, digest: str) -> None:
     """Remove the parts of a bundle that is installed. Those that cannot be removed stay for ``remove_stale``."""
-    with suppress(DeployerError, OSError):
-        files.remove_tree(folder_of(store, digest))
+    folder = folder_of(store, digest)
+    try:
+        files.remove_tree(folder)
+    except (DeployerError, OSError) as error:
+        _log.debug("%s stays: %s", folder, error)
 
 
 def stale(store: Store) -> Iterator[str]:
@@ -346,7 +354,11 @@ def stale(store: Store) -> Iterator[str]:
         if _age(folder) > _STALE:
             yield folder
             continue
-        for below in files.names(folder):
+        try:
+            names = files.names(folder)
+        except UsageError:  # another user's, which we may not read
+            continue
+        for below in names:
             path = os.path.join(folder, below)
             named = below == BUNDLE or below.endswith(BEGUN) or delta.read_name(below)
             if not named and _age(path) > _STALE_TEMPORARY:

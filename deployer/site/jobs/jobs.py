@@ -240,7 +240,7 @@ def cancel(folder: str) -> bool:
     known = scheduler(number, kind)
     try:
         known.parse_cancel(*ask(known.cancel(number)))
-    except Refused as error:
+    except (Refused, JobFailed) as error:
         if files.is_own(folder):
             raise
         raise Refused(error.message, "the job is another user's: let them cancel it") from error

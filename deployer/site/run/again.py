@@ -9,9 +9,10 @@ import re
 import time
 
 from deployer.contract import json_records
-from deployer.contract.errors import JobFailed, UsageError
+from deployer.contract.errors import DeployerError, JobFailed, UsageError
 from deployer.contract.job import seconds
 from deployer.site.jobs import jobs, result, result_reserve, schedulers
+from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.storage import unfinished
 from deployer.system import files
 
@@ -24,7 +25,8 @@ def continue_job(folder: str) -> str:
     Raises:
         JobFailed: no more jobs may continue this one.
         UsageError: the folder is not that of such a job.
-        Refused, TransferError: the batch system did not accept it.
+        Refused, TransferError: the batch system did not accept it. Unless that is certain, it may have the job: then
+            the next folder and the state in it stay.
     """
     launch = result.launch(folder)
     match = _NAME.match(launch.job)
@@ -53,14 +55,26 @@ def continue_job(folder: str) -> str:
         scheduler = schedulers.known(launch.scheduler)
         argv = scheduler.submit(os.path.join(target, result.SCRIPT), seconds(launch.time), jobs.job_id(folder))
         _move(folder, target)  # the next job may start as soon as it is submitted
-        number = scheduler.parse_submit(*jobs.ask(argv, submits=True))
     except BaseException:
-        _move(target, folder)
-        files.remove_tree(target)
+        _take_back(target, folder)
         raise
+    try:
+        number = scheduler.parse_submit(*jobs.ask(argv, submits=True))
+    except NotTaken:
+        _take_back(target, folder)
+        raise
+    except DeployerError as error:
+        said = "%s; perhaps the next job was submitted all the same: its folder, with the saved state, is %s"
+        raise type(error)(said % (error.message, target), error.hint, error.details) from error
     files.write_text(os.path.join(target, result.JOB_ID), number + "\n")
     _link(folder, name)
     return target
+
+
+def _take_back(target: str, folder: str) -> None:
+    """Remove the next job, which was not submitted; its state returns to ``folder``."""
+    _move(target, folder)
+    unfinished.discard(target)
 
 
 def _move(source: str, target: str) -> None:

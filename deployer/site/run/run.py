@@ -4,8 +4,8 @@ import errno
 import os
 import re
 import shlex
-import shutil
 import time
+from contextlib import suppress
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import findings, first_bytes, hostfiles, json_records, memory_copies, variables
@@ -13,7 +13,7 @@ from deployer.contract import layout as layouts
 from deployer.contract import links as linked
 from deployer.contract import plan as plans
 from deployer.contract.choose import choose
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.image_launcher import ImageLauncher
 from deployer.contract.job import TORCHRUN, Job, check_stdin, check_time, seconds, started
@@ -29,6 +29,7 @@ from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import mount_points, squash
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
 from deployer.site.run import command, gpus, inside_out, placeholders, script, stage
@@ -72,7 +73,7 @@ class RunRequest(NamedTuple):
         warn: how many seconds before the time limit the ranks are warned.
         gpus_per_rank: GPUs that each rank sees.
         launch: how ranks start, one of ``plan.LAUNCHES``.
-        just_checked: nothing is missing of the image, as the caller has just seen.
+        just_checked: the caller has just checked that no file of the image is missing.
         token: the end of the new job's name, as ``dialogue.TOKEN``; None: a new one.
     """
 
@@ -509,7 +510,8 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
 def submit(folder: str) -> str:
     """Submit the script of a prepared job and return the scheduler's id. Raises Refused, TransferError.
 
-    The folder of a job that the batch system refused is removed. If it does not answer, it may have taken the job.
+    The folder of a job that the batch system has certainly not taken is removed; after any other error it may have
+    the job.
     """
     launch = result.launch(folder)
     scheduler = SCHEDULERS[launch.scheduler]
@@ -517,9 +519,9 @@ def submit(folder: str) -> str:
     code, out, err = jobs.ask(argv, submits=True)
     try:
         job_id = scheduler.parse_submit(code, out, err)
-    except Refused:
-        if code:
-            shutil.rmtree(folder, ignore_errors=True)
+    except NotTaken:
+        with suppress(OSError, DeployerError):  # gc removes the rest
+            unfinished.discard(folder)
         raise
     files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
     return job_id

@@ -91,9 +91,10 @@ class Inputs(NamedTuple):
         return "TERM" if self.own_launcher else self.launcher.asked_by
 
 
-#: Seconds for the judge's answer. If a file system is so slow, another judge is asked, without a limit: only time is
-#: lost.
+#: Seconds for the judge's answer. On a file system that slow, another judge is started, without a limit: this costs
+#: only time.
 _JUDGE_SECONDS = 300
+
 SRUN = "srun"
 _RANKS = plans.JOB + "/" + RANKS_FOLDER
 #: The script's names for the words that start a rank, without and with a container.
@@ -238,6 +239,7 @@ def _result(inputs: Inputs) -> Code:
             read -r -t {seconds} code <&"${{judge[0]}}"; }} 2>/dev/null || code=
         trap - PIPE
         [ -z "$code" ] || return "$code"
+        disown "$judge_PID" 2>/dev/null  # bash would report its end in the log
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi

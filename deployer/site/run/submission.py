@@ -8,7 +8,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import seconds
 from deployer.contract.plan import GpuRequest, Plan
 from deployer.site.jobs import schedulers
-from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, Scheduler
+from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, Scheduler, coded
 
 #: Options that the script sets from the job's layout; another value would contradict it.
 _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
@@ -125,7 +125,7 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
 def _refused(code: str, reason: str, remedy: str) -> Refused:
     """Return the error for a request that the batch system would refuse."""
     found = findings.finding(code, "", reason=reason, remedy=remedy)
-    return Refused("%s (%s)" % (found.message, code), found.remedy)
+    return Refused(coded(found.message, code), found.remedy)
 
 
 def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Optional[GpuRequest]:

@@ -97,9 +97,10 @@ def test_ranks_that_meet_at_localhost_are_told_where_to_meet():
     (found,) = judge(seen("daemon", "127.0.0.1 port 10000"), ending=DONE)
     assert found.finding.message == "it contacted 127.0.0.1 port 10000"
     assert "$MASTER_ADDR and $MASTER_PORT" in found.finding.remedy
-    (found,) = judge(seen("daemon", "/run/x.sock"), ending=DONE)
-    assert found.finding.message == "it contacted the socket /run/x.sock"
-    assert "bind its socket" in found.finding.remedy
+    for path in ("/run/x.sock", "/run/my port 5", "@my port 5"):
+        (found,) = judge(seen("daemon", path), ending=DONE)
+        assert found.finding.message == "it contacted the socket " + path
+        assert "bind its socket" in found.finding.remedy
 
 
 def test_jax_without_the_variables_of_slurm_has_a_remedy_of_its_own():

@@ -18,8 +18,10 @@ def test_the_segments_are_the_file():
     assert [member.name for member in manifest.members][:2] == ["deployer.pyz", "oci-layout"]
 
 
-def test_a_manifest_is_read_once():
+def test_a_manifest_is_read_once_and_a_large_one_is_not_kept(monkeypatch):
     assert parse(bundles.build()) is parse(bundles.build())
+    monkeypatch.setattr(sealed_file, "_MAX_KEPT", 100)
+    assert parse(bundles.build()) is not parse(bundles.build())
 
 
 def test_content_of_a_member():

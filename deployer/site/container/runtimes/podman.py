@@ -82,9 +82,9 @@ cd "$state" || exit 125; short=/proc/$$/cwd
             task=${task##*/}
             [ "/proc/$task/cwd" -ef . ] && [ "$task" != "$BASHPID" ] || continue
             found=1
-            read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task"
+            children=(); read -r -a children <"/proc/$task/task/$task/children"; kill -KILL "$task"
             for child in "${children[@]}"; do
-                exec 4<"/proc/$child/ns/mnt"; kill -KILL "$child"
+                exec 4<"/proc/$child/ns/mnt" || continue; kill -KILL "$child"
                 [ /proc/self/fd/4 -ef /proc/self/ns/mnt ] && continue
                 for ((again = 60; again; again--)); do
                     left=

@@ -111,7 +111,7 @@ class GridEngine(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise self.refused(err or out)
+            raise self.refused(code, out, err or out)
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
             raise Refused("qsub gave no job id: %r" % out.strip(), "try: qsub -verify job.sh")

@@ -104,6 +104,10 @@ class Queue(NamedTuple):
     says: str
 
 
+class NotTaken(Refused):
+    """The batch system has not taken a job: its words prove that. After any other error it may have the job."""
+
+
 class Scheduler(object):
     """A scheduler. The implementations are in the plain dict ``SCHEDULERS`` under the names that plans use."""
 
@@ -157,13 +161,15 @@ class Scheduler(object):
             return TransferError(words, "is %s up? try: %s" % (self.title, self.answers))
         return Refused(words, "see " + self.look)
 
-    def refused(self, err: str) -> DeployerError:
-        """Return the error for a job that it did not take."""
+    def refused(self, exit_code: int, out: str, err: str) -> DeployerError:
+        """Return the error for a submission that failed, NotTaken if that is certain."""
         error = self.failed("%s did not take the job" % self.title, err)
-        if isinstance(error, Refused):
+        reason = _reason(err)
+        for said in (reason, err) if isinstance(error, Refused) else ():
             for pattern, code, remedy in self.refusals:
-                if re.search(pattern, err):
-                    return Refused("%s (%s)" % (error.message, code), remedy)
+                if re.search(pattern, said):
+                    certain = said == reason and exit_code > 0 and not any(map(self.owns, out.split()))
+                    return (NotTaken if certain else Refused)(coded(error.message, code), remedy)
         return error
 
     def is_silent(self, err: str) -> bool:
@@ -209,7 +215,13 @@ class Scheduler(object):
         raise NotImplementedError
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
-        """Return the new job's id. Raises Refused, or TransferError if the scheduler does not answer."""
+        """Return the new job's id.
+
+        Raises:
+            NotTaken: there is certainly no job.
+            Refused: the command failed, or printed no id.
+            TransferError: the scheduler does not answer.
+        """
         raise NotImplementedError
 
     def queue(self, partition: str) -> List[str]:
@@ -265,6 +277,18 @@ class Scheduler(object):
 def last_words(err: str) -> str:
     """Return the end of a command's error output, as one line."""
     return " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
+
+
+def _reason(err: str) -> str:
+    """Return the lines that say why a command failed; a plugin of the site may have printed others."""
+    lines = err.splitlines()
+    marked = ([line for line in lines if mark in line] for mark in ("submission failed", "error:"))
+    return "\n".join(next(filter(None, marked), lines))
+
+
+def coded(message: str, code: str) -> str:
+    """Return a message with its code, which `explain` knows."""
+    return "%s (%s)" % (message, code)
 
 
 def counted(states: Sequence[str]) -> str:

@@ -108,7 +108,7 @@ class Lsf(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise self.refused(err or out)
+            raise self.refused(code, out, err or out)
         found = _SUBMITTED.search(out)
         if not found:
             raise Refused("bsub gave no job id: %r" % out.strip(), "try: bsub <job.sh")

@@ -114,7 +114,7 @@ class Pbs(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise self.refused(err)
+            raise self.refused(code, out, err)
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
             raise Refused("qsub gave no job id: %r" % out.strip(), "try: qsub job.sh")

@@ -167,7 +167,7 @@ class Slurm(Scheduler):
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
-            raise self.refused(err)
+            raise self.refused(code, out, err)
         # "ID" or "ID;CLUSTER", perhaps after lines of a site's submit plugin
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):

@@ -14,6 +14,7 @@ from deployer.cli.site import common, logs
 from deployer.cli.site import main as site
 from deployer.connected.ground import xdg
 from deployer.contract import errors
+from deployer.contract.dialogue import TERMINAL
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.verdict import MISSING_FACTS, judged
@@ -128,6 +129,15 @@ def test_a_log_on_a_full_disk_is_lost_and_nothing_else(tmp_path: Path, capfd: py
         logging.getLogger("deployer").debug("a line")
     handler.close()
     assert capfd.readouterr().err == ""
+
+
+def test_a_line_for_the_log_that_is_a_defect_of_ours_is_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert logs.start_log(str(tmp_path), "gc")
+    (handler,) = (each for each in logging.getLogger("deployer").handlers if isinstance(each, logging.FileHandler))
+    handler.handle(logging.LogRecord("deployer", logging.DEBUG, "x.py", 1, "%d", ("not a number",), None))
+    assert "TypeError" in capfd.readouterr().err
 
 
 def test_logs_are_kept_and_capped(tmp_path: Path) -> None:
@@ -321,9 +331,10 @@ def test_unknown_explains_itself_and_details_are_printed_once(capsys: pytest.Cap
 def test_findings_are_wrapped_on_a_terminal_and_nowhere_else(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    command = "`sinfo -o '%P %s %D'`"
     path = "/opt/" + "long/" * 20 + "libgone.so.3"
     finding = Finding(
-        "link.missing", ERROR, path, "it needs libgone.so.3, which nobody has, here or there", "add it " * 20
+        "link.missing", ERROR, path, "it needs libgone.so.3, which nobody has, here or there", f"add it {command} " * 20
     )
     monkeypatch.delenv("COLUMNS", raising=False)
     common.show(judged([finding]))
@@ -331,11 +342,15 @@ def test_findings_are_wrapped_on_a_terminal_and_nowhere_else(
     assert whole.splitlines()[0] == str(finding)
     monkeypatch.setenv("COLUMNS", "60")
     common.show(judged([finding]))
+    assert capsys.readouterr().out == whole  # COLUMNS is exported, and the output is a pipe
+    monkeypatch.setenv(TERMINAL, "1")
+    common.show(judged([finding]))
     first, second, third, *rest = capsys.readouterr().out.splitlines()
     assert (first, second) == ("error link.missing:", f"    {path}:")  # a path is not split
     assert third.startswith("    it needs")
     assert rest[0].startswith("  remedy: add it")
     assert max(map(len, [first, third, *rest])) <= 60
+    assert sum(line.count(command) for line in rest) == 20  # a command is pasted as it is
 
 
 def test_the_lines_of_the_readme_have_the_words_that_their_commands_need() -> None:

@@ -14,7 +14,7 @@ from deployer.contract.errors import UsageError
 from deployer.contract.plan import Bind
 from deployer.contract.shell import Variable, Word, argv
 from deployer.site.container import runtime_check
-from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes import RUNTIMES, podman
 from deployer.site.container.runtimes.interface import Container, Here
 from tests import running as made
 
@@ -205,6 +205,27 @@ def test_a_container_whose_podman_was_killed_ends(start, tmp_path, conmon, remov
     assert not os.path.exists(environment["HOME"])
     time.sleep(0.5)
     assert subprocess.call(["pgrep", "-fx", "sleep 6077"]) == 1
+
+
+#: Signals this shell, whose only child may end at that, and a process that does not exist.
+CHILD = """\
+sleep 60 </dev/null >/dev/null 2>&1 & sleeping=$!
+kill() { echo "$2"; [ -z "$gone" ] || { builtin kill -KILL $sleeping; wait $sleeping; }; } 2>/dev/null
+for task in $$ 99999999; do
+    %s
+    done
+done 2>/dev/null
+builtin kill -KILL $sleeping 2>/dev/null; echo $$ $sleeping
+"""
+
+
+@pytest.mark.parametrize(("gone", "killed"), [("1", "{0} 99999999"), ("", "{0} {1} 99999999")])
+def test_a_number_that_may_be_another_process_s_by_now_is_not_killed(gone, killed):
+    lines = podman.START.own.splitlines()
+    (first,) = [number for number, line in enumerate(lines) if "read -r -a children" in line]
+    script = "gone=%s\n" % gone + CHILD % "\n".join(lines[first : first + 3])
+    *signalled, last = subprocess.check_output(["bash", "-c", script]).decode().splitlines()
+    assert " ".join(signalled) == killed.format(*last.split())
 
 
 def test_a_private_folder_is_needed(start):

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 
 import pytest
@@ -19,6 +20,7 @@ from deployer.site.install.receive import receive
 from deployer.site.storage.store import Store
 from deployer.system import policy
 from tests import bundles
+from tests.others import somebody_else
 from tests.signing import TestKey, signed
 
 APP = [("deployer/app/%d.py" % number, b"%d" % number * 3000) for number in range(5)]
@@ -496,7 +498,10 @@ def test_parts_that_cannot_be_removed_do_not_fail_an_install(store, monkeypatch)
     incoming.take(as_stream(items), store, digest)
     with monkeypatch.context() as patched:
         patched.setattr("shutil.rmtree", lambda path, **_: denied(path))
+        said = []
+        patched.setattr(incoming._log, "debug", lambda text, *values: said.append(text % values))
         done = receive(incoming.folder_of(store, digest), store)
+        assert [line.partition(":")[0] for line in said] == [incoming.folder_of(store, digest) + " stays"]
         assert content(done.bundle) == bundles.build()
         assert main.main(["known", digest, "--root", store.root, "--json"]) == 0
         left = os.path.join(incoming.folder_of(store, digest), "5-6.part.99.tmp")
@@ -522,6 +527,18 @@ def test_what_nobody_took_up_again_is_removed(store):
     incoming.remove_stale(store)
     assert not os.path.exists(left)
     assert len(files_of(incoming.folder_of(store, new[0]))) == len(new[1])
+
+
+def test_a_push_is_not_stopped_by_the_parts_of_another_user_that_it_may_not_read():
+    digest, items = shipment(bundles.build())
+    with tempfile.TemporaryDirectory() as top:  # pytest's folders are closed to others
+        store = Store(os.path.join(top, "root"))
+        incoming.take(as_stream(items), store, digest)
+        os.chmod(top, 0o755)
+        os.chmod(incoming.folder_of(store, digest), 0o700)
+        with somebody_else():
+            assert list(incoming.stale(store)) == []
+            assert incoming.kept(store) == {}
 
 
 @pytest.mark.thorough

@@ -176,9 +176,16 @@ def test_gc_in_a_shared_root_folder_leaves_what_only_another_user_can_remove(cap
             os.utime(ours, (1, 1))
             assert call(store, "gc") == EXIT_DONE
         assert sorted(capsys.readouterr().out.splitlines()) == [
-            "kept %s: another user's files, which their `gc` removes" % theirs,
+            "removed %s: only its name: the files are another user's, whose `gc` removes them" % theirs,
             "removed %s: left by an install, a removal or a run that was killed" % ours,
         ]
+        (left,) = os.listdir(store.layers)
+        os.rename(os.path.join(store.layers, left), theirs)
+        os.chmod(store.layers, 0o1777)
+        with somebody_else():
+            assert call(store, "gc") == EXIT_DONE
+        assert capsys.readouterr().out == "kept %s: another user's files, which their `gc` removes\n" % theirs
+        assert os.listdir(store.layers) == [os.path.basename(theirs)]
 
 
 @pytest.mark.parametrize("receipt", [None, "{"])

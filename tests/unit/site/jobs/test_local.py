@@ -3,13 +3,15 @@
 import os
 import signal
 import time
+from unittest import mock
 
 import pytest
 
-from deployer.contract.errors import JobFailed, MissingTool, UsageError
+from deployer.contract.errors import JobFailed, MissingTool, Refused, UsageError
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import run
+from deployer.system import files
 from tests import running as made
 
 local = SCHEDULERS["local"]
@@ -90,6 +92,20 @@ def test_what_did_not_start():
         local.parse_submit(127, "", "")
     with pytest.raises(JobFailed, match="no such"):
         local.parse_submit(1, "", "no such")
+
+
+def test_another_users_process_is_theirs_to_cancel(tmp_path, monkeypatch):
+    launch = mock.Mock(scheduler="local")
+    monkeypatch.setattr(result, "launch", lambda folder: launch)
+    monkeypatch.setattr(jobs, "job_id", lambda folder: "77.123.host")
+    monkeypatch.setattr(jobs, "state", lambda number, kind: mock.Mock(active=True))
+    monkeypatch.setattr(jobs, "ask", lambda argv: (1, "", "kill: (77) - Operation not permitted"))
+    with pytest.raises(JobFailed):
+        jobs.cancel(str(tmp_path))
+    monkeypatch.setattr(files, "is_own", lambda path: False)
+    with pytest.raises(Refused) as error:
+        jobs.cancel(str(tmp_path))
+    assert error.value.hint == "the job is another user's: let them cancel it"
 
 
 def test_run_and_status_of_a_whole_job(tmp_path, monkeypatch):

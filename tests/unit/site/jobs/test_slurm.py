@@ -6,7 +6,7 @@ import pytest
 
 from deployer.contract.errors import Refused, TransferError
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.jobs.schedulers.interface import JobRequest
+from deployer.site.jobs.schedulers.interface import JobRequest, NotTaken
 
 slurm = SCHEDULERS["slurm"]
 INVALID = "slurm_load_jobs error: Invalid job id specified\n"
@@ -43,6 +43,15 @@ def test_slurm_s_words_for_what_it_refuses_have_a_code_and_a_remedy(said, code):
     assert "site's profile" not in error.value.hint or code == "feature"
     with pytest.raises(TransferError):
         slurm.parse_submit(1, "", said + "\nUnable to contact slurm controller")
+
+
+def test_the_line_of_the_failure_counts_before_those_of_a_plugin():
+    said = "sbatch: Invalid account: ask for one\nsbatch: error: Batch job submission failed: Invalid qos specification"
+    with pytest.raises(NotTaken, match=r"\(queue.policy\)$"):
+        slurm.parse_submit(1, "", said)
+    with pytest.raises(Refused, match=r"\(queue.account\)$") as error:
+        slurm.parse_submit(1, "", said.replace("Invalid qos specification", "Unspecified error"))
+    assert not isinstance(error.value, NotTaken)
 
 
 @pytest.mark.parametrize(

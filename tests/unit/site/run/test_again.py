@@ -6,7 +6,7 @@ import os
 import pytest
 
 from deployer.contract import json_records
-from deployer.contract.errors import JobFailed, Refused, UsageError
+from deployer.contract.errors import JobFailed, Refused, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.site.jobs import jobs, result
 from deployer.site.run import again
@@ -76,12 +76,29 @@ def test_the_last_one_is_not_continued(folder, sbatch):
 
 
 def test_a_job_that_is_not_taken_leaves_the_state_where_it_was(folder, sbatch):
-    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: no more for you' >&2\nexit 1\n")
-    with pytest.raises(Refused, match="no more for you"):
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: Invalid account' >&2\nexit 1\n")
+    with pytest.raises(Refused, match="Invalid account"):
         again.continue_job(str(folder))
     assert os.listdir(str(folder.parent)) == [NAME]
     assert (folder / "checkpoint" / "epoch").read_text() == "3"
     assert jobs.following(str(folder)) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1", TransferError),
+        ("exec sleep 60", JobFailed),
+    ],
+)
+def test_a_job_that_may_have_been_taken_keeps_its_folder_and_the_state(folder, sbatch, monkeypatch, words, kind):
+    monkeypatch.setattr(jobs, "_PATIENCE", 0.5)
+    sbatch.write_text("#!/bin/sh\n%s\n" % words)
+    with pytest.raises(kind) as error:
+        again.continue_job(str(folder))
+    (target,) = [name for name in os.listdir(str(folder.parent)) if name != NAME]
+    assert error.value.message.endswith(str(folder.parent / target))
+    assert os.listdir(str(folder.parent / target / "checkpoint")) == ["epoch"]
 
 
 def test_a_job_without_a_warning_is_not_continued(folder):

@@ -633,6 +633,40 @@ def test_sbatch_says_no(store, programs):
     assert jobs.status(folder).state == "NEW"  # perhaps it was submitted
 
 
+#: The controller's answer is lost.
+LOST = "echo 'sbatch: error: Batch job submission failed: Message receive failure' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (LOST, "failure"),
+        ("echo 'sbatch: error: Invalid account' >&2; kill -9 $$", "account"),
+        ("echo 77; echo 'sbatch: error: Invalid account' >&2; exit 1", "account"),  # a wrapper has submitted it
+        ("echo 'A plugin: Invalid account' >&2; " + LOST, "account"),
+    ],
+)
+def test_a_job_that_may_have_been_submitted_keeps_its_folder(store, programs, words, rule):
+    made.program(programs, "sbatch", words)
+    folder = run.prepare(store, REQUEST)
+    with pytest.raises(Refused, match=rule):
+        run.submit(folder)
+    assert jobs.status(folder).state == "NEW"
+
+
+def test_a_refused_job_whose_files_cannot_be_removed_has_no_name(store, programs, monkeypatch):
+    made.program(programs, "sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1")
+    folder = run.prepare(store, REQUEST)
+
+    def denied(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(files, "remove_tree", denied)
+    with pytest.raises(Refused, match="Invalid account"):
+        run.submit(folder)
+    assert not os.path.exists(folder)
+
+
 def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
     monkeypatch.setenv("SECRET", "1")
     for name in ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SLURM_CLUSTERS"):

@@ -350,8 +350,12 @@ def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, mo
     steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
     lines = ["tool=(bash tool)", "job=x started=9 stopped=", asks, start, "sleep 0.1", steps]
     began = time.monotonic()
-    done = subprocess.run(["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, check=False)
+    with open(str(tmp_path / "log"), "wb") as log:
+        done = subprocess.run(
+            ["bash", "-c", "\n".join(lines)], cwd=str(tmp_path), stdout=subprocess.PIPE, stderr=log, check=False
+        )
     assert done.stdout.decode().strip() == codes
+    assert "coproc judge" not in (tmp_path / "log").read_text()
     assert time.monotonic() - began < 20  # a judge that hangs is asked once
 
 
