@@ -117,6 +117,7 @@ def test_killed_at_30_random_points(tmp_path, bundle):
         check_ends_whole(bundle, store)
 
 
+@pytest.mark.timeout(180)  # up to 31 s at rest
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("function", ["mkdir", "open", "rename", "symlink"])
 def test_killed_at_each_step_of_publishing(tmp_path, bundle, function, when):
