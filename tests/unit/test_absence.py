@@ -21,6 +21,7 @@ RAISING = {"raise_named", "refuse_unseen", "_not_started"}
 OBSERVERS = [f"connected/rehearse/{name}.py" for name in ("reach", "syscalls", "tracee", "usage")]
 REVIEWED = {
     "site/install/receive.py::keep": "without a second name of the old bundle, the new one is flushed first",
+    "site/run/run.py::submit": "there is no job, and the error says why; gc removes the rest of its folder",
     "site/install/gc.py::_removed": "another user's: it is spared, and printed",
     "site/install/incoming.py::discard": "the image is installed; parts that stay are removed when they are old",
     "site/install/incoming.py::remove_stale": "another push was faster, or it is another user's; gc names it",
