@@ -142,7 +142,7 @@ def test_a_rehearsal_at_the_site_explains_itself_unless_it_is_quiet(
 def test_after_capture(
     capsys: pytest.CaptureFixture[str], decisions: list[str], differences: list[str], said: str
 ) -> None:
-    """After the first one there is no bundle to check yet; after a maintenance day, bundles need new plans."""
+    """Before the first bundle there is nothing to check. After a maintenance day, bundles need new plans."""
     done: Any = SimpleNamespace(decisions=decisions, differences=differences)
     capture._suggest(argparse.Namespace(front=_FRONT), done, "s.yaml")
     assert capsys.readouterr().err == said

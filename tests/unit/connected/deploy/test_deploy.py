@@ -593,7 +593,7 @@ def test_a_bundle_that_is_damaged_elsewhere_is_packed_anew(
 def test_a_refused_definition_waits_for_no_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may take a minute, or ask for a password, and a site that was reached before is no reason to begin it."""
+    """A login may take a minute, or ask for a password, even at a site that was reached before."""
 
     def hangs(_: object) -> Any:
         logins.append("begun")
