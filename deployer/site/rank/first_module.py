@@ -58,7 +58,11 @@ if __name__ == "__main__":
 
     if sys.argv[2] == "probe":
         from deployer.site.rank.probe import main
-    else:
-        from deployer.site.rank.rank import main
+
+        # MPICH takes leave of its launcher not in MPI_Finalize but when the process exits (atexit in MPIR_pmi_init).
+        # Without that, Hydra kills the other ranks.
+        sys.exit(main(sys.argv[3:]))
+
+    from deployer.site.rank.rank import main
 
     os._exit(main(sys.argv[3:]))  # at once: there is nothing to clean up

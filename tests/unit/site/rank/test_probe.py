@@ -206,6 +206,16 @@ def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):
     assert record.measures.gpu is None
 
 
+def test_a_library_takes_leave_of_the_launcher_when_the_process_exits(tmp_path, stand_in):
+    """As MPICH does: without it, Hydra kills the other ranks."""
+    code = "import sys; parts = [b'']; exec(open(sys.argv[1] + '/deployer/site/rank/first_module.py').read())"
+    words = [os.getcwd(), "probe", "--rank", "--out", str(tmp_path), "--library", stand_in]
+    env = {"PATH": os.environ["PATH"], "SLURM_PROCID": "1", "STAND_IN_GOODBYE": str(tmp_path / "goodbye")}
+    assert subprocess.call([sys.executable, "-I", "-S", "-c", code, *words], env=env) == 0
+    assert read(tmp_path).stage == rank_record.DONE
+    assert (tmp_path / "goodbye").exists()
+
+
 def test_a_sum_that_is_wrong_is_told(tmp_path, stand_in):
     assert run_rank(tmp_path, stand_in, STAND_IN_SUMS_WRONG="1") == 0
     assert read(tmp_path).measures.allreduce.wrong == "the sum over 4 ranks is 1, not 6"
