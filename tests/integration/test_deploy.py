@@ -153,6 +153,15 @@ def test_a_line_that_breaks_during_the_submission_leaves_one_job(
     assert f"warning: job {lost} of an earlier deploy" in other.stderr
     assert jobs() - before == {job, lost, json.loads(other.stdout)["job"]}
 
+    before, words = jobs(), ["run", json.loads(other.stdout)["status"]["bundle"], "hello"]
+    cut.touch()
+    assert "hint: the job may have been submitted: the same command again follows it" in cli(*words, code=5).stderr
+    (job,) = jobs() - before
+    assert f"job {job} was submitted before as " in cli(*words).stdout
+    assert jobs() - before == {job}
+    assert "before" not in cli(*words).stdout
+    assert len(jobs() - before) == 2
+
 
 #: A program that saves its state when it is warned, and ends when another job has continued it.
 _CONTINUED = """

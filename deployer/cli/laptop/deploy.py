@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from deployer.cli.laptop import settings
-from deployer.cli.laptop.remote import see_jobs, site_options, tell_of_job
+from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
 from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
@@ -34,8 +34,6 @@ _SAID = ("base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", 
 _LONGEST = 14 * 24 * 3600
 #: How `status --wait` ends when it has seen the job's end.
 _ENDED = (EXIT_DONE, JobFailed.exit_code)
-#: The beginning of a hint after a submission without an answer.
-_FINDS = "the same command again follows it if there is one; "
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -113,12 +111,12 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
         except KeyboardInterrupt:
             if not deploy.submitting:
                 raise
-            tell_of_job(args, also=_FINDS)
+            tell_of_job(args, also=FINDS)
             return _Round(EXIT_INTERRUPTED)
         except (JobFailed, SpaceError, TransferError) as error:  # ours: one of the site's program is of none of these
             if deploy.submitting:
                 error.message += "; the job may have been submitted"
-                error.hint = _FINDS + see_jobs(args)
+                error.hint = FINDS + see_jobs(args)
             raise
         code, last = 0, done.job
         if done.job and deploy.stages[-1].state == DONE and shows:

@@ -5,17 +5,22 @@ connection is made. The arguments are passed on unchanged.
 """
 
 import argparse
+import contextlib
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.ground import user_settings
-from deployer.contract.errors import EXIT_INTERRUPTED
+from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError
 from deployer.contract.shell import quoted
-from deployer.contract.text import printable
+from deployer.contract.text import is_label, printable
 from deployer.system import terminal
+
+if TYPE_CHECKING:
+    from deployer.connected.transfer.remote import Attended, Remote
 
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which import much.
 _COMMANDS = {
@@ -52,6 +57,12 @@ def add_site(parser: Any, here: str = "") -> None:
     )
 
 
+#: Options of `run` that change nothing of the job.
+_OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
+#: The beginning of a hint after a submission without an answer.
+FINDS = "the same command again follows it if there is one; "
+
+
 def _forward(args: argparse.Namespace) -> int:
     from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
@@ -67,10 +78,33 @@ def _forward(args: argparse.Namespace) -> int:
         words += ["--", *args.rest]
     with Remote(profile, args.ssh_config) as remote:
         remote.prepare()
-        done = remote.attach(words, site_options(args))
+        if args.command == "run" and not args.dry_run:
+            done = _submit(args, remote, profile.name, words)
+        else:
+            done = remote.attach(words, site_options(args))
     if done.status == EXIT_INTERRUPTED and args.command == "run":
-        tell_of_job(args, done.job, done.number)
+        tell_of_job(args, done.job, done.number, "" if done.job else FINDS)
     return done.status
+
+
+def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequence[str]) -> "Attended":
+    """Submit a job; if the same command did so before without an answer of the site, go on with that job."""
+    from deployer.connected.transfer.submission import Submission
+
+    name = args.image.partition("@")[0].partition(":")[0]
+    if not is_label(name):  # the site has no such image
+        return remote.attach(words, site_options(args))
+    end = words.index("--") if "--" in words else len(words)
+    command = [word for word in words[:end] if word not in _OF_THIS_SIDE] + list(words[end:])
+    with contextlib.closing(Submission("run", name, site, command)) as submission:
+        try:
+            submission.record()
+        except DeployerError as error:
+            terminal.warn(f"not recorded, so the same command again may submit a second job: {error.message}")
+        done = remote.attach([words[0], "--token", submission.token, *words[1:]], site_options(args))
+        if done.job:
+            submission.answered()
+        return done
 
 
 def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also: str = "") -> None:

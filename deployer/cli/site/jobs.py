@@ -45,7 +45,7 @@ def _add_run(add: _Add) -> None:
     # For push, whose process has just looked for all files of the image. It is part of the protocol between versions:
     # a site keeps a newer deployer.pyz than the laptop's, so the option cannot be removed.
     parser.add_argument("--just-checked", action="store_true", help=argparse.SUPPRESS)
-    # For deploy, which knows the job's name before it submits it.
+    # For a laptop, which knows the job's name before it submits it: of this name, there is never a second job.
     parser.add_argument("--token", type=_token, help=argparse.SUPPRESS)
     parser.epilog = (
         "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
@@ -240,7 +240,13 @@ def _run(args: argparse.Namespace) -> int:
         args.just_checked,
         args.token,
     )
-    folder = run.prepare(store, request)
+    before = run.earlier(store, request)
+    while before and before.problem:
+        name = os.path.basename(before.folder)
+        terminal.warn("job %s, which this command may have made before, %s; this is a new one" % (name, before.problem))
+        request = run.renamed(request)
+        before = run.earlier(store, request)
+    folder = before.folder if before else run.prepare(store, request)
     terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])
     known = results.launch(folder).checked
     if known and known.findings:
@@ -253,17 +259,20 @@ def _run(args: argparse.Namespace) -> int:
             sys.stdout.buffer.write(run.show_script(folder).encode("utf-8", "surrogateescape"))
             _tell("not submitted; by hand: %s" % run.by_hand(folder))
         return 0
-    job_id = run.submit(folder)
+    job_id = before.number if before else run.submit(folder)
     if os.environ.get(ANNOUNCE) == "1":
         sys.stdout.write("%s%s %s\n" % (ANSWER, os.path.basename(folder), job_id))
         sys.stdout.flush()
     if not args.json:
-        sys.stdout.write("job %s submitted as %s: %s\n" % (os.path.basename(folder), job_id, folder))
+        said = "was submitted before" if before else "submitted"
+        sys.stdout.write("job %s %s as %s: %s\n" % (os.path.basename(folder), said, job_id, folder))
         sys.stdout.flush()
+        if before:
+            _tell("it had no answer then; the same command again submits another job")
     if args.wait:
         return _wait(args, store, folder)
     if args.json:
-        _print_json(jobs.status(folder).record())
+        _print_json(dict(jobs.status(folder).record(), repeated=before is not None))
     common.suggest(args, "logs", "-f", os.path.basename(folder))
     return 0
 

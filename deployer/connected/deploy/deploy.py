@@ -7,7 +7,6 @@ build and a pack from their caches, a push with the parts that have arrived, and
 is followed. So is a job of which the site could not report that it submitted it: this side has chosen its name.
 """
 
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from deployer.connected.ground import xdg
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
+from deployer.connected.transfer.submission import Submission
 from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.findings import ERROR
@@ -47,8 +47,6 @@ DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 _DIGITS = 32
 #: Seconds that the submission may take: the site's batch system answers slowly when it is busy.
 _SUBMIT_SECONDS = 600
-#: Seconds until the site's batch system has given a job its number, and between two looks.
-_NUMBER_SECONDS, _NUMBER_PAUSE = 75, 3
 
 
 class BuildFiles(NamedTuple):
@@ -200,7 +198,7 @@ class Deploy:
         self._connection: Future[Remote] | None = None
         self.stages: list[DeployStage] = []
         self.submitting = False
-        self._token = ""
+        self._asking: Submission | None = None
         self.definition = load(request.definition)
         site = profile_of(request.site, request.ssh_config)
         self._profile = site.selected([], request.mpi, request.launch)
@@ -475,6 +473,8 @@ class Deploy:
         with ExitStack() as stage:
             said = stage.enter_context(self._stage(PUSH))
             remote = self.remote
+            if not (self.definition.is_data or self._request.dry_run):
+                self._name_others(packed)
 
             def handed_over() -> None:
                 if submission and not self.submitting:
@@ -526,8 +526,14 @@ class Deploy:
 
     def _record(self, path: Path, last: LastDeploy) -> None:
         """Keep the record. If that fails, the site goes on all the same, and so does the deploy."""
-        try:
+        with self._warned_if_full():
             last_deploy.write(path, last)
+
+    @contextmanager
+    def _warned_if_full(self) -> Iterator[None]:
+        """Warn if the block cannot write a record."""
+        try:
+            yield
         except DeployerError as error:
             self._say(f"warning: not recorded, so the next deploy may submit the same again: {error.message}")
 
@@ -558,17 +564,12 @@ class Deploy:
             if packed.digest == self._submitted:
                 said += [UNCHANGED, "the bundle is the same as before: not submitted again"]
                 return done
-            status = self._unanswered(packed)
-            if status:
-                said += [UNCHANGED, f"{status['job']} was submitted before as {status['job_id']}: {status['state']}"]
-                self._record_job(packed, status)
-                return self._with_job(done, status)
             last = last_deploy.read(packed.path)
             if last.job and list(last.words) == self._signature(packed):
                 status = self._active(last.job)
                 if status:
                     said += [UNCHANGED, f"{status['job']} is {status['state']} as {status['job_id']}"]
-                    last_deploy.write(packed.path, last._replace(job=str(status["job"])))
+                    self._record(packed.path, last._replace(job=str(status["job"])))
                     return self._with_job(done, status)
             command = self._run_command(packed)
             self._submits(packed)
@@ -583,56 +584,39 @@ class Deploy:
 
     def _run_command(self, packed: _Bundle) -> list[str]:
         image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
-        if not self._token:
-            self._token = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
-        return ["run", image, *self._words(), "--plan", self._profile.name, "--token", self._token]
+        token = self._asked(packed).token
+        return ["run", image, *self._words(), "--plan", self._profile.name, "--token", token]
+
+    def _asked(self, packed: _Bundle) -> Submission:
+        """Return the submission of this deploy, which may be one that the site has not answered before."""
+        if self._asking is None:
+            scope, words = str(last_deploy.record_of(packed.path)), self._signature(packed)
+            self._asking = Submission(scope, self.definition.name, self._profile.name, words)
+            self._cleanup.callback(self._asking.close)
+        return self._asking
 
     def _submits(self, packed: _Bundle) -> None:
         """Record that the site may submit the job from now on, until it has reported it."""
         self.submitting = True
-        job = f"{self.definition.name}-{self._token}"
-        asked = [job, self._profile.name, *self._signature(packed)]
-        self._record(packed.path, last_deploy.read(packed.path)._replace(asked=asked))
+        with self._warned_if_full():
+            self._asked(packed).record()
 
-    def _unanswered(self, packed: _Bundle) -> json_records.Record | None:
-        """Return the status of the job that an earlier deploy of the same submitted, without an answer of the site.
-
-        None: there is none. Then the site may still be about to submit it, so the next job gets its name: of two
-        processes there, only one can make the folder.
-        """
-        asked = last_deploy.read(packed.path).asked
-        if len(asked) < 2:
-            return None
-        job, site, *words = asked
-        if site != self._profile.name:
-            hint = f"see: {shlex.join(['deployer', 'jobs', '--site', site])}"
-            self._say(f"warning: {site} did not answer when job {job} was submitted, so it may run there; {hint}")
-            return None
-        hint = f"to end it: {shlex.join(['deployer', 'cancel', '--site', self._request.site, job])}"
-        same, status = words == self._signature(packed), self._with_number(job)
-        if status is None:
-            self._token = job[len(self.definition.name) + 1 :] if same else ""
-        elif not status["own"]:
-            self._say(f"warning: job {job} is another user's, so it is not followed")
-        elif not status["job_id"]:
-            self._say(f"warning: an earlier deploy prepared job {job}, which has no number; if it starts, {hint}")
-        elif same:
-            return status
-        else:
-            state = f"{status['state']} as {status['job_id']}"
-            self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
-        return None
-
-    def _with_number(self, job: str) -> json_records.Record | None:
-        """Return the status of a job, if possible when it has a number: another process may be submitting it."""
-        until = time.monotonic() + _NUMBER_SECONDS
-        status = self._status(job)
-        if status and status["own"] and not status["job_id"]:
-            self._say(f"waiting for the number of job {job}")
-        while status and status["own"] and not status["job_id"] and time.monotonic() < until:
-            time.sleep(_NUMBER_PAUSE)
+    def _name_others(self, packed: _Bundle) -> None:
+        """Name jobs that other deploys of this bundle's file submitted, without an answer of the site."""
+        for site, job in self._asked(packed).others():
+            if site != self._profile.name:
+                hint = f"see: {shlex.join(['deployer', 'jobs', '--site', site])}"
+                self._say(f"warning: {site} did not answer when job {job} was submitted, so it may run there; {hint}")
+                continue
             status = self._status(job)
-        return status
+            hint = f"to end it: {shlex.join(['deployer', 'cancel', '--site', self._request.site, job])}"
+            if status and not status["own"]:
+                self._say(f"warning: job {job} is another user's, so it is not followed")
+            elif status and not status["job_id"]:
+                self._say(f"warning: an earlier deploy prepared job {job}, which has no number; if it starts, {hint}")
+            elif status:
+                state = f"{status['state']} as {status['job_id']}"
+                self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
 
     def _signature(self, packed: _Bundle) -> list[str]:
         """Return what the record of a submission has of it: the same is not submitted again while its job is active."""
@@ -642,7 +626,7 @@ class Deploy:
         """Return the command that submits the job; empty if it is not submitted, or perhaps not."""
         last = last_deploy.read(packed.path)
         again = last.job and list(last.words) == self._signature(packed)
-        if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again or last.asked:
+        if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again:
             return []
         rest = ["--", *self._request.rest] if self._request.rest else []
         return [*self._run_command(packed), "--just-checked", "--json", *rest]
@@ -650,12 +634,13 @@ class Deploy:
     def _submitted_as(self, packed: _Bundle, status: json_records.Record, said: list[str]) -> None:
         """Tell and record that the job was submitted."""
         self.submitting = False
-        said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
-        self._record_job(packed, status)
-
-    def _record_job(self, packed: _Bundle, status: json_records.Record) -> None:
+        if status.get("repeated"):
+            said += [UNCHANGED, f"{status['job']} was submitted before as {status['job_id']}: {status['state']}"]
+        else:
+            said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
         last = last_deploy.read(packed.path)
-        self._record(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed), asked=()))
+        self._record(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed)))
+        self._asked(packed).answered()
 
     def _with_job(self, done: Deployed, status: json_records.Record) -> Deployed:
         seconds = time.monotonic() - self._began

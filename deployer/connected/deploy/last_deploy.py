@@ -40,7 +40,6 @@ class LastDeploy(NamedTuple):
         pushed: the digest of the bundle that was installed at the site; empty: none was.
         payload: the digest of all that was packed, without outcomes of rehearsals.
         origin: a site and its last warning about the bundle's signers, without a digest; empty: it gave none.
-        asked: a submission that the site has not answered: the name of its job, the site, and its words; empty: none.
     """
 
     inputs: str = ""
@@ -51,7 +50,6 @@ class LastDeploy(NamedTuple):
     pushed: str = ""
     payload: str = ""
     origin: str = ""
-    asked: Sequence[str] = ()
 
 
 def record_of(bundle: Path) -> Path:
@@ -71,8 +69,7 @@ def read(bundle: Path) -> LastDeploy:
         words, file = fields.words("words"), [int(number) for number in found["file"]]
         texts = [fields.text(name) for name in ("inputs", "digest", "job")]
         later = [fields.maybe_text(name) or "" for name in ("pushed", "payload", "origin")]
-        asked = tuple(fields.words("asked")) if "asked" in found else ()
-        return LastDeploy(texts[0], file, texts[1], texts[2], words, *later)._replace(asked=asked)
+        return LastDeploy(texts[0], file, texts[1], texts[2], words, *later)
     except (OSError, ValueError, KeyError, TypeError, DeployerError):
         return LastDeploy()
 

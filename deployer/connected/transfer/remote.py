@@ -426,10 +426,10 @@ class Remote:
         if status == 255:
             message, hint = f"the connection to {self.host} broke", "try again"
             if job:
-                hint = f"the job continues: check it with `status {job}`"
+                hint = f"the job continues: the same command again follows it, and `status {job}` shows it"
             elif announces:
                 message += " before the site reported a job"
-                hint = "the job may have been submitted: see `jobs` before you run it again"
+                hint = "the job may have been submitted: the same command again follows it if there is one"
             raise TransferError(message, hint)
         return Attended(status, job, number)
 

@@ -1,6 +1,7 @@
 """run: make a job folder with a batch script from an installed image, a plan and a job, and submit the script."""
 
 import errno
+import hashlib
 import os
 import re
 import shlex
@@ -44,6 +45,8 @@ from deployer.system import elf, files
 _SHOWN = 10  # findings of check
 #: The runtime whose process outside the container passes SIGUSR1 on, whether or not the payload handles it.
 _PASSES_ON = "podman"
+#: Seconds from a job's folder to its number, of which a busy batch system takes most, and between two looks.
+_NUMBER_SECONDS, _NUMBER_PAUSE = 75.0, 1.0
 #: A chain of more jobs is likely a mistake.
 _MOST_AGAIN = 1000
 
@@ -102,6 +105,20 @@ class RunRequest(NamedTuple):
     token: Optional[str] = None
 
 
+class EarlierJob(NamedTuple):
+    """A job with the name that a request gives.
+
+    Attributes:
+        folder: its folder.
+        number: its number in the batch system; empty: see ``problem``.
+        problem: why it is not the job of this request, or may not have been submitted.
+    """
+
+    folder: str
+    number: str = ""
+    problem: str = ""
+
+
 class _Resolved(NamedTuple):
     """The user's request, with the store's and the plan's data for it."""
 
@@ -151,6 +168,40 @@ class _Rendered(NamedTuple):
     links: Mapping[str, str]
     #: The folder in it that the command starts in; empty if it is another one.
     workdir: str
+
+
+def earlier(store: Store, request: RunRequest) -> Optional[EarlierJob]:
+    """Return the job that the same request has made before; None: it has made none.
+
+    A laptop that got no answer repeats its request, with the same end of the job's name. Perhaps another process is
+    submitting the job at this moment, so its number is waited for.
+    """
+    if request.token is None:
+        return None
+    receipt = store.find(request.image).receipt
+    folder = os.path.join(store.jobs, "%s-%s" % (receipt.name, request.token))
+    if not files.lexists(folder):
+        return None
+    if not files.is_own(folder):
+        return EarlierJob(folder, problem="is another user's")
+    if result.launch(folder).digest != receipt.digest:
+        return EarlierJob(folder, problem="is of another bundle")
+    until = min(time.time(), os.stat(folder).st_mtime) + _NUMBER_SECONDS
+    while True:
+        number = jobs.job_id(folder)
+        if number:
+            return EarlierJob(folder, number)
+        if not files.lexists(folder):
+            return None  # the batch system has refused it
+        if time.time() > until:
+            return EarlierJob(folder, problem="has no number, so perhaps it was not submitted")
+        time.sleep(_NUMBER_PAUSE)
+
+
+def renamed(request: RunRequest) -> RunRequest:
+    """Return the request with another end of the job's name, always the same: it may be repeated too."""
+    stamp, _, digits = (request.token or "").rpartition("-")
+    return request._replace(token="%s-%s" % (stamp, hashlib.sha256(digits.encode()).hexdigest()[: len(digits)]))
 
 
 def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str:

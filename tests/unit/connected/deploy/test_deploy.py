@@ -22,10 +22,12 @@ from deployer.connected.check.check import check_carried
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage, _Bundle
 from deployer.connected.deploy.last_deploy import LastDeploy
+from deployer.connected.ground import xdg
 from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
 from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
 from deployer.connected.transfer.remote import Remote
+from deployer.connected.transfer.submission import Submission
 from deployer.contract import dialogue
 from deployer.contract.errors import (
     DeployerError,
@@ -245,9 +247,9 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, name="digits"))
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(words=["--nodes=2"], rest=["--epochs", "1"]))
     words = deploy._submission(bundle)
-    assert dialogue.TOKEN.match(deploy._token)
+    assert dialogue.TOKEN.match(token := deploy._asked(bundle).token)
     assert words == [
-        "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--token", deploy._token, "--just-checked", "--json",
+        "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--token", token, "--just-checked", "--json",
         "--", "--epochs", "1",
     ]  # fmt: skip
     status = {"job": "x-1", "job_id": "7"}
@@ -299,12 +301,13 @@ class _Slurm:
                 raise of_the_site(UsageError.exit_code)
             return self.jobs[words[1]]
         job = "digits-" + words[list(words).index("--token") + 1]
-        assert job not in self.jobs
-        number = str(7 + len(self.jobs))
-        self.jobs[job] = {"job": job, "job_id": number, "active": True, "state": "RUNNING", "own": True}
+        repeated = job in self.jobs
+        if not repeated:
+            number = str(7 + len(self.jobs))
+            self.jobs[job] = {"job": job, "job_id": number, "active": True, "state": "RUNNING", "own": True}
         if self.is_cut:
             raise TransferError("login1: the login node does not answer")
-        return self.jobs[job]
+        return {**self.jobs[job], "repeated": repeated}
 
 
 def deployed(
@@ -351,7 +354,7 @@ def test_a_line_that_is_cut_leaves_one_job_of_the_same_command(
     again = deployed(data, tmp_path, site)
     assert (again[0].job == job) is not ended
     assert len(site.jobs) == 1 + ended
-    assert last_deploy.read(tmp_path / "b.tar").asked == ()
+    assert list(xdg.state_folder("submissions").iterdir()) == []
 
 
 @pytest.mark.parametrize("change", [{"words": ["--nodes=2"]}, {"rest": ["-v"]}, {"digest": "sha256:22"}])
@@ -384,41 +387,23 @@ def test_a_submission_that_did_not_happen_is_made_under_its_name(
     ("change", "warning"),
     [({"job_id": None, "state": "NEW"}, "which has no number"), ({"own": False}, "is another user's")],
 )
-def test_a_folder_that_is_no_job_of_ours_is_not_taken_for_one(
-    data: Path,
-    tmp_path: Path,
-    cut: tuple[_Slurm, str],
-    monkeypatch: pytest.MonkeyPatch,
-    change: dict[str, Any],
-    warning: str,
+def test_a_folder_that_is_no_job_of_ours_is_named_as_such(
+    data: Path, tmp_path: Path, cut: tuple[_Slurm, str], change: dict[str, Any], warning: str
 ) -> None:
-    monkeypatch.setattr("deployer.connected.deploy.deploy._NUMBER_SECONDS", 0.1)
-    monkeypatch.setattr("deployer.connected.deploy.deploy._NUMBER_PAUSE", 0.1)
     site, job = cut
     site.jobs[job].update(change)
-    done, _, said = deployed(data, tmp_path, site)
+    done, _, said = deployed(data, tmp_path, site, rest=["-v"])
     assert (len(site.jobs), done.job != job) == (2, True)
     assert warning in said[-1]
-
-
-def test_a_job_that_is_just_submitted_is_waited_for(
-    data: Path, tmp_path: Path, cut: tuple[_Slurm, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site, job = cut
-    site.jobs[job]["job_id"] = None
-    monkeypatch.setattr("deployer.connected.deploy.deploy.time.sleep", lambda _: site.jobs[job].update(job_id="7"))
-    done, _, said = deployed(data, tmp_path, site)
-    assert (done.job_id, [*site.jobs], said) == ("7", [job], [f"waiting for the number of job {job}"])
 
 
 def test_another_site_is_not_asked_for_a_job(
     data: Path, tmp_path: Path, cut: tuple[_Slurm, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site, job = cut
-    path = tmp_path / "b.tar"
-    last = last_deploy.read(path)
-    last_deploy.write(path, last._replace(asked=[job, "other", *last.asked[2:]]))
-    done, _, said = deployed(data, tmp_path, site)
+    (record,) = xdg.state_folder("submissions").iterdir()
+    record.write_text("other")
+    done, _, said = deployed(data, tmp_path, site, rest=["-v"])
     assert done.job != job
     assert said == [
         (
@@ -462,6 +447,7 @@ def test_a_full_disk_here_after_the_submission_is_a_warning(
     shipped, said, path = Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6"), list[str](), tmp_path / "b.tar"
     monkeypatch.setattr(push, "push", pushed)
     monkeypatch.setattr(last_deploy, "write", full)
+    monkeypatch.setattr(Submission, "record", full)
     with Deploy(DeployRequest(data, "lab", output=path), lambda _: None, said.append) as made:
         connected(made, _FakeRemote())
         assert made._push(_Bundle(path, "sha256:11"), ["run", "x"]).status

@@ -1,5 +1,6 @@
 """The line and its faults, with a fake ssh and sftp on PATH; tests/integration has the real ones."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,6 +17,8 @@ from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.connected.transfer.remote import MARK, Attended, Remote, _is_newer, _sftp_quoted
+from deployer.connected.transfer.submission import Submission
+from deployer.contract import dialogue
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
 
 #: Plays ssh: `-G` names a path for connections if the user has one; `-O check` succeeds when the master runs; a command
@@ -156,8 +159,8 @@ def test_a_result_is_fetched_also_if_its_size_takes_too_long(
 @pytest.mark.parametrize(
     ("command", "printed", "message", "hint"),
     [
-        ("run", "", "broke before the site reported a job", "the job may have been submitted: see `jobs` before"),
-        ("run", f"{MARK}x-1 7", "login1 broke$", "the job continues: check it with `status x-1`"),
+        ("run", "", "broke before the site reported a job", "the job may have been submitted: the same command again"),
+        ("run", f"{MARK}x-1 7", "login1 broke$", "the job continues: the same command again follows it"),
         ("logs", "", "login1 broke$", "try again"),
     ],
 )
@@ -361,9 +364,11 @@ def test_the_far_end_is_told_that_somebody_looks_on_and_can_answer(
 @pytest.mark.parametrize(
     ("words", "sent"),
     [
-        (["run", "hello"], ["run", "hello", "--plan", "lab"]),
-        (["run", "hello", "--plan", "x"], ["run", "hello", "--plan", "x"]),
-        (["run", "hello", "--plan=x", "--", "--plan"], ["run", "hello", "--plan=x", "--", "--plan"]),
+        (["run", "hello"], ["run", "--token", "T", "hello", "--plan", "lab"]),
+        (["run", "hello", "--dry-run"], ["run", "hello", "--dry-run", "--plan", "lab"]),
+        (["run", "../hello"], ["run", "../hello", "--plan", "lab"]),
+        (["run", "hello", "--plan", "x"], ["run", "--token", "T", "hello", "--plan", "x"]),
+        (["run", "hello", "--plan=x", "--", "--plan"], ["run", "--token", "T", "hello", "--plan=x", "--", "--plan"]),
         (["status", "77", "--json"], ["status", "77", "--json"]),
     ],
 )
@@ -371,10 +376,68 @@ def test_the_words_go_there_as_they_are(
     far: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], sent: list[str]
 ) -> None:
     seen: list[list[str]] = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
     monkeypatch.setattr(Remote, "attach", lambda self, given, _: seen.append(list(given)) or Attended(0, "", ""))
     monkeypatch.setattr(Remote, "prepare", lambda self: None)
     assert main.main([words[0], "--site", "lab", *words[1:]]) == 0
-    assert seen == [sent]
+    assert [["T" if dialogue.TOKEN.match(word) else word for word in given] for given in seen] == [sent]
+
+
+#: Plays the site's `run`: it makes one job of each name, and answers with it. The line breaks before or after that.
+_RUNS = """
+import os, sys
+job = "hello-" + sys.argv[sys.argv.index("--token") + 1]
+jobs = os.path.join(os.environ["HOME"], "jobs")
+if job not in (open(jobs).read() if os.path.exists(jobs) else ""):
+    open(jobs, "a").write(job + "\\n")
+if sys.argv[-1] == "after":
+    print("deployer-answer:%s 77" % job, flush=True)
+sys.exit(255 if os.path.exists(os.path.join(os.environ["HOME"], "cut")) else 0)
+"""
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_line_that_breaks_while_a_job_is_submitted_leaves_one_job(
+    far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: str
+) -> None:
+    def run(*words: str) -> int:
+        return main.main(["run", "--site", "lab", "hello", *words, "--", place])
+
+    def jobs() -> list[str]:
+        return (far / "jobs").read_text().split()
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
+    monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", _RUNS.encode)
+    (far / "cut").touch()
+    assert run() == TransferError.exit_code
+    assert "the same command again follows it" in capfd.readouterr().err
+    assert run("--wait") == TransferError.exit_code  # the same job, whether or not it is followed here
+    assert len(jobs()) == 1
+    (far / "cut").unlink()
+    assert run("--nodes", "2") == 0
+    assert len(jobs()) == 2  # another command
+    assert run() == 0
+    assert len(jobs()) == 2
+    assert run() == 0
+    assert len(jobs()) == (3 if place == "after" else 2)  # that was the answer
+
+
+def test_the_same_command_twice_at_once_is_two_submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first, second, other = (Submission("run", "hello", site, ["hello"]) for site in ("lab", "lab", "x"))
+    for each in first, second, other:
+        each.record()
+    assert len({first.job, second.job, other.job}) == 3
+    first.close()
+    again = Submission("run", "hello", "lab", ["hello"])
+    assert again.token == first.token
+    again.answered()
+    for each in second, other:
+        each.close()
+    with contextlib.closing(Submission("run", "hello", "lab", ["hello"])) as last:
+        assert last.token == second.token
+        assert list(last.others()) == [("x", other.job)]
+    assert [path.name.endswith(last.job) for path in (tmp_path / "deployer" / "submissions").iterdir()] == [True]
 
 
 def test_a_missing_ssh_configuration() -> None:
@@ -422,7 +485,7 @@ time.sleep(60)
         ),
         pytest.param(
             "",
-            "before the site reported a job; it may have been submitted\nhint: see: deployer jobs --site lab\n",
+            "before the site reported a job; it may have been submitted\nhint: the same command again follows it",
             marks=pytest.mark.thorough,
         ),
     ],

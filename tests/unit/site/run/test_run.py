@@ -953,23 +953,64 @@ def test_the_programs_of_wheels_and_of_the_host_are_there(tmp_path, programs):
         assert run.prepare(store, REQUEST._replace(extra=[word]))
 
 
-def test_two_processes_cannot_submit_one_job_twice(store, programs, capfd):
-    """deploy chooses the name, and sends the same one again if it had no answer."""
+TOKEN = "20261123T080000-0123abcd"
+
+
+def test_a_laptop_that_had_no_answer_repeats_its_request_and_gets_the_same_job(store, programs, capfd):
     fake_slurm(programs, "RUNNING")
     words = ["run", "hello", "--json", "--root", store.root, "--token"]
-    token = "20261123T080000-0123abcd"
-    assert main.main([*words, token]) == 0
+    assert main.main([*words, TOKEN]) == 0
     (name,) = os.listdir(store.jobs)
-    assert name == "hello-" + token
+    assert name == "hello-" + TOKEN
+    first = json.loads(capfd.readouterr().out)
     made.program(programs, "sbatch", "touch %s/twice" % store.root)
-    assert main.main([*words, token]) == Refused.exit_code
-    assert "there is a job hello-%s\nhint: run the same command again\n" % token in capfd.readouterr().err
+    assert main.main([*words, TOKEN]) == 0
+    assert dict(first, repeated=True) == json.loads(capfd.readouterr().out)
+    assert first["repeated"] is False
+    words.remove("--json")
+    assert main.main([*words, TOKEN]) == 0
+    assert "job %s was submitted before as 77: " % name in capfd.readouterr().out
     assert os.listdir(store.jobs) == [name]
     assert not os.path.exists(os.path.join(store.root, "twice"))
     assert main.main(["status", name, "--json", "--root", store.root]) == 0
     assert json.loads(capfd.readouterr().out)["own"] is True
-    for wrong in ("", "../x", "20261123T080000-0123ABCD", token + "\n", "x" + token, token + "/../y"):
+    for wrong in ("", "../x", "20261123T080000-0123ABCD", TOKEN + "\n", "x" + TOKEN, TOKEN + "/../y"):
         assert main.main([*words[:-1], "--token=" + wrong]) == UsageError.exit_code
+
+
+def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, monkeypatch):
+    request = REQUEST._replace(token=TOKEN)
+    assert run.earlier(store, request) is None
+    folder = run.prepare(store, request)
+    with pytest.raises(Refused, match="there is a job hello-%s" % TOKEN):
+        run.prepare(store, request)
+
+    def submitted(_):
+        with open(os.path.join(folder, "job_id"), "w") as stream:
+            stream.write("77\n")
+
+    monkeypatch.setattr(run.time, "sleep", submitted)
+    assert run.earlier(store, request) == (folder, "77", "")
+    os.unlink(os.path.join(folder, "job_id"))
+    monkeypatch.setattr(run.time, "sleep", lambda _: shutil.rmtree(folder))  # Slurm has refused it
+    assert run.earlier(store, request) is None
+
+
+@pytest.mark.parametrize("problem", ["no number", "another bundle", "another user"])
+def test_a_job_of_that_name_that_is_not_this_request_s_is_named(store, programs, capfd, monkeypatch, problem):
+    monkeypatch.setattr(run, "_NUMBER_SECONDS", 0.0)
+    fake_slurm(programs, "RUNNING")
+    folder = run.prepare(store, REQUEST._replace(token=TOKEN))
+    if problem == "another bundle":
+        path = os.path.join(folder, "job.json")
+        made.write(path, dict(json.loads(files.read_text(path)), digest="sha256:00"))
+    elif problem == "another user":
+        is_own = files.is_own
+        monkeypatch.setattr(files, "is_own", lambda path: path != folder and is_own(path))
+    for _ in range(2):  # a line that breaks again leads to no third job
+        assert main.main(["run", "hello", "--root", store.root, "--token", TOKEN]) == 0
+        assert problem in capfd.readouterr().err
+        assert len(os.listdir(store.jobs)) == 2
 
 
 def test_files_are_not_looked_for_again_after_an_install(store, programs):
