@@ -112,33 +112,47 @@ def scheduler(number: str = "", kind: str = "") -> Scheduler:
 
 #: A shell's exit code for a program that it does not find.
 _NOT_FOUND = 127
-#: Runs a command in a login shell. Only the command's own output comes back, not that of the login files.
-_IN_LOGIN_SHELL = """exec bash -lc 'exec "$@" >&3 3>&-' bash "$@" 3>&1 >/dev/null"""
+#: What this prints if the login shell does not find the program: then nothing has run.
+_MISSING = "deployer: no such program"
+#: Runs a command in a login shell. $1 is its program. Only the command's own output comes back, not that of the login
+#: files.
+_IN_LOGIN_SHELL = (
+    """exec bash -lc 'command -v "$1" >/dev/null || { echo "%s" >&3; exit 127; }; shift; exec "$@" >&3 3>&-' bash "$@" \
+3>&1 >/dev/null"""
+    % _MISSING
+)
 #: Prefixes of variables by which the commands of batch systems find their servers.
 _SETTINGS = ("SGE_", "PBS_", "LSF_")
 
 
-def ask(argv: List[str], submits: bool = False) -> Tuple[int, str, str]:
+def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     """Run a scheduler's command and return (exit code, output, errors) for its parsers.
 
     The environment is small on purpose: sbatch passes it to the job, and its variables (``SBATCH_*``,
     ``SLURM_CLUSTERS``) count before the directives of the script.
 
     Args:
-        submits: the command submits a job.
+        submits: the program that submits a job, if the command does: it never runs twice, whatever it ends with.
     """
     names = [name for name in os.environ if name.startswith(_SETTINGS)]
     names += [] if submits else ["SLURM_CLUSTERS"]
     environment = process.base_environment("SLURM_CONF", "LD_LIBRARY_PATH", *names)
-    in_login_shell = ["sh", "-c", _IN_LOGIN_SHELL, "sh", *argv]  # over ssh, only that may know the commands
-    found = shutil.which(argv[0]) is not None
+    program = submits or argv[0]
+    # over ssh, only a login shell may know the commands
+    in_login_shell = ["sh", "-c", _IN_LOGIN_SHELL, "sh", program, *argv]
+    found = shutil.which(program) is not None
     done = process.run(argv if found else in_login_shell, _PATIENCE, env=environment, check=False)
-    if done.returncode == _NOT_FOUND and found:  # a command of a script of ours
-        done = process.run(in_login_shell, _PATIENCE, env=environment, check=False)
-    elif done.returncode == _NOT_FOUND:
+    if not found and done.returncode == _NOT_FOUND and done.stdout.startswith(_MISSING):
         hint = "this needs the batch system's commands: are you on a login node?"
-        raise MissingTool("cannot start %s: No such file or directory" % argv[0], hint)
+        raise MissingTool("cannot start %s: No such file or directory" % program, hint)
+    if found and done.returncode == _NOT_FOUND and not submits:  # a command of a script of ours
+        done = process.run(in_login_shell, _PATIENCE, env=environment, check=False)
     return done.returncode, done.stdout, done.stderr
+
+
+def submit(known: Scheduler, argv: List[str]) -> str:
+    """Submit a job by ``argv``, and return the scheduler's id of it. Raises what ``parse_submit`` raises, MissingTool."""
+    return known.parse_submit(*ask(argv, submits=known.submits or argv[0]))
 
 
 def find(store: Store, reference: Optional[str]) -> str:

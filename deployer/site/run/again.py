@@ -59,7 +59,7 @@ def continue_job(folder: str) -> str:
         _take_back(target, folder)
         raise
     try:
-        number = scheduler.parse_submit(*jobs.ask(argv, submits=True))
+        number = jobs.submit(scheduler, argv)
     except NotTaken:
         _take_back(target, folder)
         raise

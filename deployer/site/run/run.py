@@ -567,9 +567,8 @@ def submit(folder: str) -> str:
     launch = result.launch(folder)
     scheduler = SCHEDULERS[launch.scheduler]
     argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
-    code, out, err = jobs.ask(argv, submits=True)
     try:
-        job_id = scheduler.parse_submit(code, out, err)
+        job_id = jobs.submit(scheduler, argv)
     except NotTaken:
         with suppress(OSError, DeployerError):  # gc removes the rest
             unfinished.discard(folder)

@@ -119,6 +119,8 @@ class Scheduler(object):
     prefix = ""
     #: The command with which a person submits job.sh.
     by_hand = "./job.sh"
+    #: The program that submits a job; empty: the first word of the command.
+    submits = ""
     #: The command that lists partitions or queues.
     lists = ""
     #: The command that shows why nodes are down.

@@ -44,6 +44,7 @@ class Lsf(Scheduler):
     title = "LSF"
     prefix = "#BSUB"
     by_hand = "bsub <job.sh"
+    submits = "bsub"
     knows = ("gpus",)
     lists = "bqueues"
     explains = "bhosts -l"

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from deployer.cli.site import common, main
-from deployer.contract.errors import EXIT_DONE, Refused, TransferError, UsageError
+from deployer.contract.errors import EXIT_DONE, MissingTool, Refused, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -343,3 +343,28 @@ def test_what_login_files_print_is_not_the_batch_systems_answer(tmp_path, monkey
     monkeypatch.setenv("HOME", str(tmp_path))
     assert jobs.ask(["qlogin", "a  b"])[:2] == (3, "12 a  b\n")
     assert jobs.ask(["sh", "-c", 'exec qlogin "$@"', "sh", "a  b"])[:2] == (3, "12 a  b\n")
+
+
+@pytest.mark.parametrize("place", ["path", "login shell"])
+@pytest.mark.parametrize("kind", ["slurm", "lsf"])
+def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
+    """Not even if a wrapper of the site has submitted the job and then misses a program of its own."""
+    scheduler = SCHEDULERS[kind]
+    argv = scheduler.submit(running.program(tmp_path, "job.sh", "true"), 60)
+    if kind == "slurm":
+        argv[0] = "sbatch-of-the-site"  # this machine may have an sbatch
+    program = scheduler.submits or argv[0]
+    with pytest.raises(MissingTool, match="cannot start %s" % program) as error:
+        jobs.submit(scheduler, argv)
+    assert "login node" in error.value.hint
+    folder = tmp_path / "wrappers"
+    folder.mkdir()
+    running.program(folder, program, "echo submitted >>%s/submitted; exec no-such-program" % tmp_path)
+    if place == "path":
+        monkeypatch.setenv("PATH", "%s:%s" % (folder, os.environ["PATH"]))
+    else:
+        (tmp_path / ".bash_profile").write_text("echo Welcome\nPATH=%s:$PATH\n" % folder)
+        monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(Refused, match="did not take the job: .*no-such-program"):
+        jobs.submit(scheduler, argv)
+    assert (tmp_path / "submitted").read_text() == "submitted\n"
