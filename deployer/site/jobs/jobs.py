@@ -5,6 +5,7 @@ import select
 import shutil
 import sys
 import time
+from contextlib import suppress
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
@@ -13,7 +14,7 @@ from deployer.contract.json_records import Record
 from deployer.contract.rank_record import SAVED
 from deployer.site.jobs import result
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.jobs.schedulers.interface import JobState, Scheduler
+from deployer.site.jobs.schedulers.interface import JobState, NotTaken, Scheduler
 from deployer.site.storage.store import Store
 from deployer.system import files, process
 
@@ -150,9 +151,53 @@ def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def submit(known: Scheduler, argv: List[str]) -> str:
-    """Submit a job by ``argv``, and return the scheduler's id of it. Raises what ``parse_submit`` raises, MissingTool."""
-    return known.parse_submit(*ask(argv, submits=known.submits or argv[0]))
+def submit(known: Scheduler, argv: List[str], folder: str = "") -> str:
+    """Submit a job, and return the scheduler's id of it.
+
+    Without a clear answer, as after a timeout, the scheduler is asked whether it has the job all the same.
+
+    Args:
+        argv: the command.
+        folder: the job's folder; empty: the scheduler is not asked.
+
+    Raises:
+        NotTaken, MissingTool: it has certainly no such job.
+        Refused, TransferError, JobFailed: it may have the job.
+    """
+    try:
+        return known.parse_submit(*ask(argv, submits=known.submits or argv[0]))
+    except (NotTaken, MissingTool):
+        raise
+    except DeployerError:
+        number = None
+        with suppress(DeployerError):
+            number = _found(known, folder) if folder else None
+        if number is None:
+            raise
+        return number
+
+
+def _found(known: Scheduler, folder: str) -> Optional[str]:
+    """Return the id of the job in ``folder`` by the scheduler's list; None: it has none. Raises TransferError."""
+    argv = known.own()
+    return known.parse_own(*ask(argv)).get(os.path.join(os.path.abspath(folder), result.SCRIPT)) if argv else None
+
+
+def number(folder: str) -> Optional[str]:
+    """Return the scheduler's id of a job, as ``job_id``; if its submission had no answer, the scheduler is asked.
+
+    Raises:
+        TransferError: the scheduler does not answer.
+    """
+    known = job_id(folder)
+    kind = None if known else SCHEDULERS.get(result.launch(folder).scheduler)
+    if kind is None or not files.is_own(folder):
+        return known
+    with suppress(MissingTool):  # then this host has not submitted it
+        known = _found(kind, folder)
+    if known:
+        files.write_text(os.path.join(folder, result.JOB_ID), known + "\n")
+    return known
 
 
 def find(store: Store, reference: Optional[str]) -> str:
@@ -215,8 +260,8 @@ def job_id(folder: str) -> Optional[str]:
 
 def status(folder: str) -> Status:
     """Return the status of a job from the scheduler and result.json."""
-    launch, number = result.launch(folder), job_id(folder)
-    return describe(launch, folder, number, state(number, launch.scheduler) if number else None)
+    launch, known = result.launch(folder), number(folder)
+    return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
 
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
@@ -244,16 +289,16 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
 
 def cancel(folder: str) -> bool:
     """Cancel a job; return False if it had already ended. Raises UsageError if it was never submitted."""
-    number = job_id(folder)
-    if number is None:
+    known = number(folder)
+    if known is None:
         raise UsageError("%s was never submitted" % os.path.basename(folder), "there is nothing to cancel")
     kind = result.launch(folder).scheduler
-    found = state(number, kind)
+    found = state(known, kind)
     if found is None or not found.active:
         return False
-    known = scheduler(number, kind)
+    its = scheduler(known, kind)
     try:
-        known.parse_cancel(*ask(known.cancel(number)))
+        its.parse_cancel(*ask(its.cancel(known)))
     except (Refused, JobFailed) as error:
         if files.is_own(folder):
             raise

@@ -59,7 +59,7 @@ def continue_job(folder: str) -> str:
         _take_back(target, folder)
         raise
     try:
-        number = jobs.submit(scheduler, argv)
+        number = jobs.submit(scheduler, argv, target)
     except NotTaken:
         _take_back(target, folder)
         raise

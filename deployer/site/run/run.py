@@ -46,7 +46,7 @@ _SHOWN = 10  # findings of check
 #: The runtime whose process outside the container passes SIGUSR1 on, whether or not the payload handles it.
 _PASSES_ON = "podman"
 #: Seconds from a job's folder to its number, of which a busy batch system takes most, and between two looks.
-_NUMBER_SECONDS, _NUMBER_PAUSE = 75.0, 1.0
+_NUMBER_SECONDS, _NUMBER_PAUSE = 75.0, 2.0
 #: A chain of more jobs is likely a mistake.
 _MOST_AGAIN = 1000
 
@@ -188,11 +188,11 @@ def earlier(store: Store, request: RunRequest) -> Optional[EarlierJob]:
         return EarlierJob(folder, problem="is of another bundle")
     until = min(time.time(), os.stat(folder).st_mtime) + _NUMBER_SECONDS
     while True:
-        number = jobs.job_id(folder)
-        if number:
-            return EarlierJob(folder, number)
         if not files.lexists(folder):
             return None  # the batch system has refused it
+        number = jobs.number(folder)
+        if number:
+            return EarlierJob(folder, number)
         if time.time() > until:
             return EarlierJob(folder, problem="has no number, so perhaps it was not submitted")
         time.sleep(_NUMBER_PAUSE)
@@ -568,7 +568,7 @@ def submit(folder: str) -> str:
     scheduler = SCHEDULERS[launch.scheduler]
     argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
     try:
-        job_id = jobs.submit(scheduler, argv)
+        job_id = jobs.submit(scheduler, argv, folder)
     except NotTaken:
         with suppress(OSError, DeployerError):  # gc removes the rest
             unfinished.discard(folder)

@@ -250,6 +250,15 @@ class Scheduler(object):
         """Return the states by id, without jobs that the scheduler has forgotten. Raises TransferError."""
         raise NotImplementedError
 
+    def own(self) -> List[str]:
+        """Return argv that queries this user's jobs and their scripts; empty: this is not implemented."""
+        return []
+
+    def parse_own(self, code: int, out: str, err: str) -> Dict[str, str]:
+        """Return the ids of these jobs by the paths of their scripts. Raises TransferError."""
+        del code, out, err
+        return {}
+
     def elsewhere(self, job_id: str, here: str) -> Optional[str]:
         """Return the only host that knows the job; None if the host ``here`` can query it."""
         del job_id, here

@@ -1,5 +1,6 @@
 """Slurm: sbatch, squeue and scancel. Accounting (sacct) may be off, so nothing here needs it."""
 
+import os
 import re
 import shlex
 from typing import Dict, List, Optional, Sequence, Set
@@ -32,6 +33,8 @@ _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "res
 _FORGOTTEN = "Invalid job id specified"
 #: A job's id; of a cluster that was named to sbatch, with the cluster, as ``sbatch --parsable`` prints it.
 _ID = re.compile(r"^(\d+)(?:;([\w.-]+))?$")
+#: The beginning of squeue's line before the jobs of a cluster that was named to it.
+_CLUSTER = "CLUSTER: "
 #: The word for GPUs that is one of generic resources.
 _GRES = "gres"
 #: What sbatch says if it refuses a job. The words are those of Slurm 22.05.
@@ -219,6 +222,21 @@ class Slurm(Scheduler):
         rows = [line.partition("|") for line in _rows(out)]
         return {number: _state(rest) for number, _, rest in rows}
 
+    def own(self) -> List[str]:
+        return ["squeue", "--noheader", "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
+
+    def parse_own(self, code: int, out: str, err: str) -> Dict[str, str]:
+        if code != 0:
+            raise self.failed("squeue failed", err)
+        found, cluster = {}, ""
+        for line in out.splitlines():
+            if line.startswith(_CLUSTER):
+                cluster = ";" + line[len(_CLUSTER) :].strip()
+            number, _, command = line.strip().partition("|")
+            if self.owns(number + cluster):
+                found[command] = number + cluster
+        return found
+
     def outputs(self) -> List[str]:
         return ["scontrol", "--oneliner", "show", "job"]
 
@@ -254,7 +272,7 @@ def _of_cluster(cluster: str) -> List[str]:
 
 def _rows(out: str) -> List[str]:
     """Return the lines of squeue. With a cluster it may print its name too."""
-    return [line for line in out.strip().splitlines() if not line.startswith("CLUSTER: ")]
+    return [line for line in out.strip().splitlines() if not line.startswith(_CLUSTER)]
 
 
 def _state(text: str) -> JobState:

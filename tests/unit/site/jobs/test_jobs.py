@@ -365,6 +365,6 @@ def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
     else:
         (tmp_path / ".bash_profile").write_text("echo Welcome\nPATH=%s:$PATH\n" % folder)
         monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(Refused, match="did not take the job: .*no-such-program"):
+    with pytest.raises(Refused, match=r"did not take the job: .*no-such-program"):
         jobs.submit(scheduler, argv)
     assert (tmp_path / "submitted").read_text() == "submitted\n"

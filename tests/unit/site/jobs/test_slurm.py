@@ -74,6 +74,13 @@ def test_a_job_of_another_cluster_is_asked_for_there():
     assert slurm.parse_states(0, out, "") == {"7;c1": ("RUNNING", "", "0:04", "cn1", True)}
 
 
+def test_own_jobs_are_known_by_their_scripts():
+    assert slurm.parse_own(0, "7|/j/a/job.sh\n8|/j/b|c/job.sh\n9|(null)\n", "")["/j/b|c/job.sh"] == "8"
+    assert slurm.parse_own(0, "CLUSTER: c1\n7|/j/a/job.sh\n", "") == {"/j/a/job.sh": "7;c1"}
+    with pytest.raises(TransferError):
+        slurm.parse_own(1, "", SILENT)
+
+
 def test_a_job_that_was_not_taken():
     err = "sbatch: error: Batch job submission failed: Requested node configuration is not available\n"
     with pytest.raises(Refused, match="Requested node configuration is not available"):

@@ -39,11 +39,12 @@ REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, 
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """Return a folder that stands first in PATH, with a ch-run and a python3 in it."""
+    """Return a folder that stands first in PATH, with a ch-run, a python3 and a squeue without jobs in it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
     made.program(folder, "ch-run", "exit 0")
+    made.program(folder, "squeue", "exit 0")
     made.program(folder, "python3", "exit 0")
     return folder
 
@@ -633,6 +634,8 @@ def test_sbatch_says_no(store, programs):
     assert jobs.status(folder).state == "NEW"  # perhaps it was submitted
 
 
+#: The end of a job's name that a laptop chose.
+TOKEN = "20261123T080000-0123abcd"
 #: The controller's answer is lost.
 LOST = "echo 'sbatch: error: Batch job submission failed: Message receive failure' >&2; exit 1"
 
@@ -652,6 +655,39 @@ def test_a_job_that_may_have_been_submitted_keeps_its_folder(store, programs, wo
     with pytest.raises(Refused, match=rule):
         run.submit(folder)
     assert jobs.status(folder).state == "NEW"
+
+
+@pytest.mark.parametrize("answer", [LOST, "exec sleep 60", "echo welcome"])
+def test_a_job_that_slurm_took_without_an_answer_is_found(store, programs, monkeypatch, capfd, answer):
+    monkeypatch.setattr(jobs, "_PATIENCE", 1.0 if "sleep" in answer else 60.0)
+    taken = os.path.join(store.root, "taken")
+    made.program(programs, "sbatch", "echo $2 >%s; %s" % (taken, answer))
+    says = 'case "$*" in *%%o*) echo "9|/j/job.sh"; printf "77|"; cat %s ;; *) echo "RUNNING|0:01|cn1|None" ;; esac'
+    made.program(programs, "squeue", says % taken)
+    folder = run.prepare(store, REQUEST)
+    assert run.submit(folder) == "77"
+    assert jobs.job_id(folder) == "77"
+
+    # It becomes visible only later, when the same command is repeated, or its status or its end is asked for.
+    os.unlink(os.path.join(folder, "job_id"))
+    assert jobs.status(folder).state == "RUNNING"
+    os.unlink(os.path.join(folder, "job_id"))
+    made.program(programs, "scancel", 'echo "$*" >%s.cancelled' % taken)
+    assert jobs.cancel(folder)
+    assert files.read_text(taken + ".cancelled") == "77\n"
+
+
+def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, programs, monkeypatch):
+    request, squeue = REQUEST._replace(token=TOKEN), "echo 'Unable to contact slurm controller' >&2; exit 1"
+    made.program(programs, "sbatch", LOST)
+    made.program(programs, "squeue", squeue)
+    folder = run.prepare(store, request)
+    with pytest.raises(Refused, match="failure"):
+        run.submit(folder)
+    with pytest.raises(TransferError, match="Unable to contact"):  # nobody knows, so there is no second job
+        run.earlier(store, request)
+    made.program(programs, "squeue", "echo '77|%s/job.sh'" % folder)
+    assert run.earlier(store, request) == (folder, "77", "")
 
 
 def test_a_refused_job_whose_files_cannot_be_removed_has_no_name(store, programs, monkeypatch):
@@ -951,9 +987,6 @@ def test_the_programs_of_wheels_and_of_the_host_are_there(tmp_path, programs):
     made.program(os.path.join(home, "wheels", "bin"), "trainer", "")
     for word in ("trainer", "nvidia-smi"):
         assert run.prepare(store, REQUEST._replace(extra=[word]))
-
-
-TOKEN = "20261123T080000-0123abcd"
 
 
 def test_a_laptop_that_had_no_answer_repeats_its_request_and_gets_the_same_job(store, programs, capfd):
