@@ -71,6 +71,8 @@ def _show(status: json_records.Record, result: json_records.Record | None) -> No
     print(printable(", ".join(words)))
     if status["problem"]:
         print(printable(f"problem: {status['problem']}"))
+    if status["remedy"]:
+        print(printable(f"remedy: {status['remedy']}"))
     payload = result.get("payload") if result else None
     if result is None:
         print("it has written no result yet" if status["active"] else f"it left no {_NAME}")

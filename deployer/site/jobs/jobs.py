@@ -57,7 +57,8 @@ class Status(NamedTuple):
         nodes: the scheduler's list of nodes, or empty.
         active: the state can still change.
         exit_code: from result.json, or None.
-        problem: the first error in result.json, or empty.
+        problem: why it failed: the scheduler's reason, or the first error in result.json; or empty.
+        remedy: what to do about it, or empty.
         seconds: how long the job took, if it has ended.
     """
 
@@ -72,6 +73,7 @@ class Status(NamedTuple):
     exit_code: Optional[int]
     problem: str
     seconds: Optional[int] = None
+    remedy: str = ""
 
     def record(self) -> Record:
         """Return the status as a JSON object."""
@@ -91,15 +93,17 @@ class Status(NamedTuple):
             "active": self.active,
             "exit_code": self.exit_code,
             "problem": self.problem,
+            "remedy": self.remedy,
         }
 
     def line(self) -> str:
-        """Return the status in one line."""
+        """Return the status in one line, and what is wrong in lines below it."""
         words = [self.launch.job, self.job_id or "-", self.state]
         words += [word for word in (self.elapsed, self.nodes, self.reason) if word]
         if not self.active and self.exit_code is not None:
             words.append("exit %d" % self.exit_code)
-        return "  ".join(words) + ("\n  " + self.problem if self.problem else "")
+        more = [self.problem, "remedy: " + self.remedy if self.remedy else ""]
+        return "\n  ".join(["  ".join(words), *filter(None, more)])
 
 
 def scheduler(number: str = "", kind: str = "") -> Scheduler:
@@ -266,12 +270,16 @@ def status(folder: str) -> Status:
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
     """Return the status of a job; ``known`` is the scheduler's answer, None if it has forgotten the job."""
-    exit_code, problem, seconds = _outcome(folder)
+    exit_code, problem, remedy, seconds = _outcome(folder)
     if number is None:
-        return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem)
+        return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem, remedy=remedy)
     if known is None:
         word = "UNKNOWN" if exit_code is None else "FAILED" if exit_code else "COMPLETED"
         known = JobState(word, "", "", "", False)
+    if known.active:  # until it has ended, its result is "unfinished"
+        problem, remedy, seconds = "", "", None
+    else:
+        problem, remedy = _ENDS.get(known.word, (problem, remedy))
     return Status(
         launch,
         folder,
@@ -282,9 +290,10 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
         known.nodes,
         known.active,
         exit_code,
-        "" if known.active else _ENDS.get(known.word, (problem,))[0],
-        None if known.active or exit_code is None else seconds,
-    )  # until that time its result is "unfinished"
+        problem,
+        None if exit_code is None else seconds,
+        remedy,
+    )
 
 
 def cancel(folder: str) -> bool:
@@ -462,10 +471,11 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
 
 
 class _Outcome(NamedTuple):
-    """Exit code, first error and seconds from a job's result.json."""
+    """Exit code, first error with its remedy, and seconds from a job's result.json."""
 
     exit_code: Optional[int]
     problem: str
+    remedy: str = ""
     seconds: Optional[int] = None
 
 
@@ -479,7 +489,8 @@ def _outcome(folder: str) -> _Outcome:
         return _Outcome(None, "")
     try:
         fields = result.read(folder)
-        return _Outcome(fields.maybe_number("exit_code"), result.first_error(folder), fields.maybe_number("seconds"))
+        exit_code, seconds = fields.maybe_number("exit_code"), fields.maybe_number("seconds")
+        return _Outcome(exit_code, result.first_error(folder), result.first_remedy(folder), seconds)
     except DeployerError as error:
         return _Outcome(None, error.message)
 

@@ -10,7 +10,7 @@ from deployer.cli.laptop.main import main
 from deployer.connected.transfer import remote
 from deployer.contract import json_records
 
-_STATUS = {"job": "x-1", "job_id": "7", "folder": "/r/jobs/x-1", "exit_code": None, "seconds": None, "problem": ""}
+_STATUS = {"job": "x-1", "job_id": "7", "folder": "/r/jobs/x-1", "exit_code": None, "seconds": None}
 
 
 class _FakeRemote:
@@ -32,7 +32,12 @@ class _FakeRemote:
         pass
 
     def site(self, words: object) -> dict[str, Any]:
-        return {**_STATUS, "state": "PENDING" if self.active else "FAILED", "active": self.active}
+        known = {**_STATUS, "state": "PENDING" if self.active else "FAILED", "active": self.active}
+        return {
+            **known,
+            "problem": "" if self.active else "a node died",
+            "remedy": "" if self.active else "run it again",
+        }
 
     def has(self, folder: str, name: str) -> bool:
         return self.result is not None
@@ -67,7 +72,7 @@ def test_a_job_without_a_result(site: type[_FakeRemote], tmp_path: Path, capsys:
     assert json.loads(capsys.readouterr().out)["result"] is None
     site.active = False
     assert main(words) == 0
-    assert "\nit left no result.json\n" in capsys.readouterr().out
+    assert "\nproblem: a node died\nremedy: run it again\nit left no result.json\n" in capsys.readouterr().out
 
 
 def test_the_folder_of_a_job_leads_to_its_page(

@@ -419,6 +419,9 @@ def test_a_job_that_left_nothing(store, programs, monkeypatch):
         jobs.follow(folder, lambda line: None)
     assert "sinfo -R" in error.value.hint
     assert jobs.status(folder).problem == "a node of it died or no longer answers"
+    assert jobs.status(folder).remedy == error.value.hint
+    fake_slurm(programs, "RUNNING", None)
+    assert jobs.status(folder).line().splitlines()[1:] == []
 
 
 @pytest.mark.thorough
@@ -449,6 +452,9 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     os.rmdir(os.path.join(installed.rootfs, "data"))
     assert "image.incomplete" in codes(result.write_result(folder, ended))
     assert result.first_error(folder).endswith("files and folders are gone: rootfs/data (image.incomplete)")
+    shown = jobs.status(folder)._replace(job_id="7").line().splitlines()
+    assert shown[1:] == ["  " + result.first_error(folder), "  remedy: " + result.first_remedy(folder)]
+    assert jobs.status(folder).record()["remedy"]
     shutil.rmtree(installed.folder)
     assert "image.gone" in codes(result.write_result(folder, ended))
     assert "image.gone" not in codes(result.write_result(folder, ended._replace(exit_code=0)))
