@@ -250,8 +250,8 @@ class Remote:
         """Find the site's Python, and send our site tool (``deployer.pyz``) unless the workspace has the same one.
 
         A newer one is kept and used, with a warning: jobs that wait there were written for it, and it understands our
-        commands. It is not started to tell its version unless it is the user's own or is in a folder of a group whose
-        members trust each other.
+        commands. Neither it nor the same one is used unless it is the user's own or root's, or is in a folder of a
+        group whose members trust each other: its owner could change it after it was looked at.
 
         Args:
             tries: nobody has chosen the Pythons, so each is started: it may be too old, or miss its module.
@@ -271,10 +271,11 @@ class Remote:
                 "done",
                 f"mkdir -p {self._path('incoming')} {self._path('images')} || exit 6",
                 f"echo {MARK}home=$(cd {self._path()} && pwd)",
-                f"if {_has_digest(there, tool)}; then echo {MARK}same=yes",
-                f"elif [ -f {there} ] && {_is_trusted(there, self._path())}; then",
+                f"if [ -f {there} ] && {_is_trusted(there, self._path())}; then",
+                f"  if {_has_digest(there, tool)}; then echo {MARK}same=yes; else",
                 f'  v=$("$p" {there} --version </dev/null 2>/dev/null | head -c 40 | tr -cd {_VERSION_CHARACTERS})',
                 f'  printf \'%s\\n\' {MARK}version="$v" {MARK}owner="$(stat -c %U {there} 2>/dev/null)"',
+                "  fi",
                 "fi",
                 _ADMINS,
             ]
@@ -583,7 +584,10 @@ class Remote:
         self._check_line(done)
         if done.returncode:
             self._check_space(done.stderr)
-            raise TransferError(f"{self.host}: cannot write {self.workspace}/{_TOOL}: {done.last_words()}")
+            raise TransferError(
+                f"{self.host}: cannot write {self.workspace}/{_TOOL}: {done.last_words()}",
+                "if it is another user's, choose a workspace of your own, or of your group, in the profile",
+            )
 
     def _site_argv(self, words: Sequence[str]) -> list[str]:
         if not self._python:
@@ -679,11 +683,13 @@ def _has_digest(path: str, data: bytes) -> str:
 def _is_trusted(path: str, folder: str) -> str:
     """Return a shell's test whether the file ``path`` may be started, which is in ``folder``; both are quoted.
 
-    It is the user's own, or whoever put it there is of a group that shares the folder with the user.
+    It is the user's own or root's, or whoever put it there is of a group that shares the folder with the user.
     """
     # Without `find`, the folder is not trusted. H: the folder may be a link, which itself has all permissions.
     shared = f'[ -w {folder} ] && [ -n "$(find -H {folder} -prune ! -perm -0002 2>/dev/null)" ]'
-    return f"{{ [ -O {path} ] || {{ {shared}; }}; }}"
+    roots = f'[ "$(stat -c %u {path} 2>/dev/null)" = 0 ]'
+    # A stranger's link could lead elsewhere later.
+    return f"{{ {{ [ ! -L {path} ] && {{ [ -O {path} ] || {roots}; }}; }} || {{ {shared}; }}; }}"
 
 
 def _is_newer(version: str) -> bool:

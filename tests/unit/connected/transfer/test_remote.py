@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import deployer
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.connected.transfer.remote import MARK, Attended, Remote, _is_newer, _sftp_quoted
+from deployer.connected.transfer.remote import MARK, Attended, Remote, _is_newer, _is_trusted, _sftp_quoted
 from deployer.connected.transfer.submission import Submission
 from deployer.contract import dialogue
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
@@ -252,6 +253,47 @@ def test_a_site_half_of_others_is_not_run_where_anybody_can_put_one(
         remote.prepare()
     assert (far / "run").exists() is runs
     assert (tool.read_text() != "ours") is runs
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of others: run it as root")
+@pytest.mark.parametrize(
+    ("folder", "mode", "file", "used"),
+    [(0, 0o755, 0, True), (65534, 0o770, 65534, True), (0, 0o1777, 0, True), (0, 0o1777, 65534, False)],
+)
+def test_our_own_site_half_is_not_used_if_a_stranger_could_change_it_later(
+    far: Path, folder: int, mode: int, file: int, used: bool
+) -> None:
+    """It is the same now, and its owner may write to it before each start."""
+    tool = far / "deployer" / "deployer.pyz"
+    tool.parent.mkdir()
+    tool.write_bytes(make_pyz())
+    os.chown(tool, file, file)
+    os.chown(tool.parent, folder, folder)
+    tool.parent.chmod(mode)
+    before = tool.stat().st_ino
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+    assert (tool.stat().st_ino == before) is used
+    assert tool.stat().st_uid == (file if used else 0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of others: run it as root")
+def test_root_s_site_half_is_used_and_no_link() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o1777)
+        own, link, other = (Path(folder, name) for name in ("own", "link", "other"))
+        for path in own, other:
+            path.write_text("")
+        link.symlink_to(own)
+        os.chown(other, 65533, 65533)
+
+        def is_used(path: Path) -> bool:
+            argv = ["setpriv", "--reuid=65534", "--clear-groups", "sh", "-c", _is_trusted(str(path), folder)]
+            return subprocess.run(argv, check=False).returncode == 0
+
+        assert [is_used(path) for path in (own, link, other)] == [True, False, False]
+        os.chown(own, 65534, 65534)
+        assert [is_used(path) for path in (own, link)] == [True, False]
 
 
 def test_a_marked_line_of_a_login_shell_is_no_answer(far: Path, tmp_path: Path) -> None:
