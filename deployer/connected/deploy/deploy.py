@@ -275,7 +275,7 @@ class Deploy:
         """Record that the end of the job was seen."""
         last = last_deploy.read(self._bundle)
         if last.job == job:  # not if another deploy has submitted one meanwhile
-            last_deploy.write(self._bundle, last._replace(job="", words=()))
+            self._record(self._bundle, last._replace(job="", words=()))
 
     # --- the stages ---
 
@@ -376,14 +376,14 @@ class Deploy:
             if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
                 inputs = ""  # so the next deploy packs again
             last = last._replace(inputs=inputs, payload=payload(packed.manifest))
-            last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
+            self._record(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
             said += [DONE, f"{_megabytes(packed.size)}: {path}"]
             return _Bundle(path, packed.digest, packed.plans)
 
     def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
         """Sign a bundle whose outcomes have changed, if there is a key, and record that it is the last deploy's."""
         self._sign(path)  # the outcomes are a part of the bundle
-        last_deploy.write(path, last._replace(file=last_deploy.state_of(path), digest=digest))
+        self._record(path, last._replace(file=last_deploy.state_of(path), digest=digest))
 
     def _sign(self, path: Path) -> None:
         if self._request.key:
@@ -525,7 +525,7 @@ class Deploy:
         return " ".join([f"{self._profile.name}:", *said]).replace(pushed.digest, "") if said else ""
 
     def _record(self, path: Path, last: LastDeploy) -> None:
-        """Keep the record. If that fails, the site goes on all the same, and so does the deploy."""
+        """Keep the record. If that fails, the deploy goes on all the same."""
         with self._warned_if_full():
             last_deploy.write(path, last)
 
@@ -535,7 +535,7 @@ class Deploy:
         try:
             yield
         except DeployerError as error:
-            self._say(f"warning: not recorded, so the next deploy may submit the same again: {error.message}")
+            self._say(f"warning: not recorded, so the next deploy may do the same again: {error.message}")
 
     @contextmanager
     def _forgotten_if_damaged(self, path: Path, kind: type[IntegrityError] = IntegrityError) -> Iterator[None]:
@@ -550,7 +550,7 @@ class Deploy:
 
     def _forget(self, path: Path) -> None:
         """Let the next deploy pack again, from the image if the bundle in the frame cache is damaged as well."""
-        last_deploy.write(path, last_deploy.read(path)._replace(inputs="", payload="", file=()))
+        self._record(path, last_deploy.read(path)._replace(inputs="", payload="", file=()))
         if self._request.output is None:
             path.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 """The Docker engine: connecting to it, inspecting images, and exporting their root filesystems."""
 
 import contextlib
+import functools
 import os
 import re
 import socket
@@ -243,12 +244,18 @@ def container(client: docker.DockerClient, image: str, command: Sequence[str], *
 
 def labels() -> dict[str, str]:
     """Return the labels of a container that this process makes, by which ``reap`` knows it."""
-    maker = [socket.gethostname(), str(os.getuid())]
-    with contextlib.suppress(OSError):
-        maker.append(Path(_MACHINE).read_text("ascii", "replace").strip())
+    maker = [socket.gethostname(), str(os.getuid()), *_machine_id(_MACHINE)]
     with contextlib.suppress(OSError):
         maker.append(str(os.stat(_PROCESSES).st_ino))
     return {_MAKER: "/".join(maker), _PROCESS: str(os.getpid())}
+
+
+@functools.cache  # each container needs it twice
+def _machine_id(path: str) -> Sequence[str]:
+    """Return the machine's id; none if it has none."""
+    with contextlib.suppress(OSError):
+        return (Path(path).read_text("ascii", "replace").strip(),)
+    return ()
 
 
 def reap(client: docker.DockerClient, *others: str) -> None:

@@ -453,7 +453,28 @@ def test_a_full_disk_here_after_the_submission_is_a_warning(
         assert made._push(_Bundle(path, "sha256:11"), ["run", "x"]).status
         assert (made.stages[-1].text, made.submitting) == ("x-1 submitted as 7", False)
     assert len(said) == 3  # that it submits, what it installed, and the job
-    assert said[-1].startswith("warning: not recorded, so the next deploy may submit the same again: cannot write")
+    assert said[-1].startswith("warning: not recorded, so the next deploy may do the same again: cannot write")
+
+
+def test_a_full_disk_here_is_a_warning_wherever_something_is_recorded(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise SpaceError("cannot write b.json: No space left on device")
+
+    said, path = list[str](), tmp_path / "b.tar"
+    with Deploy(DeployRequest(data, "lab", output=path), lambda _: None, said.append) as made:
+        last_deploy.write(path, LastDeploy("i", [1], "sha256:11", "x-1", ["sha256:11", "--"]))
+        monkeypatch.setattr(last_deploy, "write", full)
+        connected(made, _FakeRemote(jobs=CHAIN))
+        assert made._run(_Bundle(path, "sha256:11"), Deployed(path)).job == "x-2"  # it continues x-1
+        made.followed("x-1")
+        made._pack(made._contents())
+        with pytest.raises(IntegrityError), made._forgotten_if_damaged(path):
+            raise IntegrityError("damaged")
+    assert [line.startswith("warning: not recorded, so the next deploy") for line in said if "record" in line] == [
+        True
+    ] * 4
 
 
 def test_a_chain_of_jobs_that_ends_or_goes_round_is_not_active(deploy: Deploy) -> None:

@@ -98,3 +98,12 @@ def test_a_listing_that_fails_does_not_end_the_command(client: Any, monkeypatch:
         monkeypatch.setattr(client.api, "containers", MagicMock(side_effect=error))
         with engine.container(client, "image", ["/never-run"]) as made:
             assert made in client.api.there
+
+
+def test_the_machine_is_asked_once_for_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "id").write_text("1234\n")
+    monkeypatch.setattr(engine, "_MACHINE", str(tmp_path / "id"))
+    first = engine.labels()
+    (tmp_path / "id").unlink()
+    assert engine.labels() == first
+    assert "/1234/" in first["deployer.maker"]
