@@ -71,15 +71,15 @@ _LOOPBACK_REMEDY = (
     "each node has a localhost of its own: if ranks meet there, use $MASTER_ADDR and $MASTER_PORT, which every rank "
     "has; if it is a daemon, none runs on the nodes: switch it off"
 )
-#: JAX's initialize() without arguments, which reads the variables of Slurm; a rehearsal has no Slurm.
+#: JAX's initialize() without arguments, which reads the variables of Slurm.
 _JAX_ALONE = re.compile(
     r"^ValueError: (coordinator_address should|Number of processes must|The process id of the current process must) "
     r"be defined"
 )
 _JAX_REMEDY = (
-    "jax.distributed.initialize() takes the numbers from Slurm, which a rehearsal does not have: at a site with Slurm "
-    'it runs. For every site, give it num_processes=int(os.environ["WORLD_SIZE"]) and '
-    'process_id=int(os.environ["RANK"])'
+    "jax.distributed.initialize() takes the numbers from Slurm's variables. A rehearsal has them if --site names a "
+    "site with Slurm and the bundle has `mpi: []`. For every site, give it "
+    'num_processes=int(os.environ["WORLD_SIZE"]) and process_id=int(os.environ["RANK"])'
 )
 
 #: The kinds of observations that a cause of an exception can be.

@@ -113,6 +113,36 @@ def test_what_a_job_writes_beside_data_of_another_bundle_ends_with_it(built: Cli
         assert [line for line in log.splitlines() if line in ("given", "new")] == ["given", "given", "new"]
 
 
+#: What `jax.distributed.initialize()` without arguments reads: jax/_src/clusters/slurm_cluster.py of JAX 0.10.2.
+_AS_JAX = """\
+import os
+names = "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES"
+print("read", *[os.environ[name] for name in names], "PMI_RANK" in os.environ)
+"""
+_READS_SLURM = """\
+name: reads-slurm
+version: "1"
+base: {debian: bookworm, include: [python3]}
+mpi: []
+jobs: {main: {command: [python3, /deployer/app/main.py], nodes: 2}}
+"""
+
+
+def test_ranks_without_mpi_have_the_numbers_that_a_sites_slurm_gives(built: Cli, tmp_path: Path) -> None:
+    (tmp_path / "d" / "app").mkdir(parents=True)
+    (tmp_path / "d" / "app" / "main.py").write_text(_AS_JAX)
+    (tmp_path / "d" / "bundle.yaml").write_text(_READS_SLURM)
+    built("build", tmp_path / "d")
+    built("pack", tmp_path / "d", "-o", tmp_path / "b.tar")
+    outcome = json.loads(built("rehearse", tmp_path / "b.tar", "--site", "lab", "--json").stdout)
+    assert outcome["verdict"] == "RUN", outcome
+    log = Path(outcome["folder"], "output.log").read_text()
+    said = sorted(line[line.index("read ") :] for line in log.splitlines() if "read " in line)
+    assert said == [f"read 1 node[1-2] 2 {rank} 0 2 False" for rank in (0, 1)], log
+    refused = built("rehearse", tmp_path / "b.tar", "--json", code=3).stdout
+    assert "KeyError: 'SLURM_JOB_ID'" in json.loads(refused)["findings"][0]["message"]
+
+
 #: In a user namespace in which no other can be made: a laptop whose settings forbid them.
 FORBIDDEN = 'echo 0 >/proc/sys/user/max_user_namespaces; exec setpriv --ambient-caps=-all --inh-caps=-all "$@"'
 

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shlex
 import stat
@@ -237,13 +238,16 @@ class _Site:
         installed: Mapping[str, Any],
         memory_mb: int | None,
     ) -> None:
-        """Give the installed image the plan of this rehearsal."""
+        """Give the installed image the plan of this rehearsal, and the launcher what it gives to ranks."""
         node_mb = memory_mb * wanted.ranks_per_node if memory_mb else _memory_of_this_machine()
         plan = simulated_plan.make(manifest, wanted, request.site, sys.executable, node_mb, self._empty)
         rootfs = Path(installed["folder"], "rootfs")
         there = [bind for bind in plan.binds if Path(f"{rootfs}{bind.target}").is_dir()]
         update = PlanUpdate(installed["digest"], plan.bundle, int(time.time()), [plan._replace(binds=there)])
         self._call(["take-plan", "-"], _QUICK, plan_update.packed(update.text().encode()))
+        of_slurm = simulated_plan.slurm(manifest, request.site)
+        if of_slurm:
+            (self._world / "bin" / far_launcher.SLURM).write_text(json.dumps(of_slurm))
 
     def prepare(
         self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job, digest: str

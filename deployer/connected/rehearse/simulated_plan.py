@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from deployer.connected.rehearse import machine
+from deployer.connected.site_profile.launch import SRUN
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.image_launcher import HYDRA, OF_ABI
 from deployer.contract.job import Job
@@ -13,6 +14,7 @@ from deployer.contract.plan import (
     FOLDER_OF_SITE,
     INSIDE,
     JOB,
+    NO_MPI,
     NOT_STAGED,
     OUTSIDE,
     Batch,
@@ -30,8 +32,9 @@ _OF_A_FABRIC = re.compile(
     r"(FI|UCX|NCCL|RCCL|I_MPI|MPICH|MPIR|MV2|OMPI|PRTE|PMIX|PMI|PSM2?|PSM3|HFI|GLOO|ITEX|CRAY)_|LD_LIBRARY_PATH$"
 )
 _CONTAINER = "charliecloud"
-#: The variables by which the launcher of the simulated site, and the image's, give ranks their numbers.
+#: The variables by which the launcher of the simulated site, and the image's, give ranks their numbers; and Slurm's.
 _PASSED = ("PMI_*", "PMIX_*", "OMPI_*", "MPI_LOCAL*")
+_PASSED_BY_SLURM = ("SLURM_*", "SLURMD_*")
 #: The variables by which the audit hook starts in each Python of the job.
 OBSERVED = {VARIABLE: f"{JOB}/{SEEN}", HOOK_VARIABLE: f"{JOB}/{HOOK}"}
 
@@ -115,13 +118,32 @@ def make(
         mpi=None,
         binds=[Bind(empty(bind.target), bind.target, "a folder of the site, empty") for bind in folders(way)],
         environment={**environment(way), **OBSERVED, "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1"},
-        pass_environment=[] if inside else list(_PASSED),
+        pass_environment=[] if inside else _passed(manifest, site),
         start_options=[StartOption(f"{_CONTAINER}-{NOT_STAGED}", _CONTAINER, NOT_STAGED, launcher, "", None)],
         abi=own,
         namespaces=True,
         batch=Batch(hosts=tuple(machine.names(wanted.nodes))),
         launch=INSIDE if inside else OUTSIDE,
     )
+
+
+def slurm(manifest: Manifest, site: Plan | None) -> dict[str, str]:
+    """Return the variables that Slurm gives to all jobs like this one; empty if the ranks have no variables of Slurm.
+
+    They have those of the site's Slurm if they do without MPI. An MPI would look for Slurm's own programs by them; it
+    is started by its own launcher here, to which the site passes none of them either.
+    """
+    if site is None or site.scheduler != "slurm" or NO_MPI not in manifest.mpi:
+        return {}
+    return {"SLURM_JOB_NAME": manifest.name, "SLURM_JOB_PARTITION": site.queue or site.partition}
+
+
+def _passed(manifest: Manifest, site: Plan | None) -> list[str]:
+    """Return the names (globs) of the launcher's variables that ranks without MPI have: of srun's, Slurm's alone."""
+    if site is None or not slurm(manifest, site):
+        return list(_PASSED)
+    by_srun = all(option.launcher == SRUN for option in site.containers)
+    return [*(() if by_srun else _PASSED), *_PASSED_BY_SLURM]
 
 
 def folders(site: Plan | None) -> list[Bind]:

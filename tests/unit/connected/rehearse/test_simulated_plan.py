@@ -10,7 +10,18 @@ from deployer.connected.rehearse.simulated_plan import RehearsedLayout
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import Image, Manifest
-from deployer.contract.plan import INSIDE, MPICH_ABI, NO_MPI, OUTSIDE, Bind, HostMpi, InsideWay, NodeShape, Plan
+from deployer.contract.plan import (
+    INSIDE,
+    MPICH_ABI,
+    NO_MPI,
+    OUTSIDE,
+    Bind,
+    HostMpi,
+    InsideWay,
+    NodeShape,
+    Plan,
+    StartOption,
+)
 
 JOB = Job("train", ["python3", "train.py"], 4, 2, 24, "01:00:00", environment={"PYTHONPATH": "/mine"})
 IMAGE = Image("c", "l", "amd64", ["PYTHONPATH=/image", "PATH=/bin"], "/", [], [], "/usr/bin/python3", 1, 1)
@@ -56,7 +67,7 @@ def test_mpi_jobs_start_inside_out_on_hosts_of_the_rehearsal() -> None:
 
 
 def test_jobs_without_mpi_get_their_numbers_from_the_rehearsals_launcher() -> None:
-    plan = made(MANIFEST._replace(mpi=[NO_MPI]))
+    plan = made(MANIFEST._replace(mpi=[NO_MPI]), site=None)
     assert (plan.launch, plan.abi) == (OUTSIDE, NO_MPI)
     assert "PMI_*" in plan.pass_environment
 
@@ -97,3 +108,22 @@ def test_machines_have_addresses_of_one_network_and_a_bridge_joins_them() -> Non
     lines = machine.switch(login, [11, 12])
     assert sum("type veth" in line and "netns 1" in line for line in lines) == 2
     assert not any("default" in line or "route" in line for line in lines)
+
+
+def test_ranks_without_mpi_have_the_variables_of_the_sites_slurm() -> None:
+    """As in the lab: srun gives its own variables and no PMI's. Another launcher at such a site gives both."""
+    manifest = MANIFEST._replace(mpi=[NO_MPI])
+    assert simulated_plan.slurm(manifest, SITE) == {"SLURM_JOB_NAME": "digits", "SLURM_JOB_PARTITION": "batch"}
+    option = StartOption("charliecloud-folder", "charliecloud", "folder", "srun", "none", None)
+    by_srun = SITE._replace(start_options=[option])
+    by_hydra = SITE._replace(start_options=[option._replace(launcher="mpiexec.hydra", pmi="")])
+    assert made(manifest, by_srun).pass_environment == ["SLURM_*", "SLURMD_*"]
+    assert {"SLURM_*", "SLURMD_*", "PMI_*"} <= set(made(manifest, by_hydra).pass_environment)
+
+
+def test_no_rank_has_variables_of_slurm_that_it_would_not_have_at_the_site() -> None:
+    """Another batch system, no site, or an MPI, which would look for Slurm's programs."""
+    manifest = MANIFEST._replace(mpi=[NO_MPI])
+    for other, site in ((manifest, SITE._replace(scheduler="pbs")), (manifest, None), (MANIFEST, SITE)):
+        assert simulated_plan.slurm(other, site) == {}
+        assert not [name for name in made(other, site).pass_environment if name.startswith("SLURM")]
