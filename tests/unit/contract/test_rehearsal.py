@@ -106,7 +106,7 @@ def test_ranks_that_meet_at_localhost_are_told_where_to_meet():
 def test_jax_without_the_variables_of_slurm_has_a_remedy_of_its_own():
     found = judge(seen("uncaught", "ValueError: Number of processes must be defined.", 2.0, (MAIN,)))
     assert brief(found) == [("rehearse.ended", ERROR, "train.py", True)]
-    assert "at a site with Slurm it runs" in found[0].finding.remedy
+    assert "if --site names a site with Slurm" in found[0].finding.remedy
     assert 'process_id=int(os.environ["RANK"])' in found[0].finding.remedy
 
 
