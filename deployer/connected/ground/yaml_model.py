@@ -40,6 +40,9 @@ _MAX_VALUES = 20_000
 _STRUCTURE = "\n,:[{"
 _MAX_STRUCTURE = 100_000
 
+#: PyYAML's words for a text that cannot begin as it does: Spack's `[:2.4.6]` and `@1.2`, `%gcc`.
+_CANNOT_BEGIN = re.compile(r"expected the node content, but found '(:)'|found character '([@%`])' that cannot start")
+
 #: The place of a value in a file: keys and list positions, the outermost first.
 KeyPath = tuple[str, ...]
 
@@ -313,7 +316,9 @@ class Document:
         if mark is None:
             return UsageError(f"{self._path}: not valid YAML: {error}")
         said = " ".join(word for word in (getattr(error, "context", None), getattr(error, "problem", None)) if word)
-        return UsageError(f"{self._path}:{mark.line + 1}: not valid YAML: {said}")
+        first = _CANNOT_BEGIN.search(said)
+        hint = f"put a text that begins with {first[1] or first[2]} in quotes" if first else ""
+        return UsageError(f"{self._path}:{mark.line + 1}: not valid YAML: {said}", hint)
 
 
 # ------------------------------------------------------------------------------------------------ texts of errors

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.importers.draft import Draft
 from deployer.connected.site_profile.profile import load
+from deployer.contract.errors import UsageError
 
 PACKAGES = """\
 packages:
@@ -106,3 +109,16 @@ def test_an_mpi_that_is_listed_for_each_compiler_is_one(tmp_path: Path) -> None:
         "openmpi-4.1-2": "ompi-intel",
     }
     assert found.sources()["mpi.openmpi-4.1.prefix"] == ["packages.yaml:4", "packages.yaml:5", "packages.yaml:6"]
+
+
+@pytest.mark.parametrize(("value", "first"), [("[:2.4.6, 3]", ":"), ("@1.2", "@"), ("%gcc", "%")])
+def test_a_spec_that_pyyaml_refuses_has_a_hint(tmp_path: Path, value: str, first: str) -> None:
+    with pytest.raises(UsageError, match="packages.yaml:3: not valid YAML: while ") as caught:
+        draft(tmp_path, f"packages:\n  openmpi:\n    version: {value}\n")
+    assert caught.value.hint == f"put a text that begins with {first} in quotes"
+
+
+def test_a_colon_in_another_place_has_no_such_hint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not valid YAML") as caught:
+        draft(tmp_path, "packages: [a: b: c]\n")
+    assert not caught.value.hint
