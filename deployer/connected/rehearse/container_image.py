@@ -1,7 +1,7 @@
 """The image of the container that hosts a simulated site: Debian with Python, iproute2 and ch-run.
 
-mmdebstrap makes it where it exists. Elsewhere, for instance on macOS, Docker builds it from Debian's own image. It is
-always for x86-64, as the images of bundles are: an engine on another machine emulates it.
+mmdebstrap makes it where it can: it needs root or user namespaces. Elsewhere, for instance on macOS, Docker builds it
+from Debian's own image. It is always for x86-64, as the images of bundles are: an engine on another machine emulates it.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from deployer.connected.build.build import Transcript
 from deployer.connected.build.definition import Base
 from deployer.connected.build.settings import FOLDER, BuildSettings
 from deployer.connected.ground import engine, xdg
+from deployer.contract.errors import JobFailed
 from deployer.system import files
 
 PLATFORM, ARCHITECTURE = "linux/amd64", "amd64"
@@ -37,9 +38,13 @@ def ensure(client: docker.DockerClient, tell: Callable[[str], None]) -> str:
         SpaceError: the disk is full.
     """
     host = settings.from_host(None, None, os.environ)
-    if shutil.which("mmdebstrap") and sys.platform == "linux" and os.uname().machine == "x86_64":
+    if not (shutil.which("mmdebstrap") and sys.platform == "linux" and os.uname().machine == "x86_64"):
+        return built(client, host, tell)
+    try:
         return base.debian(client, Base(debian="bookworm", include=list(_PACKAGES)), host, tell)
-    return built(client, host, tell)
+    except JobFailed as error:
+        tell(f"{error.message}; so Docker makes it from Debian's image")
+        return built(client, host, tell)
 
 
 def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str], None], debian: str = DEBIAN) -> str:

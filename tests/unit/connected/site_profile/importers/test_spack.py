@@ -113,7 +113,7 @@ def test_an_mpi_that_is_listed_for_each_compiler_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("value", "first"), [("[:2.4.6, 3]", ":"), ("@1.2", "@"), ("%gcc", "%")])
 def test_a_spec_that_pyyaml_refuses_has_a_hint(tmp_path: Path, value: str, first: str) -> None:
-    with pytest.raises(UsageError, match="packages.yaml:3: not valid YAML: while ") as caught:
+    with pytest.raises(UsageError, match=r"packages\.yaml:3: not valid YAML: while ") as caught:
         draft(tmp_path, f"packages:\n  openmpi:\n    version: {value}\n")
     assert caught.value.hint == f"put a text that begins with {first} in quotes"
 
