@@ -1,7 +1,8 @@
 """The image of the container that hosts a simulated site: Debian with Python, iproute2 and ch-run.
 
 mmdebstrap makes it where it can: it needs root or user namespaces. Elsewhere, for instance on macOS, Docker builds it
-from Debian's own image. It is always for x86-64, as the images of bundles are: an engine on another machine emulates it.
+from Debian's own image. It is always for x86-64, as the images of bundles are: an engine on another machine emulates
+it.
 """
 
 import hashlib
@@ -38,31 +39,23 @@ def ensure(client: docker.DockerClient, tell: Callable[[str], None]) -> str:
         SpaceError: the disk is full.
     """
     host = settings.from_host(None, None, os.environ)
-    if not (shutil.which("mmdebstrap") and sys.platform == "linux" and os.uname().machine == "x86_64"):
-        return built(client, host, tell)
-    try:
-        return base.debian(client, Base(debian="bookworm", include=list(_PACKAGES)), host, tell)
-    except JobFailed as error:
-        tell(f"{error.message}; so Docker makes it from Debian's image")
-        return built(client, host, tell)
+    possible = shutil.which("mmdebstrap") and sys.platform == "linux" and os.uname().machine == "x86_64"
+    if possible and not engine.has_image(client, _tag(host, DEBIAN)):
+        try:
+            return base.debian(client, Base(debian="bookworm", include=list(_PACKAGES)), host, tell)
+        except JobFailed as error:
+            tell(f"Docker makes it instead, because {error.message}")
+    return built(client, host, tell)
 
 
 def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str], None], debian: str = DEBIAN) -> str:
     """Return the image's name in the engine, which builds it from Debian's image. Raises as ``ensure`` does."""
-    contents = host.contents()
-    lines = [f"FROM {debian}"]
-    if contents:
-        lines.append(f"COPY settings {FOLDER}")
-    lines += [f"ENV {name}={value}" for name, value in sorted(host.environment().items())]
-    dockerfile = ("\n".join([*lines, _INSTALL.format(" ".join(_PACKAGES))]) + "\n").encode()
-    words = [dockerfile.decode(), {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}]
-    tag = "deployer/rehearsal:" + hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+    tag = _tag(host, debian)
     if engine.has_image(client, tag):
         return tag
     tell(f"making {tag}, in which the simulated site runs (once)")
-    context = settings.tar_of(
-        {"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}}
-    )
+    contents = {f"settings/{name}": data for name, data in host.contents().items()}
+    context = settings.tar_of({"Dockerfile": _dockerfile(host, debian).encode(), **contents})
     log = xdg.state_folder("builds") / "rehearsal.log"
     with files.errors_named(f"write {log}"):
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -75,3 +68,18 @@ def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str]
         for message in messages:
             transcript.read(message)
     return tag
+
+
+def _dockerfile(host: BuildSettings, debian: str) -> str:
+    lines = [f"FROM {debian}"]
+    if host.contents():
+        lines.append(f"COPY settings {FOLDER}")
+    lines += [f"ENV {name}={value}" for name, value in sorted(host.environment().items())]
+    return "\n".join([*lines, _INSTALL.format(" ".join(_PACKAGES))]) + "\n"
+
+
+def _tag(host: BuildSettings, debian: str) -> str:
+    """Return the name of the image that Docker builds."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in host.contents().items()}
+    words = json.dumps([_dockerfile(host, debian), digests], sort_keys=True)
+    return "deployer/rehearsal:" + hashlib.sha256(words.encode()).hexdigest()[:16]
