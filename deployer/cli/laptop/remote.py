@@ -81,7 +81,8 @@ def _forward(args: argparse.Namespace) -> int:
         if args.command == "run" and not args.dry_run:
             done = _submit(args, remote, profile.name, words)
         else:
-            done = remote.attach(words, site_options(args))
+            # doctor looks for what a job would find, and a job is started as after a login.
+            done = remote.attach(words, site_options(args), login=args.command == "doctor")
     if done.status == EXIT_INTERRUPTED and args.command == "run":
         tell_of_job(args, done.job, done.number, "" if done.job else FINDS)
     return done.status

@@ -74,6 +74,10 @@ _ADMINS = (
 _EXISTS = 'command -v "$p"'
 _STARTS = "\"$p\" -c 'import sys; sys.exit(sys.version_info < (3, 6))' </dev/null"
 
+#: Starts a command as after a login, as job.sh is started: with the site's modules and settings. What the login shell
+#: prints goes to standard error.
+_LOGIN = ["sh", "-c", """exec bash -l -c 'exec "$@" >&3 3>&-' bash "$@" 3>&1 >&2""", "sh"]
+
 #: Variables of the caller that ssh needs.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 
@@ -339,7 +343,7 @@ class Remote:
             rest: the words after ``--``.
             hear: called with each line that it says to the user, such as a warning.
         """
-        before = ["bash", "-l", "-c", 'exec "$@"', "bash"] if login else []
+        before = _LOGIN if login else []
         after = ["--", *rest] if rest else []
         script = shlex.join([*before, *self._site_argv(words), "--json", *after])
         return self._answer(self.shell(script, timeout, check=False), words, hear)
@@ -397,11 +401,12 @@ class Remote:
         done = process.converse(argv, answered, _CALL_SECONDS, timeout, self._env, listener, later=answers)
         return self._answer(done, words, hear)
 
-    def attach(self, words: Sequence[str], caller: Sequence[str] = ()) -> Attended:
+    def attach(self, words: Sequence[str], caller: Sequence[str] = (), login: bool = False) -> Attended:
         """Run a command of the site's deployer on this terminal and return how it ended.
 
         Args:
             caller: the options with which the user's commands name this site; hints of the command have them.
+            login: as in ``site``.
 
         Raises:
             TransferError: the connection broke. A job that the command submitted continues.
@@ -412,7 +417,8 @@ class Remote:
         names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
         names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
         given = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
-        script = shlex.join(["env", *(f"{name}={value}" for name, value in given.items()), *self._site_argv(words)])
+        before = [*(_LOGIN if login else ()), "env", *(f"{name}={value}" for name, value in given.items())]
+        script = shlex.join([*before, *self._site_argv(words)])
         heard: list[str] = []
 
         def hear(said: bytes) -> bool:

@@ -403,6 +403,30 @@ def test_the_far_end_is_told_that_somebody_looks_on_and_can_answer(
     assert f"told {told}\n" in capfd.readouterr().out
 
 
+def test_doctor_looks_for_what_a_job_would_find(
+    far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A runtime that only a login shell has in PATH; what that shell prints is not in the output."""
+    (far / ".bash_profile").write_text("echo welcome\nexport PATH=$HOME/apptainer/bin:$PATH\n")
+    (far / "apptainer" / "bin").mkdir(parents=True)
+    program = far / "apptainer" / "bin" / "apptainer"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(Remote, "prepare", lambda self: _with_tool(self, far))
+    for command, found in (("doctor", str(program)), ("status", "None")):
+        assert main.main([command, "--site", "lab", "hello"]) == 0
+        said = capfd.readouterr()
+        assert said.out.splitlines()[-1] == f"found {found}"
+        assert ("welcome" in said.err) == (command == "doctor")
+        assert "welcome" not in said.out
+
+
+def _with_tool(remote: Remote, far: Path) -> None:
+    """Be prepared with a tool that tells whether it finds a runtime."""
+    (far / "deployer.pyz").write_text("import shutil; print('found', shutil.which('apptainer'))\n")
+    remote._python, remote.workspace = sys.executable, str(far)
+
+
 @pytest.mark.parametrize(
     ("words", "sent"),
     [
@@ -419,7 +443,12 @@ def test_the_words_go_there_as_they_are(
 ) -> None:
     seen: list[list[str]] = []
     monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
-    monkeypatch.setattr(Remote, "attach", lambda self, given, _: seen.append(list(given)) or Attended(0, "", ""))
+
+    def attach(self: Remote, given: list[str], *_: object, **__: object) -> Attended:
+        seen.append(list(given))
+        return Attended(0, "", "")
+
+    monkeypatch.setattr(Remote, "attach", attach)
     monkeypatch.setattr(Remote, "prepare", lambda self: None)
     assert main.main([words[0], "--site", "lab", *words[1:]]) == 0
     assert [["T" if dialogue.TOKEN.match(word) else word for word in given] for given in seen] == [sent]
