@@ -8,9 +8,10 @@ bundle of which it lacks much while the parts arrive: their order is that of the
 
 import functools
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -23,7 +24,7 @@ from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.delta import HeldSegments
-from deployer.contract.errors import IntegrityError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files, terminal
@@ -283,12 +284,25 @@ def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: Push
             return offer.done
         return _uploaded(offer.done, offer.shipment, stream, bundle, remote, options.transfer_host or "")
     sending = _Sending(stream, bundle, remote, options)
-    with ExitStack() as shown:
+    with ExitStack() as shown, _named(bundle):
         tell = sending.watched(shown)
         words, then = ["take", bundle.digest], options.then
         later = sending.answered if then else None
         answer = remote.converse(words, sending.pieces, _INSTALL_SECONDS, tell, then, later, options.hear)
     return sending.installed._replace(then=answer) if then and sending.installed else sending.pushed(answer)
+
+
+@contextmanager
+def _named(bundle: Verification) -> Iterator[None]:
+    """Name the bundle in an error of the site's about it, in place of the file there, which nobody here knows."""
+    manifest, folder = bundle.manifest, bundle.digest.rpartition(":")[2][:32]
+    try:
+        yield
+    except DeployerError as error:
+        if error.exit_code in (Refused.exit_code, IntegrityError.exit_code):
+            file = rf"(?<=: )/[^:]*/{folder}/[^:/ ]+(?=: )"
+            error.message = re.sub(file, f"{manifest.name}:{manifest.version}", error.message)
+        raise
 
 
 class _Offer(NamedTuple):
@@ -402,7 +416,7 @@ def _uploaded(
             send()
     sent = time.monotonic()
     words = ["receive", folder]
-    with progress.far_bar("install") as tell:
+    with progress.far_bar("install") as tell, _named(bundle):
         answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
     return done._replace(
         folder=str(answer["folder"]),

@@ -448,3 +448,19 @@ def _read(path: Path) -> str:
 def test_prefixes_are_of_digests() -> None:
     sha = hashlib.sha256(b"").hexdigest()
     assert delta.read_held(delta.held_text([sha, sha])) == {bytes.fromhex(sha)[:8]}
+
+
+@pytest.mark.parametrize("host", [None, "dtn1"])
+def test_a_refusal_of_the_site_names_the_bundle_and_no_path_there(far: Path, tmp_path: Path, host: str | None) -> None:
+    """The site assembles it in a folder of its own, which is gone, or which nobody here can read."""
+    workspace = far / "deployer"
+    workspace.mkdir()
+    key = "maker@lab ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "A" * 43
+    (workspace / "allowed_signers").write_text(f"{key}\n")
+    policy = json_records.stamped("policy", {"require_signature": True, "allowed_signers": "allowed_signers"})
+    (workspace / "policy.json").write_text(json.dumps(policy))
+    with pytest.raises(DeployerError) as caught:
+        install(write(tmp_path / "b.tar"), transfer_host=host)
+    assert caught.value.exit_code == Refused.exit_code
+    said = f"the bundle is not signed, and {workspace}/policy.json demands it"
+    assert caught.value.message == f"login1: tiny:1.0: {said}"
