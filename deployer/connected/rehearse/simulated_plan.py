@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from deployer.connected.rehearse import machine
-from deployer.connected.site_profile.launch import SRUN
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.image_launcher import HYDRA, OF_ABI
 from deployer.contract.job import Job
@@ -34,7 +33,7 @@ _OF_A_FABRIC = re.compile(
 _CONTAINER = "charliecloud"
 #: The variables by which the launcher of the simulated site, and the image's, give ranks their numbers; and Slurm's.
 _PASSED = ("PMI_*", "PMIX_*", "OMPI_*", "MPI_LOCAL*")
-_PASSED_BY_SLURM = ("SLURM_*", "SLURMD_*")
+_SRUN, _PASSED_BY_SLURM = "srun", ("SLURM_*", "SLURMD_*")
 #: The variables by which the audit hook starts in each Python of the job.
 OBSERVED = {VARIABLE: f"{JOB}/{SEEN}", HOOK_VARIABLE: f"{JOB}/{HOOK}"}
 
@@ -142,7 +141,7 @@ def _passed(manifest: Manifest, site: Plan | None) -> list[str]:
     """Return the names (globs) of the launcher's variables that ranks without MPI have: of srun's, Slurm's alone."""
     if site is None or not slurm(manifest, site):
         return list(_PASSED)
-    by_srun = all(option.launcher == SRUN for option in site.containers)
+    by_srun = all(option.launcher == _SRUN for option in site.containers)
     return [*(() if by_srun else _PASSED), *_PASSED_BY_SLURM]
 
 
