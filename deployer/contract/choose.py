@@ -8,6 +8,7 @@ from typing import List, Mapping, NamedTuple, Optional
 from deployer.contract import memory_copies, runtime_table
 from deployer.contract.errors import Refused
 from deployer.contract.plan import DISK, NOT_STAGED, STAGINGS, Plan, StartOption
+from deployer.contract.text import counted
 
 
 class Choice(NamedTuple):
@@ -115,7 +116,7 @@ def _objection(
     option: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
 ) -> Optional[str]:
     if staging is None and option.max_nodes is not None and nodes > option.max_nodes:
-        return "meant for at most %d nodes" % option.max_nodes
+        return "meant for at most %s" % counted(option.max_nodes, "node")
     if option.staging != NOT_STAGED:
         if option.staging not in STAGINGS or option.place is None:
             return "this deployer does not know its staging"

@@ -8,6 +8,7 @@ from typing import Collection, Dict, Mapping, NamedTuple, Optional
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import NodeShape
+from deployer.contract.text import counted
 
 _MOST_NODES = 1000000
 
@@ -71,16 +72,23 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
     wanted = ranks_per_node * threads
     if wanted > cpus:
         raise Refused(
-            "%d ranks per node x %d threads = %d, but a node has %d cores x %d hardware threads = %d CPUs"
-            % (ranks_per_node, threads, wanted, shape.cores, shape.threads_per_core, cpus),
-            "with %d ranks per node: --threads %d at most" % (ranks_per_node, cpus // ranks_per_node)
+            "%s per node x %s = %d, but a node has %s x %s = %s"
+            % (
+                counted(ranks_per_node, "rank"),
+                counted(threads, "thread"),
+                wanted,
+                counted(shape.cores, "core"),
+                counted(shape.threads_per_core, "hardware thread"),
+                counted(cpus, "CPU"),
+            ),
+            "with %s per node: --threads %d at most" % (counted(ranks_per_node, "rank"), cpus // ranks_per_node)
             if ranks_per_node <= cpus
             else "--ranks-per-node %d at most" % cpus,
         )
     if memory_mb is not None and ranks_per_node * memory_mb > shape.memory_mb:
         raise Refused(
-            "%d ranks per node x %d MiB = %d MiB, but a job may use %d MiB per node"
-            % (ranks_per_node, memory_mb, ranks_per_node * memory_mb, shape.memory_mb),
+            "%s per node x %d MiB = %d MiB, but a job may use %d MiB per node"
+            % (counted(ranks_per_node, "rank"), memory_mb, ranks_per_node * memory_mb, shape.memory_mb),
             "use fewer ranks per node and more nodes",
         )
     hyperthreads = wanted > shape.cores
@@ -95,8 +103,14 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
     )
     if shape.cpus is not None and ranks_per_node * made.asked_cpus > shape.cpus:
         raise Refused(
-            "%d ranks per node x %d CPUs = %d, but the scheduler counts %d CPUs on a node with %d cores"
-            % (ranks_per_node, made.asked_cpus, ranks_per_node * made.asked_cpus, shape.cpus, shape.cores),
+            "%s per node x %s = %d, but the scheduler counts %s on a node with %s"
+            % (
+                counted(ranks_per_node, "rank"),
+                counted(made.asked_cpus, "CPU"),
+                ranks_per_node * made.asked_cpus,
+                counted(shape.cpus, "CPU"),
+                counted(shape.cores, "core"),
+            ),
             "ranks cannot share a core: --ranks-per-node %d at most" % shape.cpus,
         )
     return made

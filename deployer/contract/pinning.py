@@ -8,6 +8,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.layout import Layout
 from deployer.contract.plan import GpuPlace
+from deployer.contract.text import counted
 
 
 class Pinning(NamedTuple):
@@ -80,11 +81,10 @@ def pin(layout: Layout) -> Pinning:
     even = ranks % domains == 0 and ranks // domains * own <= size
     straddling = None
     if ranks > domains * (size // own):
-        straddling = "%d rank%s per node with %d CPUs each: a NUMA domain has %d CPUs, so %s" % (
-            ranks,
-            "" if ranks == 1 else "s",
-            own,
-            size,
+        straddling = "%s per node with %s each: a NUMA domain has %s, so %s" % (
+            counted(ranks, "rank"),
+            counted(own, "CPU"),
+            counted(size, "CPU"),
             "each rank runs across several"
             if own > size
             else "%d fit%s into a domain, and others run across two" % (size // own, "s" if size // own == 1 else ""),

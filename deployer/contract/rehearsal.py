@@ -716,7 +716,7 @@ class _Judgement(object):
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
         if self.observed.unreadable:
-            yield unseen("%d lines of its observations could not be read" % self.observed.unreadable)
+            yield unseen("%s of its observations could not be read" % counted(self.observed.unreadable, "line"))
 
     def _of_exception(self, end: Observation) -> Reached:
         """Return the finding about an exception for which nothing was seen that it reached for."""
@@ -804,7 +804,7 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
             yield item
     for code, count in sorted(counts.items()):
         if count > _MOST:
-            yield unseen("%d findings of %s are not shown" % (count - _MOST, code))
+            yield unseen("not shown: %s of %s" % (counted(count - _MOST, "finding"), code))
 
 
 def _merged(

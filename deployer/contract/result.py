@@ -19,6 +19,7 @@ from deployer.contract.lastlines import Told
 from deployer.contract.network import common
 from deployer.contract.payload import MappedLibrary, PayloadRecord
 from deployer.contract.plan import CANARY, CANARY_TEXT, NATIVE
+from deployer.contract.text import counted
 
 SCHEMA = "result"
 
@@ -383,7 +384,10 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
     missing = launch.nodes - len(found.roots) if begun or outcome.step == ROOT else 0
     if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
-        said = "the step failed with exit code %d, and %d nodes left no record" % (outcome.exit_code, missing)
+        said = "the step failed with exit code %d, and %s left no record" % (
+            outcome.exit_code,
+            counted(missing, "node"),
+        )
         findings.append(finding("runtime.start", WHOLE_JOB, runtime=launch.runtime, said=said))
     return findings
 

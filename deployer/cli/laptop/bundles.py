@@ -23,7 +23,7 @@ from deployer.contract.choose import explained
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan_update import PlanUpdate
-from deployer.contract.text import printable
+from deployer.contract.text import counted, printable
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_seal
@@ -208,7 +208,7 @@ def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
     elif pushed.sent == 0:
         print(f"already installed at the site: {pushed.folder}")
     elif pushed.folder is None:
-        print(f"would send {human(pushed.sent)} in {pushed.parts} parts")
+        print(f"would send {human(pushed.sent)} in {counted(pushed.parts, 'part')}")
     else:
         print(
             f"sent {human(pushed.sent)} in {pushed.seconds_transfer:.1f} s; verified and installed by Python "
@@ -234,7 +234,7 @@ def _push_to(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(written.record()))
     else:
-        print(f"wrote {human(written.sent)} in {written.parts} parts: {written.folder}")
+        print(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
         print(f"digest {written.digest}")
         if not written.data:
             print(f"plans: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}")
@@ -259,7 +259,7 @@ def _diff(args: argparse.Namespace) -> int:
         more = len(paths) - _NAMED
         if more > 0 and not args.files:
             print(f"  ... and {more} more (--files lists all)")
-    counts = f"{len(found.added)} files added, {len(found.removed)} removed, {len(found.changed)} changed"
+    counts = f"{counted(len(found.added), 'file')} added, {len(found.removed)} removed, {len(found.changed)} changed"
     print(common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
     return 0
 

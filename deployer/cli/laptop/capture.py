@@ -18,7 +18,7 @@ from deployer.connected.transfer.capture_site import (
     stem,
 )
 from deployer.contract.errors import TransferError, UsageError
-from deployer.contract.text import printable
+from deployer.contract.text import counted, printable
 from deployer.system import terminal
 
 
@@ -139,7 +139,8 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
 
 def _show(request: SiteRequest, done: CapturedSite) -> None:
     captured = sum(each["state"] == "captured" for each in done.partitions)
-    print(f"captured the login node and {captured} of {len(done.partitions)} partitions in {done.seconds:.0f} s")
+    partitions = counted(len(done.partitions), "partition")
+    print(f"captured the login node and {captured} of {partitions} in {done.seconds:.0f} s")
     print(f"facts: {request.captured}, {request.facts.name}")
     for note in done.notes:
         terminal.tell(common.wrapped(printable(f"note: {note}"), "", "  "))

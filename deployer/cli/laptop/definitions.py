@@ -12,6 +12,7 @@ from deployer.connected.build.lint.lint import lint
 from deployer.connected.build.reference import table
 from deployer.contract.errors import Refused
 from deployer.contract.findings import errors
+from deployer.contract.text import counted
 from deployer.system import terminal
 
 
@@ -85,7 +86,7 @@ def _lint(args: argparse.Namespace) -> int:
     if failed:
         codes = ", ".join(dict.fromkeys(item.code for item in failed))
         hint = "correct them, or ignore a rule: --accept CODE"
-        raise Refused(f"{len(failed)} error{'s' * (len(failed) > 1)} found: {codes}", hint)
+        raise Refused(f"{counted(len(failed), 'error')} found: {codes}", hint)
     if definition.is_data:
         common.suggest(args, "pack", args.definition, "-o", f"{definition.name}.tar")
     else:

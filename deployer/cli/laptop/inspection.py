@@ -21,7 +21,7 @@ from deployer.contract.plan import NO_MPI
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import read_manifest
 from deployer.contract.shell import quoted
-from deployer.contract.text import printable
+from deployer.contract.text import counted, printable
 from deployer.site.storage.space import human
 from deployer.system import terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
@@ -91,9 +91,12 @@ def _show(manifest: Manifest) -> None:
     elif manifest.mpi:
         print(f"runs on MPI of {', '.join(manifest.mpi)}")
     for job in manifest.jobs:
-        layout = f"{job.nodes} nodes x {job.ranks_per_node} ranks x {job.threads} threads"
+        layout = " x ".join(
+            counted(number, what)
+            for number, what in ((job.nodes, "node"), (job.ranks_per_node, "rank"), (job.threads, "thread"))
+        )
         if job.gpus is not None:
-            layout += f" x {job.gpus} GPUs"
+            layout += f" x {counted(job.gpus, 'GPU')}"
         if job.launch != RANKS:
             layout += f", launch {job.launch}"
         print(common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
@@ -106,7 +109,7 @@ def _show(manifest: Manifest) -> None:
         else:
             print(f"{member.size:>12}  {_name(member.name, _SIZE)}")
     for name, sizes in folders.items():
-        print(f"data {_name(name, terminal.columns() // 2)}: {len(sizes)} files, {human(sum(sizes))}")
+        print(f"data {_name(name, terminal.columns() // 2)}: {counted(len(sizes), 'file')}, {human(sum(sizes))}")
     for need in manifest.needs:
         print(f"data {need.data}: from the bundle {need.bundle}")
 

@@ -11,6 +11,7 @@ from deployer.cli.site import common
 from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.importers.draft import Draft
 from deployer.contract.errors import UsageError
+from deployer.contract.text import counted
 from deployer.system import files
 
 _EPILOG = (
@@ -61,7 +62,7 @@ def _summary(draft: Draft, output: Path | None) -> None:
     stream = sys.stdout if output else sys.stderr
     kinds = Counter(each.kind for each in draft.unexpressed)
     where = f" in {output}" if output else ""
-    print(f"{draft.count()} facts{where}; not expressed: {len(draft.unexpressed)}", file=stream)
+    print(f"{counted(draft.count(), 'fact')}{where}; not expressed: {len(draft.unexpressed)}", file=stream)
     if output:
         for each in draft.unexpressed:
             print(common.wrapped(str(each), "  ", "    "), file=stream)

@@ -18,6 +18,7 @@ from deployer.connected.site_profile.signatures import sign_profile, signature_p
 from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract import drift
 from deployer.contract.errors import DeployerError, MissingTool, UsageError
+from deployer.contract.text import counted
 from deployer.system import terminal
 
 #: The only fact that `push` needs and a plan does not.
@@ -106,7 +107,7 @@ def _show(args: argparse.Namespace) -> int:
     for place, value in rows:
         print(_with_origin(f"{'.'.join(place)}: {_written(value)}", f"# {_origin(found, place)}"))
     for each in profiles.age(found.profile, date.today()):  # noqa: DTZ011  facts have a date, no time
-        days = "not known" if each.days is None else f"{each.days} days"
+        days = "not known" if each.days is None else counted(each.days, "day")
         source = f"{each.source.kind}, {each.source.where}, {each.source.date or 'no date'}"
         print(common.wrapped(f"age of {each.group}: {days} ({source})", "", "  "))
     _show_captured(found.profile)
@@ -169,7 +170,7 @@ def _validate(args: argparse.Namespace) -> int:
         except DeployerError as error:
             errors += error.details or [error.message]
     if errors:
-        count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        count = counted(len(errors), "error")
         raise UsageError(f"{', '.join(args.sites)}: {count}", details=errors)
     missing = {profile.name: gaps.find(profile) for _, profile in valid}
     if args.json:
@@ -194,7 +195,7 @@ def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
     if [gap.place for gap in found] == [_HOST]:
         print(f"\n`push` to {profile.name} needs one more fact; plans can be made:")
     else:
-        print(f"\n{profile.name} cannot be planned for yet: it lacks {len(found)} fact{'s' * (len(found) > 1)}:")
+        print(f"\n{profile.name} cannot be planned for yet: it lacks {counted(len(found), 'fact')}:")
     for gap in found:
         print(common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
     if any(gap.place for gap in found):
@@ -211,7 +212,7 @@ def _diff(args: argparse.Namespace) -> int:
     for each in found:
         terminal.show(str(each))
         terminal.show(f"         {each.severity}: {each.meaning}")
-    print(f"{len(found)} difference{'s' if len(found) > 1 else ''}" if found else "no differences")
+    print(counted(len(found), "difference") if found else "no differences")
     return 0
 
 

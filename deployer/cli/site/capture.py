@@ -10,6 +10,7 @@ from deployer.cli.site.common import add_command
 from deployer.contract import drift
 from deployer.contract.errors import EXIT_DONE, Refused, UsageError
 from deployer.contract.findings import ERROR
+from deployer.contract.text import counted
 from deployer.system import terminal
 
 #: Seconds between two looks at the jobs, at first and at most.
@@ -142,10 +143,10 @@ def _survey(args: argparse.Namespace) -> int:
     for note in notes:
         terminal.tell("note: %s" % note)
     if waiting:
-        print("%d of %d jobs have not ended: the same command continues" % (len(waiting), len(found)))
+        print("%d of %s not ended: the same command continues" % (len(waiting), counted(len(found), "job")))
     else:
         captured = sum(1 for each in found if each.state == survey.CAPTURED)
-        print("%s: the login node and %d of %d partitions" % (request.output, captured, len(found)))
+        print("%s: the login node and %d of %s" % (request.output, captured, counted(len(found), "partition")))
     return EXIT_DONE
 
 
@@ -164,7 +165,7 @@ def _show_jobs(args: argparse.Namespace, request: Any) -> int:
         return EXIT_DONE
     for name, text in scripts.items():
         print("# one node of the partition %s:\n%s" % (name, text))
-    print("would submit %d jobs; nothing was submitted" % len(scripts))
+    print("would submit %s; nothing was submitted" % counted(len(scripts), "job"))
     return EXIT_DONE
 
 

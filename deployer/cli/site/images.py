@@ -11,6 +11,7 @@ from typing import Any, Dict, Optional
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
 from deployer.contract.errors import UsageError
+from deployer.contract.text import counted
 from deployer.site.install import admit
 from deployer.site.install import gc as collecting
 from deployer.site.install import remove as removing
@@ -199,5 +200,7 @@ def _gc_jobs(args: argparse.Namespace) -> int:
     for item in found:
         word = "kept" if item not in doomed else "would remove" if args.dry_run else "removed"
         kept = "contains %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
-        print("%s %s: %s" % (word, item.path, item.spared or kept or "unchanged for %d days" % item.days))
+        print(
+            "%s %s: %s" % (word, item.path, item.spared or kept or "unchanged for %s" % counted(int(item.days), "day"))
+        )
     return 0

@@ -10,6 +10,7 @@ from typing import Any, Dict
 from deployer.cli.site import common
 from deployer.contract import delta, dialogue, json_records
 from deployer.contract.errors import UsageError
+from deployer.contract.text import counted
 from deployer.site.install import incoming
 from deployer.site.storage import inventory, store
 from deployer.site.storage.space import human
@@ -34,7 +35,7 @@ def _receipt(args: argparse.Namespace) -> int:
     digests = list(incoming.kept(store.locate(args.root)))
     files.write_text(args.output, json_records.pretty(delta.receipt(digests)))
     answer = {"receipt": args.output, "segments": len(digests)}
-    print(json.dumps(answer) if args.json else "receipt of %d segments: %s" % (len(digests), args.output))
+    print(json.dumps(answer) if args.json else "receipt of %s: %s" % (counted(len(digests), "segment"), args.output))
     return 0
 
 

@@ -115,7 +115,7 @@ def _findings(record: Mapping[str, Any]) -> Iterator["ET.Element[str]"]:
     else:
         yield element("p", "No findings.")
     if len(found) > _FINDINGS:
-        yield element("p", f"{len(found) - _FINDINGS} more findings are not listed.")
+        yield element("p", f"Not listed: {counted(len(found) - _FINDINGS, 'more finding')}.")
 
 
 def _layout(ranks: Sequence[Mapping[str, Any]]) -> Iterator["ET.Element[str]"]:
@@ -130,7 +130,7 @@ def _layout(ranks: Sequence[Mapping[str, Any]]) -> Iterator["ET.Element[str]"]:
     pictures = (_node(host, cores) for host, cores in list(nodes.items())[:_NODES])
     yield element("div", *pictures, class_="pictures")
     if len(nodes) > _NODES:
-        yield element("p", f"{len(nodes) - _NODES} more nodes are not drawn.")
+        yield element("p", f"Not drawn: {counted(len(nodes) - _NODES, 'more node')}.")
     head = ("rank", "node", "CPUs", "threads", "MPI library", "transport", "exit code")
     rows = (
         (
@@ -146,7 +146,7 @@ def _layout(ranks: Sequence[Mapping[str, Any]]) -> Iterator["ET.Element[str]"]:
     )
     yield table("Ranks", head, rows)
     if len(ranks) > _RANKS:
-        yield element("p", f"{len(ranks) - _RANKS} more ranks are not listed.")
+        yield element("p", f"Not listed: {counted(len(ranks) - _RANKS, 'more rank')}.")
 
 
 def _transport(rank: Mapping[str, Any]) -> str:
@@ -161,7 +161,7 @@ def _node(host: str, cores: Mapping[int, Sequence[str]]) -> "ET.Element[str]":
     """Draw a node: a square per logical CPU, up to the highest that a rank uses, with the ranks that may run on it."""
     count = min(max(cores, default=-1) + 1, _CPUS)
     used = sorted({rank for ranks in cores.values() for rank in ranks}, key=lambda rank: (len(rank), rank))
-    label = f"Node {host}: {count} CPUs, ranks {', '.join(used) or 'none'}"
+    label = f"Node {host}: {counted(count, 'CPU')}, ranks {', '.join(used) or 'none'}"
     picture = _picture(label, max(min(count, _ROW), 1) * _CORE, -(-max(count, 1) // _ROW) * _CORE)
     for core in range(count):
         x, y = core % _ROW * _CORE, core // _ROW * _CORE
@@ -226,7 +226,7 @@ def _curve(name: str, values: Sequence[float]) -> "ET.Element[str]":
         f"{_LEFT + number * across:.1f},{bottom - (values[number] - low) * up:.1f}"
         for number in [*range(0, len(values) - 1, every), len(values) - 1]
     )
-    label = f"{name}: from {values[0]:.6g} to {values[-1]:.6g} in {len(values)} values"
+    label = f"{name}: from {values[0]:.6g} to {values[-1]:.6g} in {counted(len(values), 'value')}"
     drawn = f"1 in {every} is drawn" if every > 1 else ""
     picture = _picture(f"{label}, of which {drawn}" if drawn else label, _WIDTH, _HEIGHT)
     picture.append(element("text", name, x=0, y=14, class_="name"))

@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema, ErrorDetails
 
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
-from deployer.contract.text import fault, is_name, printable
+from deployer.contract.text import counted, fault, is_name, printable
 from deployer.system import files
 
 #: Files written by hand have a few kB. More is a mistake, and PyYAML would need minutes to read it.
@@ -203,7 +203,7 @@ def checked(model: type[M], raw: dict[str, Any], origin: Origin, path: Path) -> 
         said = [problem.text() for problem in sorted(problems)]
         if len(said) == 1:
             raise UsageError(said[0])
-        raise UsageError(f"{path} has {len(said)} errors", details=said)
+        raise UsageError(f"{path} has {counted(len(said), 'error')}", details=said)
     return found
 
 

@@ -22,6 +22,7 @@ from deployer.contract.plan import (
     Plan,
     StartOption,
 )
+from deployer.contract.text import counted
 from deployer.system.observations import HOOK, HOOK_VARIABLE, SEEN, VARIABLE
 
 #: The site's name in the private root folder.
@@ -78,7 +79,9 @@ def layout(job: Job, ranks: int | None, cores: int) -> RehearsedLayout:
         raise UsageError(f"--ranks {wanted}: two nodes cannot have the same number of ranks", "give an even number")
     each = wanted // nodes
     if wanted > max(cores, 2):
-        raise Refused(f"--ranks {wanted}: this machine has {cores} cores", f"--ranks {max(cores, 2)} at most")
+        raise Refused(
+            f"--ranks {wanted}: this machine has {counted(cores, 'core')}", f"--ranks {max(cores, 2)} at most"
+        )
     own = max(1, cores // nodes, each)
     return RehearsedLayout(nodes, each, max(1, min(job.threads, own // each)), own)
 

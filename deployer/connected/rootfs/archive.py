@@ -25,6 +25,7 @@ from deployer.connected.rootfs.tarreader import Slice, Spooled
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.tarformat import FILE, FOLDER, SYMLINK
+from deployer.contract.text import counted
 from deployer.system import files
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -237,7 +238,7 @@ def _blob(opened: _Opener, descriptor: dict[str, Any], check: bool = True) -> Ar
 def _diff_ids(config: dict[str, Any], layers: int) -> list[str]:
     digests = [str(digest) for digest in (config.get("rootfs") or {}).get("diff_ids") or []]
     if len(digests) != layers:
-        raise UsageError(f"the image has {layers} layers, and {len(digests)} in its configuration")
+        raise UsageError(f"the image has {counted(layers, 'layer')}, and {len(digests)} in its configuration")
     return digests
 
 

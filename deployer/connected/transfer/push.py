@@ -26,6 +26,7 @@ from deployer.contract import delta, json_records
 from deployer.contract.delta import HeldSegments
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
+from deployer.contract.text import counted
 from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files, terminal
 from deployer.system.verify import Verification, begin, opened, verify_rest
@@ -270,7 +271,7 @@ def _no_plan(profile: Profile, manifest: Manifest) -> Refused:
 
 def _refused(profile: Profile, checked: Checked) -> Refused:
     first, *others = checked.against
-    more = f", and {len(others)} more findings" if others else ""
+    more = f", and {counted(len(others), 'more finding')}" if others else ""
     return Refused(
         f"check predicts that it will not run on {profile.name}: {first.code}: {first.subject}: {first.message}{more}",
         f"{first.remedy}; `push --force` sends it anyway",

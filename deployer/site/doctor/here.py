@@ -9,6 +9,7 @@ from deployer.contract import plan as plans
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
 from deployer.contract.runtime_table import CARRIED, needs_namespaces
 from deployer.contract.shell import argv
+from deployer.contract.text import counted
 from deployer.site.capture import machine
 from deployer.site.capture.tools import Tools
 from deployer.site.container import container, home
@@ -169,4 +170,4 @@ def scheduler(ground: Ground) -> str:
             "%s has no node that is up: %s" % (where, queue.says), "see `%s`; try again later" % known.explains
         )
     ground.nodes = queue.nodes
-    return "%s is up, %d of %d nodes usable (%s)" % (where, queue.usable, queue.nodes, queue.says)
+    return "%s is up, %d of %s usable (%s)" % (where, queue.usable, counted(queue.nodes, "node"), queue.says)

@@ -7,7 +7,7 @@ from typing import Any, List
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import WARNING, Finding
-from deployer.contract.text import printable
+from deployer.contract.text import counted, printable
 from deployer.site.jobs import result
 from deployer.site.jobs.jobs import Status
 
@@ -44,7 +44,7 @@ def lines(status: Status) -> List[str]:
         return [*found, "payload: " + _short(payload)]
     found += ["payload %s: %s" % (_short(name)[1:-1], _short(value)) for name, value in list(payload.items())[:_FIELDS]]
     more = len(payload) - _FIELDS
-    return [*found, "payload: %d more fields" % more] if more > 0 else found
+    return [*found, "payload: " + counted(more, "more field")] if more > 0 else found
 
 
 def _short(value: Any) -> str:

@@ -11,6 +11,7 @@ from deployer.contract.job import MOST_GPUS, Job
 from deployer.contract.layout import Layout
 from deployer.contract.pinning import gpu_order
 from deployer.contract.plan import GpuRequest, Plan
+from deployer.contract.text import counted
 from deployer.site.rank.devices import NAMES
 
 
@@ -43,8 +44,8 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False) -> None:
     wanted = job.ranks_per_node * job.gpus
     if asked is not None and wanted > asked.per_node:
         raise Refused(
-            "%d ranks per node x %d GPUs = %d, but the job has %d GPUs per node"
-            % (job.ranks_per_node, job.gpus, wanted, asked.per_node),
+            "%s per node x %s = %d, but the job has %s per node"
+            % (counted(job.ranks_per_node, "rank"), counted(job.gpus, "GPU"), wanted, counted(asked.per_node, "GPU")),
             "use fewer ranks per node, fewer GPUs per rank, or request more (--gpus)",
         )
 

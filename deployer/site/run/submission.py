@@ -7,6 +7,7 @@ from deployer.contract import findings
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import seconds
 from deployer.contract.plan import GpuRequest, Plan
+from deployer.contract.text import counted
 from deployer.site.jobs import schedulers
 from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, Scheduler, coded
 
@@ -168,7 +169,7 @@ def _check_nodes(plan: Plan, scheduler: Scheduler, nodes: int) -> None:
     hosts = len(plan.batch.hosts)
     if scheduler.way == AGENT and not scheduler.prefix and nodes > hosts:
         raise Refused(
-            "%d nodes are asked for, but the plan of %s names %d hosts" % (nodes, plan.site, hosts),
+            "%d nodes are asked for, but the plan of %s names %s" % (nodes, plan.site, counted(hosts, "host")),
             "--nodes %d at most, or more partitions.NAME.hosts in the site's profile" % hosts,
         )
 

@@ -34,7 +34,7 @@ def test_the_layouts_of_the_papers(ranks, threads, cpus, hyperthreads):
             "4 ranks per node x 25 threads = 100, but a node has 48 cores x 2 hardware threads = 96 CPUs",
             "with 4 ranks per node: --threads 24 at most",
         ),
-        (97, 1, "97 ranks per node x 1 threads = 97", "--ranks-per-node 96 at most"),
+        (97, 1, "97 ranks per node x 1 thread = 97", "--ranks-per-node 96 at most"),
     ],
 )
 def test_more_threads_than_cpus_are_refused(ranks, threads, arithmetic, hint):
@@ -45,13 +45,20 @@ def test_more_threads_than_cpus_are_refused(ranks, threads, arithmetic, hint):
     assert error.value.exit_code == 3
 
 
+def test_one_of_a_kind_has_no_plural():
+    single = SKYLAKE._replace(sockets=1, cores=1, threads_per_core=1)
+    wanted = "2 ranks per node x 1 thread = 2, but a node has 1 core x 1 hardware thread = 1 CPU$"
+    with pytest.raises(Refused, match=wanted):
+        layout.lay_out(1, 2, 1, single)
+
+
 def test_a_scheduler_that_counts_cores_is_asked_for_cores():
     """SuperMUC-NG's published job asks for 12 CPUs a rank, 4 ranks on 48 cores of two hardware threads each."""
     by_core = SKYLAKE._replace(cpus=48)
     assert [layout.lay_out(1, 4, 12, shape).asked_cpus for shape in (SKYLAKE, by_core)] == [24, 12]
     assert layout.lay_out(1, 2, 48, by_core).asked_cpus == 24
     assert layout.lay_out(1, 1, 48, by_core).asked_cpus == 48
-    with pytest.raises(Refused, match="96 ranks per node x 1 CPUs = 96, but the scheduler counts 48 CPUs"):
+    with pytest.raises(Refused, match="96 ranks per node x 1 CPU = 96, but the scheduler counts 48 CPUs"):
         layout.lay_out(1, 96, 1, by_core)
 
 

@@ -18,6 +18,7 @@ from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.errors import DeployerError, MissingTool, Refused
 from deployer.contract.findings import Finding, errors
+from deployer.contract.text import counted
 
 #: Rules that need no engine.
 _LOOKS: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (
@@ -85,7 +86,9 @@ def refused(found: list[Finding]) -> None:
     if found:
         lines = [f"{item.subject}: {item.code}: {item.message}" for item in found]
         raise Refused(
-            f"{len(found)} errors in the definition", "`deployer explain CODE` has a page for each code", lines
+            f"{counted(len(found), 'error')} in the definition",
+            "`deployer explain CODE` has a page for each code",
+            lines,
         )
 
 

@@ -8,6 +8,7 @@ from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, errors
+from deployer.contract.text import counted
 
 Rules = Sequence[Callable[[Process], Iterator[Finding]]]
 
@@ -88,7 +89,7 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
         WARNING,
         f"job {job.name}",
         f"{_some([each.name for each in processes])} does not call MPI, as far as its files show: each of the "
-        f"{job.nodes * job.ranks_per_node} ranks would run by itself",
+        f"{counted(job.nodes * job.ranks_per_node, 'rank')} would run by itself",
         "name a program that calls MPI in the job's command; accept it if the ranks do not need each other",
     )
 

@@ -7,6 +7,7 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.findings import ERROR, NOTE, Finding
+from deployer.contract.text import counted
 from deployer.contract.verdict import NO_PLAN
 
 #: Sites have a maintenance day with new software about twice a year; after one, what was captured may be gone.
@@ -34,8 +35,10 @@ def age(case: Case) -> Iterator[Finding]:
     undated = [each.group for each in ages if each.days is None]
     old = [each for each in ages if each.days is not None and each.days > OLD_DAYS]
     if old or undated:
-        texts = [f"{each.group} is {each.days} days old" for each in old[:1]]
-        texts += [f"{len(old) - 1} more groups of facts are older than {OLD_DAYS} days"] if len(old) > 1 else []
+        texts = [f"{each.group} is {counted(each.days or 0, 'day')} old" for each in old[:1]]
+        texts += (
+            [f"facts of {counted(len(old) - 1, 'more group')} are older than {OLD_DAYS} days"] if len(old) > 1 else []
+        )
         texts += [f"the age of {undated[0]} is unknown"] if undated else []
         remedy = "capture the site again: `python3 deployer.pyz capture --compare PROFILE` shows what has changed"
         yield Finding("profile.age", NOTE, case.plan.site, "; ".join(texts), remedy)

@@ -9,6 +9,7 @@ from deployer.connected.site_profile.importers.draft import Draft, FileLine
 from deployer.connected.site_profile.importers.values import LocatedValue
 from deployer.contract.errors import UsageError
 from deployer.contract.runtime_table import NAMED
+from deployer.contract.text import counted
 
 #: Spack's packages that are an MPI, with the family in a profile.
 _FAMILIES = {
@@ -72,7 +73,7 @@ def load(draft: Draft, content: LocatedValue, file: str) -> None:
         if name.rstrip(":") == "all":
             _targets(draft, package, file)
     if others:
-        draft.note("packages that jobs do not take from the site", f"{others} packages", FileLine(file))
+        draft.note("packages that jobs do not take from the site", counted(others, "package"), FileLine(file))
 
 
 def _packages(content: LocatedValue) -> LocatedValue | None:

@@ -157,5 +157,5 @@ def test_inspect_shows_what_a_job_starts_and_its_gpus(tmp_path: Path, capsys: py
     (tmp_path / "a.tar").write_bytes(bundles.build(jobs=jobs))
     assert cli.main(["inspect", str(tmp_path / "a.tar")]) == 0
     text = capsys.readouterr().out
-    assert "job a: 2 nodes x 1 ranks x 1 threads, launch torchrun: python3 hello.py\n" in text
-    assert "job b: 2 nodes x 1 ranks x 1 threads x 2 GPUs: python3 hello.py\n" in text
+    assert "job a: 2 nodes x 1 rank x 1 thread, launch torchrun: python3 hello.py\n" in text
+    assert "job b: 2 nodes x 1 rank x 1 thread x 2 GPUs: python3 hello.py\n" in text

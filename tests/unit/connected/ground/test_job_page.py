@@ -112,7 +112,7 @@ def test_a_failed_job_without_findings_is_not_called_good() -> None:
 def test_findings_and_points_are_bounded() -> None:
     loss = [float(number) for number in range(50_000)]
     text = make([PicturedJob({"findings": [{"code": "a.b"}] * 600, "payload": {"loss": loss}}, [])])
-    assert "100 more findings are not listed." in Page(text).text
+    assert "Not listed: 100 more findings." in Page(text).text
     points = text.partition('points="')[2].partition('"')[0].split()
     assert len(points) <= 1001
     assert points[-1] == "312.0,32.0"

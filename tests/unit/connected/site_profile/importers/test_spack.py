@@ -72,7 +72,7 @@ def test_what_is_not_expressed(tmp_path: Path) -> None:
     said = {str(each) for each in draft(tmp_path, PACKAGES).unexpressed}
     assert "packages.yaml:15: an MPI whose folder is not known: openmpi@4.1.1: openmpi/4.1.1" in said
     assert "packages.yaml:18: an MPI whose family a profile cannot name: spectrum-mpi@10.3" in said
-    assert "packages.yaml: packages that jobs do not take from the site: 1 packages" in said
+    assert "packages.yaml: packages that jobs do not take from the site: 1 package" in said
 
 
 def test_the_older_form_of_externals(tmp_path: Path) -> None:
