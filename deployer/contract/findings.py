@@ -294,7 +294,8 @@ RULES: Dict[str, Rule] = {
         ERROR,
         "none of the {count} ranks was connected to another one: each one computed alone",
         "initialize with the environment: torch.distributed.init_process_group() with init_method env://, "
-        "jax.distributed.initialize(), or Horovod; RANK, WORLD_SIZE and MASTER_ADDR are set",
+        "jax.distributed.initialize(), or Horovod; RANK, WORLD_SIZE and MASTER_ADDR are set; Lightning's Trainer and "
+        "Fabric need num_nodes and devices of the job",
     ),
     "net.sockets": Rule(
         WARNING,

@@ -619,6 +619,7 @@ def test_ranks_that_computed_alone_are_told(payloads, severity):
     assert verdict.exit_code == (3 if severity == ERROR else 0)
     if severity:
         assert codes(verdict) == [("net.alone", "job")]
+        assert "Lightning's Trainer and Fabric need num_nodes" in verdict.record["findings"][0]["remedy"]
 
 
 @pytest.mark.parametrize(("launch", "told"), [(WITHOUT, True), (WITHOUT._replace(without_mpi=False), False)])
