@@ -18,7 +18,7 @@ from deployer.connected.ground.html_page import element, facts, page, section, t
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import plan as plans
-from deployer.contract.manifest import APP_PREFIX, PLANS_PREFIX, Manifest
+from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
 from deployer.contract.plan import Plan
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import member_segments
@@ -84,14 +84,13 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         _verdicts(made, rehearsals),
         _packages(document, today),
         _changes(manifest),
-        _scripts(found),
+        _scripts(found, manifest),
         _contents(manifest),
         _difference(before, diff(before, path) if before else None),
     )
 
 
 def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list[Plan]) -> "ET.Element[str]":
-    image = manifest.image
     return section(
         "What it is",
         element("p", f"Every byte was verified against the digest by deployer {__version__}. Nothing was run."),
@@ -101,8 +100,7 @@ def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list
                 ("file", Path(path).name),
                 ("digest", element("code", verified.digest)),
                 *_signers(verified.trust),
-                ("image", f"{image.entries} files and folders, {image.raw_size:,} bytes"),
-                ("image digest", element("code", image.layer_digest)),
+                *_image(manifest),
                 ("made for the sites", ", ".join(sorted({plan.site for plan in made})) or "none"),
                 ("made with", ", ".join(map(" ".join, sorted(manifest.tools.items()))) or "not recorded"),
             ],
@@ -121,6 +119,15 @@ def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list
             "The bundle defines no job.",
         ),
     )
+
+
+def _image(manifest: Manifest) -> Iterator[tuple[str, "ET.Element[str] | str"]]:
+    image = manifest.image
+    if manifest.is_data:
+        yield "image", "none: the bundle has only data"
+        return
+    yield "image", f"{image.entries} files and folders, {image.raw_size:,} bytes"
+    yield "image digest", element("code", image.layer_digest)
 
 
 def _signers(trust: Trust) -> Iterator[tuple[str, "ET.Element[str] | str"]]:
@@ -222,18 +229,21 @@ def _changes(manifest: Manifest) -> "ET.Element[str]":
     return section("Changes by flatten", text, changes)
 
 
-def _scripts(found: Searched) -> "ET.Element[str]":
+def _scripts(found: Searched, manifest: Manifest) -> "ET.Element[str]":
+    data = [member.size for member in manifest.members if member.name.startswith(DATA_PREFIX)]
     text = (
         f"Files of the image and the app that were read: {found.files}; executable: {found.programs}. Addresses were "
         f"searched in the first {_HEAD:,} bytes of scripts (files that begin with #!) and of all files of the app. "
         "Programs may hold others. No file of a bundle runs as its owner or group: the format has no setuid and setgid."
     )
+    if data:
+        text += f" The data folders were not searched: {counted(len(data), 'file')}, {sum(data):,} bytes."
     rows = [(each.path, element("code", ", ".join(each.addresses))) for each in found.scripts[:_LISTED]]
     return section(
         "Executables and addresses",
         element("p", text),
         element("h3", "Executable files"),
-        *_listed(found.executables, found.programs),
+        *(_listed(found.executables, found.programs) if found.programs else [element("p", "None.")]),
         _table("Scripts that name addresses", ("script", "addresses"), rows, "No script names an address."),
         *_more(len(found.scripts) - len(rows), "Scripts with addresses that are not listed"),
     )

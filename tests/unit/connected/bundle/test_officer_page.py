@@ -80,6 +80,25 @@ def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.
         assert text in read.text, text
 
 
+def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    definition = tmp_path / "d"
+    (definition / "set").mkdir(parents=True)
+    (definition / "set" / "fetch.sh").write_bytes(FETCH)
+    (definition / "bundle.yaml").write_text("name: set\nversion: '1'\ndata: {set: {folder: set}}\n")
+    bundle, page = str(tmp_path / "d.tar"), tmp_path / "page.html"
+    assert main(["pack", str(definition), "-o", bundle]) == 0
+    assert main(["inspect", bundle, "--html", str(page)]) == 0
+    read = Page(page.read_text())
+    assert "none: the bundle has only data" in read.text
+    assert "image digest" not in read.text
+    assert f"The data folders were not searched: 1 file, {len(FETCH)} bytes." in read.text
+    assert "Executable filesNone." in "".join(read.text.split("\n"))
+    assert main(["inspect", bundle]) == 0
+    assert f"data set: 1 file, {len(FETCH)} B" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_signature_names_a_person_only_if_a_policy_does(
     known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
