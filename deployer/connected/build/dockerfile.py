@@ -191,8 +191,8 @@ def _instructions(lines: list[str], escape: str) -> Iterator[Instruction]:
             number += 1
             if more and not more.startswith("#"):  # comments and empty lines in between are skipped
                 text = text[:-1].rstrip() + " " + more
-        name, _, value = text.removesuffix(escape).strip().partition(" ")
-        value, flags = value.strip(), []
+        name, *rest = text.removesuffix(escape).split(maxsplit=1) or [""]  # a tab separates them too
+        value, flags = "".join(rest).strip(), []
         while flag := _FLAG.match(value):
             flags.append(flag[1])
             value = value[flag.end() :]

@@ -44,6 +44,19 @@ def test_instructions_stages_flags_and_lines() -> None:
     assert [step.line for step in read.image()] == [5, 6, 9, 10, 13, 14, 15, 16, 19]
 
 
+def test_a_tab_separates_an_instruction_from_its_arguments() -> None:
+    """Docker's own parser reads it so; an unseen COPY would let `pack` take an image of old files."""
+    read = parse("FROM\tx AS a\nCOPY\t--chown=0:0\ta /b\nRUN \t true\nCMD\n")
+    found = [(each.name, each.flags, each.value) for each in read.instructions()]
+    assert found == [
+        ("FROM", (), "x AS a"),
+        ("COPY", ("--chown=0:0",), "a /b"),
+        ("RUN", (), "true"),
+        ("CMD", (), ""),
+    ]
+    assert [(stage.base, stage.name) for stage in read.stages] == [("x", "a")]
+
+
 def test_a_backtick_continues_where_the_file_says_so() -> None:
     read = parse("# escape=`\nFROM x\nRUN a `\n b\nCOPY c:\\ d\n")
     assert [step.value for step in read.stages[0].instructions] == ["x", "a b", "c:\\ d"]
