@@ -249,7 +249,8 @@ def _series(name: str, value: Any) -> Iterator[tuple[str, list[float]]]:
             yield from _series(f"{name}.{key}" if name else str(key), inner)
     elif isinstance(value, list) and len(value) > 1:
         numbers = [float(item) for item in value if isinstance(item, int | float) and not isinstance(item, bool)]
-        if len(numbers) == len(value) and all(math.isfinite(number) for number in numbers):
+        finite = len(numbers) == len(value) and all(math.isfinite(number) for number in numbers)
+        if finite and math.isfinite(max(numbers) - min(numbers)):
             yield name, numbers
 
 

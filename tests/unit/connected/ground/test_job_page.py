@@ -78,8 +78,9 @@ def test_hostile_results_are_texts_and_cost_nothing() -> None:
         "job": HOSTILE,
         "findings": [dict.fromkeys(("code", "message", "remedy"), HOSTILE), 3],
         "ranks": [{"rank": HOSTILE, "host": HOSTILE, "cpus": "0-99999999999"}, {"cpus": "0-511,x"}, "no"],
-        "payload": {HOSTILE: [1, 2], "nan": [float("nan"), 1], "true": [True, False], "deep": [[1, 2]]},
-    }
+        "payload": {HOSTILE: [1, 2], "nan": [float("nan"), 1], "true": [True, False], "deep": [[1, 2]],
+                    "wide": [1e308, -1e308]},
+    }  # fmt: skip
     read = Page(make([PicturedJob(hostile, [])]))
     assert read.tags.count("rect") == 512
     assert read.tags.count("polyline") == 1
