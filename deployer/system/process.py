@@ -294,6 +294,7 @@ def attach(
     env: Optional[Mapping[str, str]] = None,
     cwd: Optional[str] = None,
     hear: Optional[Callable[[bytes], bool]] = None,
+    after: bytes = b"",
 ) -> int:
     """Run ``argv`` on this process's own stdin, stdout and stderr; return its exit status as a shell would.
 
@@ -301,6 +302,7 @@ def attach(
 
     Args:
         hear: receives each line of its output and returns whether to keep it; other lines are passed on.
+        after: its output up to these bytes is not passed on; empty: all of it is.
     """
     _logger.debug("$ %s", quoted(argv))
     interrupted: List[int] = []
@@ -315,10 +317,10 @@ def attach(
             list(argv),
             env=dict(env) if env is not None else base_environment(),
             cwd=cwd,
-            stdout=subprocess.PIPE if hear else None,
+            stdout=subprocess.PIPE if hear or after else None,
         )
-        if hear and process.stdout:
-            _pass_on(process, process.stdout, hear)
+        if process.stdout:
+            _pass_on(process, process.stdout, hear, after)
         status = process.wait()
     except OSError as error:
         _not_started(argv, error, "")
@@ -330,8 +332,10 @@ def attach(
     return status if status >= 0 else 128 - status
 
 
-def _pass_on(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callable[[bytes], bool]) -> None:
-    """Copy the output of a process to standard output until it ends, except for lines that ``hear`` keeps."""
+def _pass_on(
+    process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Optional[Callable[[bytes], bool]], after: bytes
+) -> None:
+    """Copy the output of a process behind ``after`` until it ends, except for lines that ``hear`` keeps."""
     sys.stdout.flush()
     left = b""
     with stream, selectors.DefaultSelector() as selector:
@@ -342,15 +346,25 @@ def _pass_on(process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Callab
                     break  # another process holds the pipe, as a master of ssh does after its client has gone
                 continue
             data = os.read(stream.fileno(), 64 * 1024)
-            *lines, left = (left + data).split(b"\n")
-            for line in lines:
-                if not hear(line):
-                    sys.stdout.buffer.write(line + b"\n")
-            sys.stdout.buffer.flush()
             if not data:
                 break
-    sys.stdout.buffer.write(left)
-    sys.stdout.buffer.flush()
+            left += data
+            if after:
+                _, found, behind = left.partition(after)
+                left = behind if found else left[-len(after) :]
+                if not found:
+                    continue
+                after = b""
+            if hear:
+                *lines, left = left.split(b"\n")
+                shown = b"".join(line + b"\n" for line in lines if not hear(line))
+            else:
+                shown, left = left, b""
+            sys.stdout.buffer.write(shown)
+            sys.stdout.buffer.flush()
+    if not after:
+        sys.stdout.buffer.write(left)
+        sys.stdout.buffer.flush()
 
 
 def feed(

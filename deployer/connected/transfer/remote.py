@@ -44,6 +44,10 @@ _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 
 #: The beginning of each line that is read.
 MARK = dialogue.ANSWER
+#: The first command of each script: start-up files of the login shell may have printed text without a line end.
+_NEW_LINE = "echo; echo >&2"
+#: What scripts print when they begin: some start-up files end the login shell before that.
+_BEGUN = f"{MARK}begun"
 _CONNECT_SECONDS = 60  # the user may have to type a passphrase
 _POLL_SECONDS = 0.01  # between two looks for the socket of the connection
 _ASK_SECONDS = 1.0  # after which ssh is asked without one: it costs a process
@@ -243,9 +247,16 @@ class Remote:
             DeployerError: the script failed, with its exit code.
         """
         self._go_on()
-        argv, stdin = self._ssh(["sh"]), script + "\n"
+        argv, stdin = self._ssh(["sh"]), f"{_NEW_LINE}; echo {_BEGUN}\n{script}\n"
         done = process.run(argv, timeout=timeout, env=self._env, stdin=stdin, check=False, tick=self._go_on)
         self._check_line(done)
+        if _BEGUN not in done.stdout.splitlines():
+            said = f": {done.last_words()}" if done.stdout.strip() or done.stderr.strip() else ""
+            raise TransferError(
+                f"{self.host}: the login shell ended before it ran a command{said}",
+                f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
+                "ends shells without a terminal, or the site allows no commands: see the file, or ask the site",
+            )
         if check and done.returncode:
             self._raise_far(done)
         return done
@@ -289,6 +300,7 @@ class Remote:
         marked = (line[len(MARK) :] for line in done.stdout.splitlines() if line.startswith(MARK))
         answers = dict(line.split("=", 1) for line in marked if "=" in line)
         if done.returncode or "home" not in answers:
+            self._check_space(done.stderr)
             raise TransferError(
                 f"{self.host}: cannot use {self.workspace}: {done.last_words()}",
                 "check that you may write to the workspace given in the profile",
@@ -351,15 +363,15 @@ class Remote:
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
         """Run a command as ``site`` does, and call ``tell`` with the bytes done and the total bytes at each report."""
         script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
-        argv = self._ssh(["sh"])
+        stdin = f"{_NEW_LINE}\n{script}\n"
         done = process.run(
-            argv, timeout=timeout, env=self._env, stdin=script + "\n", check=False, hear=dialogue.listener(tell)
+            self._ssh(["sh"]), timeout=timeout, env=self._env, stdin=stdin, check=False, hear=dialogue.listener(tell)
         )
         return self._answer(done, words)
 
     def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> json_records.Record:
         """Run a command as ``site`` does, with ``pieces`` on its standard input."""
-        script = "exec " + shlex.join([*self._site_argv(words), "--json"])
+        script = f"{_NEW_LINE}; exec " + shlex.join([*self._site_argv(words), "--json"])
         done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
         return self._answer(done, words)
 
@@ -395,7 +407,7 @@ class Remote:
 
         before = ["env", f"{dialogue.PROGRESS}=1"] if tell else []
         after = ["--", *then] if then else []
-        script = "exec " + shlex.join([*before, *self._site_argv(words), "--json", *after])
+        script = f"{_NEW_LINE}; exec " + shlex.join([*before, *self._site_argv(words), "--json", *after])
         argv = self._ssh(["sh", "-c", script])
         listener = dialogue.listener(tell)
         done = process.converse(argv, answered, _CALL_SECONDS, timeout, self._env, listener, later=answers)
@@ -418,7 +430,7 @@ class Remote:
         names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
         given = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
         before = [*(_LOGIN if login else ()), "env", *(f"{name}={value}" for name, value in given.items())]
-        script = shlex.join([*before, *self._site_argv(words)])
+        script = f"echo {_BEGUN}; exec " + shlex.join([*before, *self._site_argv(words)])
         heard: list[str] = []
 
         def hear(said: bytes) -> bool:
@@ -428,7 +440,8 @@ class Remote:
 
         # Only `run` announces a job. The output of other commands may be of any kind, and large.
         announces = words[0] == "run"
-        status = process.attach(self._ssh(["sh", "-c", script]), env=self._env, hear=hear if announces else None)
+        argv, after = self._ssh(["sh", "-c", script]), f"{_BEGUN}\n".encode()
+        status = process.attach(argv, env=self._env, hear=hear if announces else None, after=after)
         job, number = heard[:2] if heard else ("", "")
         if status == 255:
             message, hint = f"the connection to {self.host} broke", "try again"
@@ -612,7 +625,7 @@ class Remote:
         self._explain(done.stderr)
 
     def _check_space(self, said: str) -> None:
-        if re.search(r"quota|No space", said, re.IGNORECASE):
+        if re.search(r"quota exceeded|No space", said, re.IGNORECASE):
             where = f"{self.host}:{self.workspace}"
             raise SpaceError(
                 f"{where}: no space or quota left", "free some space, or set another workspace in the profile"

@@ -78,6 +78,15 @@ def test_ctrl_c_within_a_look_at_a_child_does_not_block_its_end(tmp_path):
     assert started.returncode == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("hear", [None, lambda line: line == b"kept"])
+def test_attach_leaves_out_what_is_printed_before_a_mark(capfdbinary, hear):
+    script = "printf 'Welcome '; sleep 0.2; printf 'ma'; sleep 0.2; printf 'rk\\nkept\\n'; printf 'the end'"
+    assert process.attach(["sh", "-c", script], hear=hear, after=b"mark\n") == 0
+    assert capfdbinary.readouterr().out == (b"the end" if hear else b"kept\nthe end")
+    assert process.attach(["sh", "-c", "echo Welcome; exit 3"], hear=hear, after=b"mark\n") == 3
+    assert capfdbinary.readouterr().out == b""
+
+
 def test_attach_gives_the_shells_status():
     assert process.attach([sys.executable, "-c", "import sys; sys.exit(7)"]) == 7
     assert process.attach([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"]) == 143

@@ -1,6 +1,7 @@
 """The line and its faults, with a fake ssh and sftp on PATH; tests/integration has the real ones."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -646,3 +647,46 @@ def test_a_path_that_sftp_would_cut(path: str, why: str) -> None:
     assert _sftp_quoted("/" + "y" * 899) == f'"/{"y" * 899}"'
     with pytest.raises(TransferError, match=why):
         _sftp_quoted(path)
+
+
+def noisy(far: Path, noise: str) -> None:
+    """Let the far login shell print or do something before each command."""
+    ssh = far.parent / "bin" / "ssh"
+    ssh.write_text(ssh.read_text().replace('HOME="$FAKE/home" exec', f'{noise}\n     HOME="$FAKE/home" exec'))
+
+
+def test_what_a_login_shell_prints_without_a_line_end_hides_no_answer(
+    far: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    noisy(far, "printf '\\033]0;alice\\007' | tee /dev/stderr")
+    with Remote(load("lab")) as remote:
+        remote.prepare()
+        assert remote.workspace == str(far / "deployer")
+        assert remote.site(["known", "sha256:00"], login=True)["folder"] is None
+        assert remote.watch(["known", "sha256:00"], 60, lambda *_: None)["folder"] is None
+        with pytest.raises(DeployerError, match="^login1: no image x is installed") as caught:
+            remote.site(["run", "x"])
+        assert caught.value.hint.startswith("install a bundle")
+        capfd.readouterr()
+        assert remote.attach(["list", "--json"]).status == 0
+    assert json.loads(capfd.readouterr().out)["images"] == []
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"), [("exit 0", "a command$"), ("echo For people only; exit 1", "a command: .*For people only$")]
+)
+def test_a_login_shell_that_ends_before_the_command_is_named(far: Path, noise: str, said: str) -> None:
+    ssh = far.parent / "bin" / "ssh"
+    ssh.write_text(ssh.read_text().replace('echo "noise of a login shell"', ""))
+    noisy(far, noise)
+    with Remote(load("lab")) as remote, pytest.raises(TransferError, match=f"ended before it ran {said}") as caught:
+        remote.prepare()
+    assert "start-up file" in caught.value.hint
+
+
+def test_a_full_disk_for_the_workspace(far: Path, tmp_path: Path) -> None:
+    full = tmp_path / "bin" / "mkdir"
+    full.write_text("#!/bin/sh\necho 'mkdir: cannot create directory: Disk quota exceeded' >&2; exit 1\n")
+    full.chmod(stat.S_IRWXU)
+    with Remote(load("lab")) as remote, pytest.raises(SpaceError, match="no space or quota left"):
+        remote.prepare()
