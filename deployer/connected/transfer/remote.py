@@ -82,6 +82,10 @@ _STARTS = "\"$p\" -c 'import sys; sys.exit(sys.version_info < (3, 6))' </dev/nul
 #: prints goes to standard error.
 _LOGIN = ["sh", "-c", """exec bash -l -c 'exec "$@" >&3 3>&-' bash "$@" 3>&1 >&2""", "sh"]
 
+#: Begins the line with a Python that cannot be used, and its last words, of which so many characters are shown.
+_USELESS = f"{MARK}useless="
+_MAX_REASON = 160
+
 #: Variables of the caller that ssh needs.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 
@@ -282,7 +286,9 @@ class Remote:
         script = "\n".join(
             [
                 f"for p in {shlex.join(self._pythons)}; do",
-                f"  if {_STARTS if tries else _EXISTS} >/dev/null 2>&1; then echo {MARK}python=$p; break; fi",
+                f"  {_EXISTS} >/dev/null 2>&1 || continue",
+                f"  if {f'said=$({_STARTS} 2>&1)' if tries else 'true'}; then echo {MARK}python=$p; break; fi",
+                f'  echo {MARK}useless="$p: $(printf %s "$said" | tail -n 1 | cut -c 1-{_MAX_REASON})"',
                 "done",
                 f"mkdir -p {self._path('incoming')} {self._path('images')} || exit 6",
                 f"echo {MARK}home=$(cd {self._path()} && pwd)",
@@ -308,9 +314,12 @@ class Remote:
         if "python" not in answers:
             where = "give its path: --python PATH" if tries else "write its path into login.python of the site profile"
             lacking = "no Python 3.6 or newer under these names" if tries else "none of the Pythons of its profile"
+            found = [line[len(_USELESS) :] for line in done.stdout.splitlines() if line.startswith(_USELESS)]
+            why = "; ".join(printable(each if each[-2:] != ": " else f"{each}older than 3.6") for each in found)
             raise MissingTool(
-                f"{self.host} has {lacking}: {', '.join(self._pythons)}",
-                f"look there for one, also in modules (`module avail python`, `command -v python3`), and {where}",
+                f"{self.host} has {lacking}: {', '.join(self._pythons)}{f' ({why})' if why else ''}",
+                f"look there for one, also in modules (`module avail python`, `command -v python3`), and {where}; "
+                "for one that needs its module, write a script that sets the variables of the module and starts it",
             )
         self._python, self.workspace = answers["python"], answers["home"]
         version, owner = answers.get("version", ""), answers.get("owner") or "UNKNOWN"

@@ -664,7 +664,7 @@ def test_what_a_login_shell_prints_without_a_line_end_hides_no_answer(
         assert remote.workspace == str(far / "deployer")
         assert remote.site(["known", "sha256:00"], login=True)["folder"] is None
         assert remote.watch(["known", "sha256:00"], 60, lambda *_: None)["folder"] is None
-        with pytest.raises(DeployerError, match="^login1: no image x is installed") as caught:
+        with pytest.raises(DeployerError, match=r"^login1: no image x is installed") as caught:
             remote.site(["run", "x"])
         assert caught.value.hint.startswith("install a bundle")
         capfd.readouterr()
@@ -679,7 +679,7 @@ def test_a_login_shell_that_ends_before_the_command_is_named(far: Path, noise: s
     ssh = far.parent / "bin" / "ssh"
     ssh.write_text(ssh.read_text().replace('echo "noise of a login shell"', ""))
     noisy(far, noise)
-    with Remote(load("lab")) as remote, pytest.raises(TransferError, match=f"ended before it ran {said}") as caught:
+    with Remote(load("lab")) as remote, pytest.raises(TransferError, match=rf"ended before it ran {said}") as caught:
         remote.prepare()
     assert "start-up file" in caught.value.hint
 
@@ -690,3 +690,15 @@ def test_a_full_disk_for_the_workspace(far: Path, tmp_path: Path) -> None:
     full.chmod(stat.S_IRWXU)
     with Remote(load("lab")) as remote, pytest.raises(SpaceError, match="no space or quota left"):
         remote.prepare()
+
+
+def test_a_python_that_does_not_start_is_named_with_its_words(far: Path, tmp_path: Path) -> None:
+    for name, does in (("old", "exit 1"), ("module-only", "echo libpython3.9.so.1.0: cannot open >&2; exit 127")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(stat.S_IRWXU)
+    profile = load("lab")
+    login = profile.login.model_copy(update={"python": ["nowhere", "old", "module-only"]})
+    why = r"\(old: older than 3\.6; module-only: libpython3\.9\.so\.1\.0: cannot open\)$"
+    with Remote(profile.model_copy(update={"login": login})) as remote, pytest.raises(MissingTool, match=why) as caught:
+        remote.prepare(tries=True)
+    assert "write a script" in caught.value.hint
