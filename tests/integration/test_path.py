@@ -120,6 +120,13 @@ def test_the_script_of_a_dry_run_gives_the_same_result_by_hand(site: Site) -> No
     assert lasting(by_hand) == lasting(itself)
 
 
+def test_a_job_whose_submission_had_no_answer_is_found_by_its_script(site: Site) -> None:
+    job = json.loads(site.tool("run", "hello-mpi", "--plan", "lab", "--nodes", "2", "--wait", "--json"))
+    site.alice(f"rm {job['folder']}/job_id")  # as sbatch leaves it if it ends without an answer
+    found = json.loads(site.tool("status", job["job"], "--json"))
+    assert (found["job_id"], found["state"]) == (job["job_id"], "COMPLETED")
+
+
 def test_exec_has_the_plans_binds_and_environment(site: Site) -> None:
     code = "import os; print(os.environ['LD_LIBRARY_PATH'], sorted(os.listdir('/opt/intel/mpi/2021.15/lib'))[:1])"
     said = site.tool("exec", "hello-mpi", "--plan", "lab", "--", "python3", "-c", f'"{code}"')
@@ -128,6 +135,13 @@ def test_exec_has_the_plans_binds_and_environment(site: Site) -> None:
         site.tool("exec", "hello-mpi", "--plan", "lab", "--", "python3", "-c", "'import sys; sys.exit(7)'", code=7)
         == ""
     )
+
+
+def test_a_job_cannot_write_to_the_image_nor_to_a_file_of_the_app(site: Site) -> None:
+    """The image by its mount, the app by its modes: ch-run's binds are writable."""
+    code = "import os; print([os.access(p, os.W_OK) for p in ('/', '/deployer/app/hello.py', '/deployer/app')])"
+    said = site.tool("exec", "hello-mpi", "--plan", "lab", "--", "python3", "-c", f'"{code}"')
+    assert said == "[False, False, True]\n"
 
 
 def test_exec_leaks_nothing_of_the_host(site: Site) -> None:

@@ -382,8 +382,10 @@ def _write_members(
     contents = sealed_file.contents(manifest.members, manifest.segments)
     for member in members:
         pieces = verification.check(contents[member.name], advance)
-        # A bind is writable although the image is not, and data are shared: this at least prevents accidental changes.
-        mode = member.mode & ~0o222 if is_data(member.name) else member.mode | 0o600
+        # ch-run's binds are writable although the image is not, and all jobs of the image share them: this at least
+        # prevents accidental changes.
+        bound = is_data(member.name) or member.name.startswith(tuple(APP_ONLY))
+        mode = (member.mode | 0o400) & ~0o222 if bound else member.mode | 0o600
         _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
     return unpack.Unpacked(len(members), sum(member.size for member in members))
 

@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 import signal
 import stat
 from unittest.mock import ANY
@@ -66,7 +67,17 @@ def test_a_members_mode_is_no_more_than_rights(tmp_path, store):
         image = installing.install(path, store).image
     except IntegrityError:
         return
-    assert stat.S_IMODE(os.stat(os.path.join(image.app, "tool")).st_mode) == 0o755
+    assert stat.S_IMODE(os.stat(os.path.join(image.app, "tool")).st_mode) == 0o555
+
+
+def test_a_job_cannot_change_a_file_of_the_app_by_mistake(tmp_path, store):
+    """The next job would run the changed one. Whoever shares the root folder can still remove the image."""
+    path = write(tmp_path, bundles.build(extra=[("deployer/app/src/train.py", b"pass")]))
+    image = installing.install(path, store).image
+    folder = os.path.join(image.app, "src")
+    assert stat.S_IMODE(os.stat(os.path.join(folder, "train.py")).st_mode) & 0o777 & ~0o044 == 0o400
+    assert os.stat(folder).st_mode & stat.S_IWUSR
+    shutil.rmtree(image.app)
 
 
 def test_the_second_install_is_known(tmp_path, store):
