@@ -1,7 +1,9 @@
 """The input of rules: a definition, its Dockerfile, and the files of its context and app."""
 
 import functools
+import itertools
 import os
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,10 +50,28 @@ class DefinitionSource:
         return sorted(path for path in found if path.is_file())
 
     def find(self, inside: str) -> Path | None:
-        """Return the file of the definition that a path in the image or container probably means."""
-        name = Path(inside).name
-        copied = [path for path in (*self.context, *self.app) if path.name == name]
-        return copied[0] if copied else None
+        """Return the file of the definition that a path in the image or container probably means.
+
+        Of several with this name: the one whose last folders are the same too, then one that a COPY names, then the
+        one in the fewest folders.
+        """
+        wanted = Path(inside).parts[::-1]
+        inner = [(path.relative_to(self.definition.context_folder), path) for path in self.context]
+        if self.definition.app_folder is not None:
+            inner += [(path.relative_to(self.definition.app_folder), path) for path in self.app]
+        found = []
+        for name, path in inner:
+            alike = zip(name.parts[::-1], wanted, strict=False)
+            same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], alike)))
+            if same:
+                found.append((same, str(name) in self._copied, -len(name.parts), path))
+        return max(found, key=lambda each: each[:-1])[-1] if found else None
+
+    @functools.cached_property
+    def _copied(self) -> frozenset[str]:
+        """The files and folders of the context that the Dockerfile's COPY and ADD name."""
+        copies = (each for each in self.dockerfile.instructions() if each.name in ("COPY", "ADD"))
+        return frozenset(posixpath.normpath(word) for each in copies for word in each.words()[:-1])
 
     def last(self, name: str) -> Iterator[Instruction]:
         """Yield the last instruction of this name in the final image, if any."""

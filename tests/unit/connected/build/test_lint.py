@@ -80,6 +80,16 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         {"Dockerfile": "COPY *.txt /\nRUN pip install -r /r.txt\n", "r.txt": "-r s.txt\n", "s.txt": "numpy~=1.0\n"},
         "s.txt:1",
     ),
+    (  # several files of this name: the one that the COPY names
+        "pins.pip",
+        {"Dockerfile": "COPY docs/r.txt /x/\nRUN pip install -r /x/r.txt\n", "docs/r.txt": "\na\n", "r.txt": "a\n"},
+        "docs/r.txt:2",
+    ),
+    (  # the one in the same folder
+        "pins.pip",
+        {"Dockerfile": "COPY . /y\nRUN pip install -r /y/a/r.txt\n", "a/r.txt": "\na\n", "r.txt": "a\n"},
+        "a/r.txt:2",
+    ),
     ("pins.image", {"Dockerfile": "FROM python:3.11 AS a\nFROM ${BASE}\n"}, "Dockerfile:4"),
     ("pins.image", {"Dockerfile": "ARG TAG=ubuntu:22.04\nFROM ${TAG}\n"}, "Dockerfile:2"),
     ("pins.image", {"Dockerfile": "COPY --from=busybox /bin/busybox /\n"}, "Dockerfile:4"),
@@ -171,6 +181,10 @@ NEAR_MISSES: list[tuple[str, Files]] = [
     ("pins.pip", {"Dockerfile": "RUN pip config list && pip uninstall numpy && echo pip install numpy\n"}),
     ("pins.pip", {"Dockerfile": "COPY c.txt /\nRUN pip install -c /c.txt numpy\n", "c.txt": "numpy==1.26.4\n"}),
     ("pins.pip", {"Dockerfile": "RUN pip install 'x @ https://h.example/x-1.whl'\n"}),
+    (  # as a published Dockerfile has it: the documents' own packages are not the image's
+        "pins.pip",
+        {"Dockerfile": f"{INSTALL}\nCOPY . /x\n", "docs/r.txt": "a\n", "r.txt": "b==1\n"},
+    ),
     ("pins.pip", {"bundle.yaml": DEFINITION + WHEELHOUSE, "requirements.txt": "numpy\n"}),  # its lock is exact
     ("pins.image", {"Dockerfile": f"FROM x@sha256:{64 * 'a'} AS a\nFROM a\nCOPY --from=a /x /\nCOPY --from=0 /y /\n"}),
     ("pins.image", {"Dockerfile": "FROM scratch\n"}),
