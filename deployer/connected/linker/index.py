@@ -33,13 +33,13 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 7
+VERSION = 8
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
 _SCRIPT, _LINE = b"#!", 256
 #: How the names of files end that jobs run or source, and of those that say where Python finds packages.
-_TEXTS = (".sh", ".bash", ".env", ".py", ".pth", "pyvenv.cfg")
+_TEXTS = (".sh", ".bash", ".env", ".py", ".pth", "pyvenv.cfg", "/entry_points.txt")
 #: Files of Python's own library are not read; those of its packages are searched, but not kept.
 _OWN_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?/(?!(?:.*/)?(?:site|user)customize\.py$)")
 #: Larger files of an image are not read as text, in bytes.
@@ -332,7 +332,7 @@ def _may_be_read(path: str, entry: Indexed) -> bool:
     if name.endswith(".py") and _OWN_LIBRARY.search(path):
         return entry.executable
     return (
-        entry.executable or bool(entry.target) or name.endswith(_TEXTS) or ("." not in name and "/share/" not in path)
+        entry.executable or bool(entry.target) or path.endswith(_TEXTS) or ("." not in name and "/share/" not in path)
     )
 
 

@@ -94,6 +94,18 @@ def _found(pattern: re.Pattern[bytes], text: bytes) -> set[str]:
     return found - sys.stdlib_module_names
 
 
+def entry_module(text: bytes, group: str, entry: str) -> str | None:
+    """Return the module that an entry_points.txt names for an entry; None if it has none of that name."""
+    within = ""
+    for line in text.decode("utf-8", "replace").splitlines():
+        section = _SECTION.match(line)
+        within = section[1].strip() if section else within
+        name, _, value = line.partition("=")
+        if not section and within == group and name.strip() == entry:
+            return value.partition(":")[0].strip() or None
+    return None
+
+
 def _plugins(text: str) -> set[str]:
     found, wanted = set(), False
     for line in text.splitlines()[:10_000]:

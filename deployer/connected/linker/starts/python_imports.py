@@ -19,6 +19,7 @@ _IMPORT_SYSTEM = (
 _ENDS = re.compile(
     r"exit|quit|abort|usage|help|die|fatal|error|fail|version|^exec[lv]|^(main|run|cli|skip|kill)$", re.IGNORECASE
 )
+_WORDS_OF_ENTRY = 3
 _LIBC = re.compile(r"lib(c|m|dl|pthread|rt)\.so(\.[0-9]+)?$")
 
 
@@ -29,6 +30,7 @@ class ModuleImports(NamedTuple):
         certain: dotted names that it imports whenever it is imported.
         possible: dotted names that it imports in a function, under a condition, or in a ``try``.
         relative: names after ``from`` with dots, as (dots, name), certain or not.
+        entries: entry points that it loads: a distribution, a group and a name.
         commands: words of programs that it starts; a text for ``sh -c`` is one word.
         unclear: reasons why it may import or start more.
         changes_path: whether it changes where or how modules are found.
@@ -38,6 +40,7 @@ class ModuleImports(NamedTuple):
     certain: Sequence[str]
     possible: Sequence[str]
     relative: Sequence[tuple[int, str]]
+    entries: Sequence[tuple[str, ...]]
     commands: Sequence[tuple[str, ...]]
     unclear: Sequence[str]
     changes_path: bool
@@ -78,11 +81,20 @@ def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
         [name for node in certain for name in _names(node)],
         [*(name for node in imports if id(node) not in surely for name in _names(node)), *named],
         [each for node in imports if isinstance(node, ast.ImportFrom) and node.level for each in _relative(node)],
+        [entry for node in nodes if isinstance(node, ast.Call) for entry in _entries(node)],
         commands,
         list(dict.fromkeys(unclear)),
         _changes_path(nodes, imports),
         required,
     )
+
+
+def _entries(node: ast.Call) -> Iterator[tuple[str, ...]]:
+    """Yield the entry point that a call loads as the scripts of setuptools do: DISTRIBUTION==VERSION, group, name."""
+    if _name(node.func).rpartition(".")[2] == "load_entry_point":
+        words = [_constant(word) for word in node.args]
+        if len(words) == _WORDS_OF_ENTRY and all(words):
+            yield tuple(word for word in words if word)
 
 
 def _changes_path(nodes: Sequence[ast.AST], imports: Sequence[ast.Import | ast.ImportFrom]) -> bool:

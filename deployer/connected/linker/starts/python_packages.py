@@ -8,6 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from packaging.utils import canonicalize_name
+
+from deployer.connected.linker import package_imports
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.connected.linker.starts import python_imports, python_path
@@ -264,6 +267,12 @@ class _Search:
         self._sure = False
         for name in found.possible:
             self._named(name, False, shown, 0)
+        for spec, group, entry in found.entries:
+            module = self._entry_point(spec.partition("==")[0], group, entry)
+            if module is None:
+                self._unclear[f"{shown}: it starts {entry} of {spec}, which is not found"] = None
+            else:
+                self._named(module, certain, shown, 0)
         self._relative(found, folder, certain)
         self._sure = sure
 
@@ -275,6 +284,18 @@ class _Search:
             self._unclear[f"{shown} changes sys.path, and {top} may be anywhere"] = None
         elif self._sure and not self._exists_anywhere(top):
             self._missing.append(MissingModule(top, f"{shown}:{line}"))
+
+    def _entry_point(self, distribution: str, group: str, entry: str) -> str | None:
+        """Return the module of an installed distribution's entry point; None if it is not found."""
+        for folder in self._path:
+            real = self._view.resolve(folder)
+            for name in self._names(real) if real else ():
+                stem, _, kind = name.rpartition(".")
+                owner = canonicalize_name(stem.partition("-")[0])
+                path = self._view.resolve(f"{real}/{name}/entry_points.txt")
+                if kind in ("dist-info", "egg-info") and owner == canonicalize_name(distribution) and path:
+                    return package_imports.entry_module(self._view.content(path), group, entry)
+        return None
 
     def _exists_anywhere(self, top: str) -> bool:
         return any(self._exists(f"{folder}/{top}") for folder in self._path)

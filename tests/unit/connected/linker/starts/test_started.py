@@ -278,6 +278,23 @@ def test_python_by_other_words() -> None:
     assert imports("", "python3 -m coverage run t.py")[2]
 
 
+def test_scripts_of_setuptools() -> None:
+    """As Debian's gpaw has it: the package is named by its entry point alone."""
+    load = "sys.exit(load_entry_point('{}==1', 'console_scripts', '{}')())"
+    text = "import sys\ndef load_entry_point(*words): pass\nif __name__ == '__main__':\n    " + load
+    points = "[other]\nmy-tool = torch\n[console_scripts]\nhis = yaml.x:main\nmy-tool = numpy.cli : main\n"
+    image = {**PYTHON, f"{SITE}/numpy/__init__.py": "", f"{SITE}/My_Tool-1.egg-info/entry_points.txt": points}
+
+    def packages(*words: str) -> tuple[set[str], str]:
+        (program,) = follow(["python3", "t.py"], {"t.py": text.format(*words)}, image).programs
+        assert program.packages is not None
+        return set(program.packages.imported), program.packages.unclear
+
+    assert packages("my-tool", "my-tool") == ({f"{SITE}/numpy"}, "")
+    assert packages("my-tool", "none") == (set(), "t.py: it starts none of my-tool==1, which is not found")
+    assert packages("gone", "my-tool")[1]
+
+
 def test_a_venv_has_its_own_packages() -> None:
     image = {"/opt/venv/bin/python": ("/usr/bin/python3.11",), "/usr/bin/python3.11": None,
              "/opt/venv/pyvenv.cfg": "home = /usr/bin\n", f"{VENV}/mpi4py/__init__.py": "",
