@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -56,6 +56,27 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
         UsageError: there is no solution, with the resolver's reason.
         TransferError: no index answers.
     """
+    pins, of_image = read(_compiled(requirements, target, source, kept), target)
+    return Lock(target._replace(packages={}), digest, pins, of_image)
+
+
+def held_back(requirements: Path, target: Target, source: PackageSource, pins: Sequence[Pin]) -> Iterator[str]:
+    """Yield a remark for each requirement whose newest release is not locked because of what that depends on.
+
+    uv goes back silently, by years if need be, to a release whose dependencies all have wheels.
+    """
+    locked = {pin.name: pin.version for pin in pins}
+    for newest in read(_compiled(requirements, target, source, (), "--no-deps"), target)[0]:
+        was = locked.get(newest.name, newest.version)
+        if Version(was) < Version(newest.version):
+            yield (
+                f"{newest.name} {was} is locked, not {newest.version}: something that {newest.version} depends on has "
+                f"no wheel, or contradicts another package. To see what, require {newest.name}=={newest.version}"
+            )
+
+
+def _compiled(requirements: Path, target: Target, source: PackageSource, kept: Sequence[Pin], *options: str) -> str:
+    """Return the pylock.toml that uv writes. Raises UsageError, TransferError."""
     with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
         output = Path(folder) / "pylock.toml"
         if kept:
@@ -65,6 +86,7 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
         argv = [
             uv.find_uv_bin(),
             *_argv(requirements, target),
+            *options,
             f"--constraint={constraints}",
             f"--output-file={output}",
         ]
@@ -76,8 +98,7 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
         done = process.run([*argv, *source.options], _TIMEOUT, environment, cwd=str(requirements.parent), check=False)
         if done.returncode != 0:
             raise _unsolved(requirements, target, done.stderr)
-        pins, of_image = read(output.read_text(), target)
-    return Lock(target._replace(packages={}), digest, pins, of_image)
+        return output.read_text()
 
 
 def _argv(requirements: Path, target: Target) -> list[str]:

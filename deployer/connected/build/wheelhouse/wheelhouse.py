@@ -34,7 +34,7 @@ from deployer.contract.errors import (
     TransferError,
     UsageError,
 )
-from deployer.system import files, process
+from deployer.system import files, process, terminal
 from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.wheelhouse")
@@ -167,6 +167,10 @@ def _lock(
     files.write_text(str(file), fresh.text())
     for line in _changes(lock, fresh):
         say(f"wheels: {line}")
+    was = {pin.name: pin for pin in kept}  # what is kept is not held back
+    with contextlib.suppress(DeployerError):  # a remark is no reason to fail, nor is an index that stops answering
+        for remark in resolve.held_back(asked, target, source, [pin for pin in fresh.pins if was.get(pin.name) != pin]):
+            terminal.warn(remark)
     return fresh, fresh != lock
 
 
