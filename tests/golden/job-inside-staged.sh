@@ -96,7 +96,7 @@ launch=(/opt/python/3.6/bin/python3 /home/alice/deployer/deployer.pyz inside --s
 # In the container of the first node: the image's launcher.
 inside=(deployer:launcher /usr/bin/python3 -I -S /deployer/deployer.pyz inside --launch --hub deployer:hub --
     /usr/bin/mpirun.openmpi --noprefix --host deployer:slots=2 -np 4 --stdin none --map-by ppr:2:node:PE=2
-    --bind-to core deployer:ranks
+    --bind-to core:if-supported deployer:ranks
 )
 
 # 1. Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for

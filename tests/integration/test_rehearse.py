@@ -68,6 +68,25 @@ def test_two_nodes_run_mpi_and_a_download_is_found_and_named(built: Cli, rehears
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_nodes_of_open_mpi(built: Cli, tmp_path: Path) -> None:
+    """Its mpirun starts for root too, and without pinning, which it cannot do where hwloc sees a synthetic machine."""
+    program = "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1)); print(MPI.Get_library_version())"
+    (tmp_path / "bundle.yaml").write_text(
+        "{name: of-open-mpi, version: '1', base: {debian: bookworm, include: [python3-mpi4py]},\n"
+        f" jobs: {{sum: {{command: [python3, -c, {json.dumps(program)}], nodes: 2}}}}}}\n"
+    )
+    built("build", tmp_path, timeout=600)
+    built("pack", tmp_path, "-o", tmp_path / "b.tar")
+    outcome = json.loads(built("rehearse", tmp_path / "b.tar", "--json").stdout)
+    assert (outcome["verdict"], outcome["nodes"], outcome["ranks"]) == ("RUN", 2, 2), outcome
+    assert json.loads(Path(outcome["folder"], "result.json").read_text())["world_size"] == 2
+    log = Path(outcome["folder"], "output.log").read_text()
+    assert log.count("Open MPI v4.1.4") == 2
+    assert log.count("2\n") >= 2
+
+
+@pytest.mark.slow
 def test_it_ends_at_its_time_and_leaves_nothing_when_it_is_killed(built: Cli, rehearsed: Path, tmp_path: Path) -> None:
     """A job that ignores SIGTERM is killed; a killed command leaves no process, and the next one no folder."""
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1234.5)"

@@ -41,7 +41,7 @@ _KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"
 _WITHOUT_LAUNCHER = (
     "rehearse one rank: --ranks 1; or write `mpi: []` in bundle.yaml if the ranks do without MPI; or install the "
-    "launcher of its MPI in the image (Debian: mpich, or openmpi-bin)"
+    "launcher of its MPI in the image (Debian: mpich, or openmpi-bin), and python3"
 )
 _TOOL, _DIGITS = "deployer.pyz", 16
 #: Files of a job's folder that run outside of the container: nothing can change them while it runs. And those that

@@ -38,6 +38,9 @@ _SRUN, _PASSED_BY_SLURM = "srun", ("SLURM_*", "SLURMD_*")
 #: The variables by which the audit hook starts in each Python of the job.
 OBSERVED = {VARIABLE: f"{JOB}/{SEEN}", HOOK_VARIABLE: f"{JOB}/{HOOK}"}
 
+#: Without them, Open MPI's mpirun starts nothing for root. A rehearsal runs as the user, in a namespace without others.
+_AS_ROOT = {f"{launcher}_ALLOW_RUN_AS_ROOT{end}": "1" for launcher in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
+
 
 class RehearsedLayout(NamedTuple):
     """How many ranks run where.
@@ -119,7 +122,12 @@ def make(
         modules=[],
         mpi=None,
         binds=[Bind(empty(bind.target), bind.target, "a folder of the site, empty") for bind in folders(way)],
-        environment={**environment(way), **OBSERVED, "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1"},
+        environment={
+            **environment(way),
+            **OBSERVED,
+            **(_AS_ROOT if inside else {}),
+            "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1",
+        },
         pass_environment=[] if inside else _passed(manifest, site),
         start_options=[StartOption(f"{_CONTAINER}-{NOT_STAGED}", _CONTAINER, NOT_STAGED, launcher, "", None)],
         abi=own,

@@ -30,7 +30,7 @@ class Mpirun(Launcher):
 
     program = "mpirun"
     asked_by = "USR2"
-    reads = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_")
+    reads = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
 
     def words(self, start: LaunchRequest) -> List[Value]:
         layout, pinning = start.layout, pin(start.layout)
@@ -40,14 +40,16 @@ class Mpirun(Launcher):
         words += ["--hostfile", MACHINES] if start.agent and not start.inside else []
         if start.inside:  # for a program with a path, mpirun would put its folder before the image's PATH
             words += ["--noprefix", "--host", "%s%d" % (node.SLOTS, layout.ranks_per_node)]
+        # If hwloc in the container is unable to pin, as it always is in a rehearsal, mpirun would end the job.
+        softly = ":if-supported" if start.inside else ""
         words += ["-np", str(layout.ranks), "--stdin", "none"]
         if pinning.by_core:
-            return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "core"]
+            return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "core" + softly]
         if start.version.startswith("4"):
             words.append("--use-hwthread-cpus")
         else:
             spread += ":HWTCPUS"
-        return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "hwthread"]
+        return [*words, "--map-by", "%s:PE=%d" % (spread, pinning.units), "--bind-to", "hwthread" + softly]
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
         found = super().exports(start, environment)

@@ -62,6 +62,7 @@ def test_mpi_jobs_start_inside_out_on_hosts_of_the_rehearsal() -> None:
     assert (plan.launch, plan.scheduler, plan.abi, plan.mpi) == (INSIDE, "hosts", MPICH_ABI, None)
     assert plan.batch.hosts == ("node1", "node2")
     assert [option.launcher for option in plan.start_options] == ["mpiexec.hydra"]
+    assert plan.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     assert plan.pass_environment == []
     assert plan.modules == plan.directives == []
 
