@@ -144,7 +144,7 @@ RULES: Dict[str, Rule] = {
     "net.failed": Rule(ERROR, "the network step failed with exit code {exit}", "read the job's log"),
     "net.world": Rule(
         ERROR,
-        "the launcher started {size} ranks, but the job requested {asked}",
+        "the launcher started {size}, but the job requested {asked}",
         "see the plan's launcher and pmi",
     ),
     # The stage step: the image on its way to the nodes.
@@ -214,7 +214,7 @@ RULES: Dict[str, Rule] = {
         "link the program to a shared MPI library (libmpi.so.12, or libmpi.so.40 of Open MPI)",
     ),
     "mpi.world-size": Rule(
-        ERROR, "MPI_COMM_WORLD has {size} ranks, but the job requested {asked}", "see the plan's launcher and pmi"
+        ERROR, "MPI_COMM_WORLD has {size}, but the job requested {asked}", "see the plan's launcher and pmi"
     ),
     "mpi.unmapped": Rule(
         ERROR,

@@ -402,11 +402,11 @@ def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
         _judge_probe(launch, seen, probe, by_rank)
     sizes = {probe.size for probe in found.probes if probe.size is not None}
     if launch.without_mpi and sizes - {launch.ranks}:
-        by_rank.alone("net.world", WHOLE_JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
+        by_rank.alone("net.world", WHOLE_JOB, size=_worlds(sizes), asked=launch.ranks)
     elif sizes == {1} and launch.ranks > 1:
         by_rank.alone("mpi.singletons", WHOLE_JOB, count=len(found.probes))
     elif sizes and sizes != {launch.ranks}:
-        by_rank.alone("mpi.world-size", WHOLE_JOB, size=" or ".join(map(str, sorted(sizes))), asked=launch.ranks)
+        by_rank.alone("mpi.world-size", WHOLE_JOB, size=_worlds(sizes), asked=launch.ranks)
     by_host = _by_host(found.probes)
     findings = by_rank.findings() + _overlaps(by_host)
     if launch.straddling is None:
@@ -434,6 +434,12 @@ class _Seen(NamedTuple):
         # The library reports its provider on one rank only; all ranks have the same.
         provider = next((item.provider for item in found.probes if item.provider), None)
         return _Seen({item.host: item.identity for item in found.hosts}, provider, found.logs)
+
+
+def _worlds(sizes: Set[int]) -> str:
+    """Return the sizes of worlds in words: ``1 rank``, ``1 or 3 ranks``."""
+    *others, last = sorted(sizes)
+    return " or ".join([*map(str, others), counted(last, "rank")])
 
 
 def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByRank") -> None:

@@ -104,11 +104,13 @@ def test_a_changed_line_is_deployed_and_its_result_fetched(
     cli("result", "-o", fetched, code=2)  # it exists
 
 
-#: Plays a line that breaks once, when the site has all it needs: nothing of what it says afterwards arrives.
+#: Plays a line that breaks once, when the site has all it needs: nothing of what it says afterwards arrives. Of `run`,
+#: which needs nothing more, not even the name of the job.
 _CUT = """#!/bin/sh
 case "$*" in *--token*) if rm {cut} 2>/dev/null; then
   {ssh} "$@" | {{
     while IFS= read -r line; do
+      case "$*$line" in *DEPLOYER_ANNOUNCE*deployer-answer:*) break ;; esac
       printf '%s\\n' "$line"
       case "$line" in deployer-answer:*) break ;; esac
     done

@@ -35,6 +35,10 @@ _COMMANDS = {
     "remove": "images",
     "gc": "images",
 }
+#: Options of `run` that change nothing of the job.
+_OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
+#: The beginning of a hint after a submission without an answer.
+FINDS = "the same command again follows it if there is one; "
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -55,12 +59,6 @@ def add_site(parser: Any, here: str = "") -> None:
     parser.add_argument(
         "--ssh-config", metavar="F", type=Path, help="use this ssh configuration instead of ~/.ssh/config"
     )
-
-
-#: Options of `run` that change nothing of the job.
-_OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
-#: The beginning of a hint after a submission without an answer.
-FINDS = "the same command again follows it if there is one; "
 
 
 def _forward(args: argparse.Namespace) -> int:

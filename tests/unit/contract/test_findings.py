@@ -21,7 +21,7 @@ def test_each_rule_is_whole(code):
 
 
 def test_errors_are_told_from_warnings():
-    bad = findings.finding("mpi.world-size", "job", size=1, asked=2)
+    bad = findings.finding("mpi.world-size", "job", size="1 rank", asked=2)
     mild = findings.finding("probe.skipped", "job")
     assert findings.errors([mild, bad]) == [bad]
-    assert str(bad) == "error mpi.world-size: job: MPI_COMM_WORLD has 1 ranks, but the job requested 2"
+    assert str(bad) == "error mpi.world-size: job: MPI_COMM_WORLD has 1 rank, but the job requested 2"

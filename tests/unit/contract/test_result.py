@@ -591,6 +591,12 @@ def test_ranks_that_cannot_find_each_other_end_the_job(found, code, subject):
         assert code not in str(codes(result.assemble(WITHOUT._replace(nodes=1, ranks_per_node=2), found, after())))
 
 
+@pytest.mark.parametrize(("size", "said"), [(1, "1 rank,"), (3, "3 ranks,")])
+def test_the_number_of_ranks_that_the_launcher_started_is_in_words(size, said):
+    first = result.assemble(WITHOUT, met(size=size), after("probe")).record["findings"][0]
+    assert first["message"].startswith("the launcher started %s but the job requested 2" % said)
+
+
 def test_a_script_of_an_older_deployer_has_no_network_step():
     assert codes(result.assemble(WITHOUT, met([]), after())) == []
 
