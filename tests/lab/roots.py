@@ -78,7 +78,11 @@ def _unpacked(argv: Sequence[str], target: Path) -> str:
 
 
 def run_inside(folder: Path, argv: Iterable[str], binds: Iterable[tuple[Path, str]] = ()) -> None:
-    """Run a program in a root filesystem, with folders bound to places that are there; raises CalledProcessError."""
-    mounts = "".join(f"mount --bind '{source}' '{folder}{target}' && " for source, target in binds)
+    """Run a program in a root filesystem, with folders bound to places that are there; raises CalledProcessError.
+
+    It has the devices of this machine: the roots are kept without any.
+    """
+    every = [(Path("/dev"), "/dev"), *binds]
+    mounts = "".join(f"mount --bind '{source}' '{folder}{target}' && " for source, target in every)
     script = f'{mounts}exec chroot "{folder}" "$@"'
     subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *argv], check=True, timeout=_TIMEOUT_S)

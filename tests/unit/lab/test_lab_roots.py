@@ -63,3 +63,18 @@ def test_another_program_is_not_used(tmp_path: Path) -> None:
         path.write_text("other")
     with pytest.raises(LabError, match=r"of Apptainer \S+ has the SHA-256 d9298a10\w+, not the pinned"):
         apptainer.check(tmp_path)
+
+
+@pytest.mark.needs("root")
+def test_a_program_in_a_root_has_devices_and_folders(tmp_path: Path) -> None:
+    """Without /dev/null, autoconf and the MPI-IO of Open MPI end with errors that say nothing of it."""
+    for name in ("dev", "mnt", "usr"):
+        (tmp_path / name).mkdir()
+    for name in ("bin", "lib", "lib64"):
+        (tmp_path / name).symlink_to(f"usr/{name}")
+    out = tmp_path / "out"
+    out.mkdir()
+    script = "exec 3</dev/urandom && echo none >/dev/null && echo some >/mnt/made"
+    roots.run_inside(tmp_path, ["sh", "-c", script], [(Path("/usr"), "/usr"), (out, "/mnt")])
+    assert (out / "made").read_text() == "some\n"
+    assert not any((tmp_path / "dev").iterdir())
