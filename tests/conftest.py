@@ -70,7 +70,7 @@ ENGINES = {
     "munge": Engine(_programs("munged"), _INSTALL.format("munge")),
     "openpbs": Engine(
         lambda: os.path.isfile(os.environ.get("DEPLOYER_OPENPBS", "")),
-        "DEPLOYER_OPENPBS=ARCHIVE: the sources of OpenPBS, openpbs-VERSION.tar.gz of its releases",
+        "DEPLOYER_OPENPBS=ARCHIVE: the sources of OpenPBS, see docs/development.md",
     ),
     "podman": Engine(_programs("podman", "crun"), _INSTALL.format("podman, crun")),
     "python3.6": Engine(

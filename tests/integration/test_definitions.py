@@ -44,10 +44,8 @@ def test_a_definition_runs_on_both_sites(
                 assert rank["mpi_identity"] == rank["host_mpi_identity"]
                 assert rank["mpi_seen_in"] == "payload"
             assert result["payload"].items() >= {"world_size": 2, **expected}.items()
-        said = site.cli("doctor", *site.options, name, timeout=900).stdout
-        assert re.search(
-            rf"^ok +horovod +Horovod 0.28.1 with {framework} \S+: allreduce over 2 ranks is right", said, re.MULTILINE
-        )
+        said = " ".join(site.cli("doctor", *site.options, name, timeout=900).stdout.split())  # its lines are wrapped
+        assert re.search(rf" ok horovod Horovod 0.28.1 with {framework} \S+: allreduce over 2 ranks is right ", said)
     finally:
         built("remove", *site.options, name)
 

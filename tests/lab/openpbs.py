@@ -22,7 +22,7 @@ from tests.lab.state import write_atomically
 if TYPE_CHECKING:
     from tests.lab.cluster import Lab
 
-#: Names the archive: openpbs-VERSION.tar.gz.
+#: Names the archive; which commit is good: docs/development.md.
 SOURCES = "DEPLOYER_OPENPBS"
 #: PBS_EXEC on the nodes.
 PREFIX = "/home/apps/pbs"
@@ -146,7 +146,7 @@ def is_there() -> bool:
 
 def _tree() -> Path:
     if not is_there():
-        raise LabError("no sources of OpenPBS", f"{SOURCES}=openpbs-VERSION.tar.gz, from its project's releases")
+        raise LabError("no sources of OpenPBS", f"{SOURCES}=ARCHIVE: docs/development.md")
     archive = Path(os.environ[SOURCES])
     return kept("openpbs", "openpbs", [_BUILD, _CONF, _LIBRARIES, _PACKAGES, archive.read_bytes()], _make)
 

@@ -118,7 +118,8 @@ def _why(log: str) -> str:
         found = pattern.search(log)
         if found:
             return " ".join(found[1].split())[:150]
-    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(("srun:", "matrix", "hint:"))]
+    ours = ("srun:", "matrix", "hint:", "deployer: more:")
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(ours)]
     return " ".join(lines[-1].split())[:150] if lines else "it said nothing"
 
 

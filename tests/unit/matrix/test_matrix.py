@@ -84,6 +84,8 @@ def test_a_script_that_has_changed_is_not_taken_for_proof() -> None:
          FAILS, "/lib/libc.so.6: version `GLIBC_2.38' not found (required by /p)"),
         (seen(137, timed_out=True), HANGS, "before the sum"),
         (seen(None, "deployer: error: no such plan\n"), FAILS, "deployer: error: no such plan"),
+        (seen(1, "deployer: error payload.failed: job: x\nhint: y\ndeployer: more: z\n"),
+         FAILS, "deployer: error payload.failed: job: x"),
         (seen(255, "FATAL:   no such folder: /x\nlast\n"), FAILS, "FATAL: no such folder: /x"),
         (seen(126, "Error: crun: no such folder: /x\nlast\n"), FAILS, "Error: crun: no such folder: /x"),
     ],
