@@ -40,7 +40,12 @@ def published(path: str, mode: int = 0o666, flushed: bool = True) -> Iterator[IO
     Args:
         mode: subject to the umask.
         flushed: False: the caller calls ``flush`` later, and copes with a damaged file after a power failure.
+
+    Raises:
+        UsageError: ``path`` is a folder.
+        DeployerError: as ``errors_named`` raises.
     """
+    check_not_folder(path)
     folder = os.path.dirname(os.path.abspath(path))
     with errors_named("write " + path):
         os.makedirs(folder, exist_ok=True)
@@ -58,6 +63,13 @@ def published(path: str, mode: int = 0o666, flushed: bool = True) -> Iterator[IO
         if lexists(temporary):
             os.unlink(temporary)
         raise
+
+
+def check_not_folder(path: str) -> None:
+    """Raise UsageError if a file cannot be written because there is a folder of its name."""
+    found = status(path, follow=False)
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise UsageError("cannot write %s: it is a folder" % path, "give the path of a file")
 
 
 def flush(path: str) -> None:

@@ -23,7 +23,7 @@ from deployer.contract.sealed_file import read_manifest
 from deployer.contract.shell import quoted
 from deployer.contract.text import counted, printable
 from deployer.site.storage.space import human
-from deployer.system import terminal
+from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
@@ -123,6 +123,7 @@ def _page(args: argparse.Namespace) -> int:
     """Write the page of a bundle."""
     from deployer.connected.bundle import officer_page
 
+    files.check_not_folder(str(args.html))  # before the bundle is read
     html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
     print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
     return 0

@@ -145,12 +145,13 @@ def pack(
             what follows the layer is written, and the layer is not read; after an error the file is gone.
 
     Raises:
-        UsageError: the contents cannot be packed.
+        UsageError: the contents cannot be packed, or ``output`` is a folder.
         Refused: a job's command is missing in the image, its MPI family is not clear, or no plan is possible.
         Unknown: a profile lacks facts for its plan.
         SpaceError: there is no space for the bundle.
     """
     check_label(contents.name, contents.version)
+    files.check_not_folder(str(output))  # before the image is read
     profiles = list(profiles)
     if profiles and contents.read is None:
         raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")

@@ -195,3 +195,10 @@ def test_what_is_there(tmp_path):
     assert [files.exists(path) for path in (link, lost)] == [True, False]
     assert [files.lexists(path) for path in (link, lost)] == [True, True]
     assert files.names(str(tmp_path)) == ["file", "folder", "link", "lost"]
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UsageError, match="there: it is a folder"), files.published(str(tmp_path / "there")):
+        raise AssertionError("the work was begun")
+    assert os.listdir(str(tmp_path)) == ["there"]

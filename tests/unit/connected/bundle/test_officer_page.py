@@ -95,6 +95,10 @@ def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
     assert "image digest" not in read.text
     assert f"The data folders were not searched: 1 file, {len(FETCH)} bytes." in read.text
     assert "Executable filesNone." in "".join(read.text.split("\n"))
+    capsys.readouterr()
+    for words in (["pack", str(definition), "-o", str(tmp_path)], ["inspect", bundle, "--html", str(tmp_path)]):
+        assert main(words) == 2
+        assert f"cannot write {tmp_path}: it is a folder" in capsys.readouterr().err
     assert main(["inspect", bundle]) == 0
     assert f"data set: 1 file, {len(FETCH)} B" in capsys.readouterr().out
 
