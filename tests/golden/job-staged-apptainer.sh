@@ -102,9 +102,10 @@ for pair in "${values[@]}"; do
     if [ "$text" ]; then value=${value//\\/\\\\}; value=${value//\$/\\\$}; value=${value//\`/\\\`}; fi
     for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
 done
+# SingularityCE'"'"'s OCI mode, which an administrator can make the default, starts no folder.
 # Ranks read no settings from the home, which is shared: /proc has no such folder, and nobody can make one.
-for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1 ${prefix}_CONFIGDIR=/proc/none; done
-exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$image" "$@"
+for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM,OCI}=1 ${prefix}_CONFIGDIR=/proc/none; done
+exec "${clean[@]}" "$0" --silent exec "${words[@]}" "$image" "$@"
 '
     apptainer
     '--pass=SLURM_*'

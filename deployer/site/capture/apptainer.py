@@ -66,7 +66,8 @@ def _start(tools: Tools, program: str, image: str, what: str, more: Sequence[str
     # The image lacks these targets, so each needs an overlay or an underlay.
     binds = ["--bind=%s:%s" % (path, path) for path in HOST if os.path.isdir(path)]
     argv = [program, *_WORDS, *more, *binds, image, "/bin/sh", "-c", _LOOK]
-    return tools.ask(argv, 4 * EACH, name="%s exec %s" % (program, what))
+    # As a job does: SingularityCE's OCI mode, which an administrator can make the default, starts no folder.
+    return tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, name="%s exec %s" % (program, what))
 
 
 def _type_of_root(mounts: str) -> str:

@@ -11,14 +11,16 @@ lacks is given as a variable, which that version ignores. What differs (from the
     --no-mount=bind-paths              1.2                             3.11; before: a warning
     --mount (paths with : or ,)        1.0                             3.9
     --no-nv, --no-rocm                 1.0                             3.8
+    --no-oci                           no such mode                    4.0
     =================================  ==============================  =====================================
 
 The runtime reads ``APPTAINER_*`` and ``SINGULARITY_*`` as options, passes ``APPTAINERENV_*`` and
 ``SINGULARITYENV_*`` into the container, and passes TERM and the proxies whatever its options are. All these are unset
 before it starts, so only what the plan lists reaches the container. The administrator's ``bind path``, ``mount home``,
-``mount hostfs`` and ``always use nv`` are switched off. Its own variables (``APPTAINER_NAME``, ``PS1``, ``LANG=C``)
-appear in the container, and /.singularity.d/libs at the end of LD_LIBRARY_PATH. /etc/resolv.conf, and the lines of the
-user in /etc/passwd and /etc/group, are the host's.
+``mount hostfs``, ``always use nv`` and ``oci mode`` are switched off. It prints errors alone (--silent): a warning,
+such as that of older versions about bind-paths, would be in the output of each rank, the canary's too. Its own
+variables (``APPTAINER_NAME``, ``PS1``, ``LANG=C``) appear in the container, and /.singularity.d/libs at the end of
+LD_LIBRARY_PATH. /etc/resolv.conf, and the lines of the user in /etc/passwd and /etc/group, are the host's.
 """
 
 from typing import List, Optional, Sequence
@@ -63,9 +65,10 @@ for pair in "${values[@]}"; do
     if [ "$text" ]; then value=${value//\\/\\\\}; value=${value//\$/\\\$}; value=${value//\`/\\\`}; fi
     for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
 done
+# SingularityCE's OCI mode, which an administrator can make the default, starts no folder.
 # Ranks read no settings from the home, which is shared: /proc has no such folder, and nobody can make one.
-for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM}=1 ${prefix}_CONFIGDIR=/proc/none; done
-exec "${clean[@]}" "$0" --quiet exec "${words[@]}" "$image" "$@"
+for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM,OCI}=1 ${prefix}_CONFIGDIR=/proc/none; done
+exec "${clean[@]}" "$0" --silent exec "${words[@]}" "$image" "$@"
 """
     )
 )

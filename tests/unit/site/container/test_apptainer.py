@@ -43,7 +43,7 @@ def start(tmp_path):
 def test_argv_has_one_word_an_option_and_no_mount_of_the_host_but_the_binds(start):
     words, _ = start(container())
     assert words == [
-        "--quiet",
+        "--silent",
         "exec",
         "--cleanenv",
         "--no-home",
@@ -90,6 +90,7 @@ def test_only_what_is_passed_or_set_reaches_the_container(start):
         "APPTAINER_CONFIGDIR": "/proc/none",
         "APPTAINER_NO_NV": "1",
         "APPTAINER_NO_ROCM": "1",
+        "APPTAINER_NO_OCI": "1",
     }
     assert not {"http_proxy", "HTTPS_PROXY", "TERM"} & set(found)
 
@@ -162,3 +163,12 @@ def test_the_script_is_a_program_of_ours():
     assert words[:3] == ["bash", "-p", "-c"]
     assert isinstance(words[3], Program)
     assert words[4] == "singularity"
+
+
+@pytest.mark.parametrize("name", ["apptainer", "singularity"])
+def test_no_warning_of_the_runtime_and_no_mode_that_starts_no_folder(start, name):
+    """SingularityCE 3.10 warns of bind-paths at each start: this was in what the canary read, so each job failed."""
+    words, environment = start(container(), name, SINGULARITY_OCI="1")
+    assert words[:2] == ["--silent", "exec"]
+    assert environment[name.upper() + "_NO_OCI"] == "1"
+    assert "SINGULARITY_OCI" not in environment or name == "apptainer"
