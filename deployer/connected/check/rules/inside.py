@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from deployer.connected.check.rules.case import Case
+from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands
 from deployer.connected.linker.index import Index
 from deployer.contract import image_launcher
@@ -36,8 +36,9 @@ def image_lacks(launcher: str, manifest: Manifest, image: Index) -> str | None:
 
 
 def suggested(findings: Sequence[Finding], site: str, manifest: Manifest, image: Index) -> Iterator[Finding]:
-    """launch.inside: what is refused because of the site's MPI may run with the image's own, inside-out."""
-    cured = dict.fromkeys(each.code for each in findings if each.severity == ERROR and each.code.startswith(_CURED))
+    """launch.inside: what is refused or in doubt because of the site's MPI may run with the image's own, inside-out."""
+    doubted = (each.code for each in findings if each.severity in (ERROR, MISSING_FACTS))
+    cured = dict.fromkeys(code for code in doubted if code.startswith(_CURED))
     launcher = OF_ABI.get(next(iter(manifest.mpi), ""))
     if cured and launcher and image_lacks(launcher, manifest, image) is None:
         text = f"the image has a launcher of its own, {launcher}, which needs neither MPI nor launcher of the site"

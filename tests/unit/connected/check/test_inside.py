@@ -7,6 +7,7 @@ import pytest
 
 from deployer.connected.check.rules import inside
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.verdict import MISSING_FACTS
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,8 @@ from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
     [
         ("mpi.family", ERROR, None, True),
         ("plan.refused", ERROR, None, True),
+        ("mpi.mixed", MISSING_FACTS, None, True),
+        ("facts.mpi", MISSING_FACTS, None, False),
         ("mpi.family", WARNING, None, False),
         ("space.size", ERROR, None, False),
         ("mpi.family", ERROR, "no Python", False),
