@@ -1,0 +1,20 @@
+"""What the unit tests of the laptop's half share."""
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+
+from deployer.connected.bundle import pack
+from deployer.connected.bundle.pyz import make_pyz
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tool() -> Iterator[None]:
+    """Let `pack` read the sources of deployer.pyz once: 300 files for each of some hundred bundles take seconds.
+
+    The tests of ``make_pyz`` call it themselves.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pack, "make_pyz", functools.lru_cache(maxsize=1)(make_pyz))
+        yield
