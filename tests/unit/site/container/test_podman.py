@@ -1,6 +1,7 @@
 """podman's words, and the script around them with stand-ins for podman and unshare. The real ones:
 tests/integration/test_podman.py."""
 
+import fcntl
 import os
 import re
 import select
@@ -114,12 +115,12 @@ def test_the_launcher_s_descriptor_arrives(start, tmp_path):
     read, write = os.pipe()
     os.write(write, b"from the launcher")
     os.close(write)
-    os.dup2(read, 27)
+    high = fcntl.fcntl(read, fcntl.F_DUPFD, 27)  # one that is free: dup2 would close another test's
     os.close(read)
     try:
-        _, words, environment = start(box(passed=["PMI_*"]), "true", PMI_FD="27")
+        _, words, environment = start(box(passed=["PMI_*"]), "true", PMI_FD=str(high))
     finally:
-        os.close(27)
+        os.close(high)
     assert "--preserve-fds=1" in words
     assert environment["PMI_FD"] == "3"
     assert (tmp_path / "read").read_bytes() == b"from the launcher"
