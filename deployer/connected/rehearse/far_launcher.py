@@ -62,7 +62,7 @@ def _of_slurm(nodes: "list[str]", each: int, cpus: str) -> "dict[str, object]":
     """
     try:
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), SLURM)) as stream:
-            known: dict[str, object] = json.load(stream)
+            known: dict[str, object] = json.loads(stream.read())
     except FileNotFoundError:
         return {}
     count = len(nodes)
