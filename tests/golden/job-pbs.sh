@@ -29,6 +29,8 @@ ending=
 end() {
     [ -n "$child" ] && [ "$ending" != "$child" ] || return 0
     ending=$child
+    # bash may lose a signal for a process that it has just started, until that has a session of its own.
+    while kill -0 "$child" && ! kill -0 -- -"$child"; do sleep 0.1; done 2>/dev/null
     kill -TERM "$child" 2>/dev/null
     (sleep 8; pkill -KILL -s "$child") &
 }

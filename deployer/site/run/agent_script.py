@@ -49,7 +49,12 @@ def _ignored(scheduler: Scheduler) -> Code:
 def _ask(asked_by: str) -> Code:
     """Return the command that asks the launcher to end; a launcher that is starting may lose a signal but SIGTERM."""
     if asked_by == "TERM":
-        return code("""kill -TERM "$child" 2>/dev/null""")
+        return code(
+            """\
+# bash may lose a signal for a process that it has just started, until that has a session of its own.
+    while kill -0 "$child" && ! kill -0 -- -"$child"; do sleep 0.1; done 2>/dev/null
+    kill -TERM "$child" 2>/dev/null"""
+        )
     return code(
         """(trap '' USR1 USR2; while kill -{signal} "$child" 2>/dev/null; do sleep 1; done) &""", signal=asked_by
     )
