@@ -37,7 +37,7 @@ from deployer.site.run import command, gpus, inside_out, placeholders, script, s
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import Submission, SubmissionOptions, ask
+from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
 from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files
@@ -134,7 +134,7 @@ class _Resolved(NamedTuple):
     plan: Plan
     layout: layouts.Layout
     #: What the batch system is asked for besides the layout.
-    asked: Submission
+    asked: BatchRequest
     #: The user's variables.
     environment: Dict[str, str]
     #: Mount points that the bundle does not list.

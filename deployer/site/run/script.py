@@ -32,7 +32,7 @@ from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import AGENT as AGENT_PROGRAM
 from deployer.site.run.launchers.interface import MACHINES, Launcher, LaunchRequest
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import Submission
+from deployer.site.run.submission import BatchRequest
 
 
 class Inputs(NamedTuple):
@@ -71,7 +71,7 @@ class Inputs(NamedTuple):
     tool: str
     python: str
     image_python: Optional[str]
-    asked: Submission
+    asked: BatchRequest
     staging: Optional[StagedImage] = None
     reader: Sequence[str] = ()
     workdir: Optional[str] = None

@@ -43,7 +43,7 @@ class SubmissionOptions(NamedTuple):
     gpus: Optional[int] = None
 
 
-class Submission(NamedTuple):
+class BatchRequest(NamedTuple):
     """What a job asks of its batch system besides the layout, as in ``JobRequest``."""
 
     queue: str = ""
@@ -58,7 +58,7 @@ class Submission(NamedTuple):
     directives: Sequence[str] = ()
 
 
-def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]) -> Submission:
+def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]) -> BatchRequest:
     """Return what to ask the batch system for.
 
     The constraints of the plan and of the user both hold. Only the limits of the plan's own partition are known and
@@ -102,7 +102,7 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
         account += suffix
     check = _sbatch_word if scheduler.way == STEPS else _line
     directives = [*plan.directives, *(check(each, scheduler.ours) for each in options.directives)]
-    found = Submission(
+    found = BatchRequest(
         queue=queue,
         account=account,
         constraints=[each for each in (batch.constraint, options.constraint) if each],

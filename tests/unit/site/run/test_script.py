@@ -27,7 +27,7 @@ from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import agent_script, placeholders, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import Submission, SubmissionOptions, ask
+from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
@@ -75,7 +75,7 @@ def inputs(nodes=2, ranks=1, threads=2, shown=made.PLAN, **values):
         "/home/alice/deployer/deployer.pyz",
         "/opt/python/3.6/bin/python3",
         "/usr/bin/python3",
-        Submission("batch") if shown.partition else Submission(account="a b"),
+        BatchRequest("batch") if shown.partition else BatchRequest(account="a b"),
         None,
         ["/bin/cat", plan.CANARY],
     )._replace(**values)
@@ -145,7 +145,7 @@ def by_agent(scheduler, launcher, **facts):
     shown = made.PLAN._replace(scheduler=scheduler, start_options=[option], batch=plan.Batch(**facts))
     gpus = plan.GpuRequest({"pbs": "ngpus"}.get(scheduler, "gpu"), 4, None if scheduler == "gridengine" else "v100")
     constraint = "cpu_type=haswell" if scheduler == "pbs" else "haswell"
-    asked = Submission(
+    asked = BatchRequest(
         "fast", "physics", [constraint], "course", gpus=gpus, parallel_environment="mpi", directives=["-l scratch=1"]
     )
     return inputs(ranks=2, shown=shown, memory_mb=1000, asked=asked)
@@ -171,7 +171,7 @@ CASES = {
         made.PLAN._replace(scheduler="gridengine"),
         OPEN_MPI,
         "mpirun",
-        asked=Submission("fast", parallel_environment="mpi"),
+        asked=BatchRequest("fast", parallel_environment="mpi"),
     ),
     "inside-pbs": inside(made.PLAN._replace(scheduler="pbs"), MPICH),
     "inside-local": inside(made.PLAN._replace(scheduler="local"), MPICH._replace(family="intel"), nodes=1),

@@ -21,7 +21,7 @@ from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import Submission, SubmissionOptions, ask
+from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
 from tests import running
 
 #: Each would make the file that stands for %s if it were shell.
@@ -95,7 +95,7 @@ def full():
     return script.Inputs(
         launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",
         "/deployer.pyz", "/usr/bin/python3", "/usr/bin/python3",
-        Submission("batch", "abc", ("fast",), "r1", "long", "one", ("a",), plan.batch.gpus, "mpi", ("--x",)),
+        BatchRequest("batch", "abc", ("fast",), "r1", "long", "one", ("a",), plan.batch.gpus, "mpi", ("--x",)),
         staging,
         reader=["/bin/cat", "/x"], workdir="/work", stdin="/deployer/app/in", gpus="1:CUDA_VISIBLE_DEVICES",
     )  # fmt: skip
