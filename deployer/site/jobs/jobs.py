@@ -122,7 +122,7 @@ _MISSING = "deployer: no such program"
 #: Runs a command in a login shell. $1 is its program. Only the command's own output comes back, not that of the login
 #: files.
 _IN_LOGIN_SHELL = (
-    """exec bash -lc 'command -v "$1" >/dev/null || { echo "%s" >&3; exit 127; }; shift; exec "$@" >&3 3>&-' bash "$@" \
+    """exec bash -lc 'type -P "$1" >/dev/null || { echo "%s" >&3; exit 127; }; shift; exec "$@" >&3 3>&-' bash "$@" \
 3>&1 >/dev/null"""
     % _MISSING
 )

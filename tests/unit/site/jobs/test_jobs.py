@@ -345,6 +345,14 @@ def test_what_login_files_print_is_not_the_batch_systems_answer(tmp_path, monkey
     assert jobs.ask(["sh", "-c", 'exec qlogin "$@"', "sh", "a  b"])[:2] == (3, "12 a  b\n")
 
 
+@pytest.mark.parametrize("line", ["qlogin() { echo 12; }", "shopt -s expand_aliases; alias qlogin='echo 12'"])
+def test_a_function_or_alias_of_login_files_is_not_a_program(tmp_path, monkeypatch, line):
+    (tmp_path / ".bash_profile").write_text(line + "\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(MissingTool, match="cannot start qlogin"):
+        jobs.ask(["qlogin"], submits="qlogin")
+
+
 @pytest.mark.parametrize("place", ["path", "login shell"])
 @pytest.mark.parametrize("kind", ["slurm", "lsf"])
 def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
