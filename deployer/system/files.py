@@ -66,10 +66,10 @@ def published(path: str, mode: int = 0o666, flushed: bool = True) -> Iterator[IO
 
 
 def check_not_folder(path: str) -> None:
-    """Raise UsageError if a file cannot be written because there is a folder of its name."""
-    found = status(path, follow=False)
-    if found is not None and stat.S_ISDIR(found.st_mode):
-        raise UsageError("cannot write %s: it is a folder" % path, "give the path of a file")
+    """Raise UsageError if a file cannot be written because there is a folder of its name, or as ``errors_named``."""
+    with errors_named("write " + path), suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            raise UsageError("cannot write %s: it is a folder" % path, "give the path of a file")
 
 
 def flush(path: str) -> None:

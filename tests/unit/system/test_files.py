@@ -202,3 +202,18 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path):
     with pytest.raises(UsageError, match="there: it is a folder"), files.published(str(tmp_path / "there")):
         raise AssertionError("the work was begun")
     assert os.listdir(str(tmp_path)) == ["there"]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENAMETOOLONG, UsageError), (errno.ESTALE, DeployerError)])
+def test_a_path_that_cannot_be_looked_at_cannot_be_written(tmp_path, monkeypatch, number, kind):
+    target, lstat = str(tmp_path / "x"), os.lstat
+
+    def failing(path):
+        if path == target:
+            raise OSError(number, os.strerror(number), path)
+        return lstat(path)
+
+    monkeypatch.setattr(os, "lstat", failing)
+    with pytest.raises(DeployerError, match="^cannot write %s: %s" % (target, os.strerror(number))) as error:
+        files.write_text(target, "x")
+    assert type(error.value) is kind
