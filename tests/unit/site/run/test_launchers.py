@@ -84,6 +84,18 @@ def test_mpirun(ranks, threads, version, words):
     assert " ".join(found) == "mpirun " + words
 
 
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("5.0.11", "--map-by ppr:48:numa:HWTCPUS:PE=1 --bind-to hwthread:if-supported"),
+        ("4.1.4", "--use-hwthread-cpus --map-by ppr:48:numa:PE=1 --bind-to hwthread:if-supported"),
+    ],
+)
+def test_mpirun_of_an_image_pins_only_if_it_can(version, words):
+    how = start(96, 1, "mpirun", "openmpi", version)._replace(inside=True)
+    assert " ".join(LAUNCHERS["mpirun"].words(how)).endswith(" --stdin none " + words)
+
+
 def test_mpiruns_daemons_get_the_settings_of_the_ranks():
     given = {"OMPI_MCA_pml": "ob1", "PMIX_MCA_gds": "hash", "OMP_NUM_THREADS": "2", "OPAL_PREFIX": "/opt/openmpi"}
     found = LAUNCHERS["mpirun"].exports(start(4, 12, "mpirun", "openmpi"), given)
