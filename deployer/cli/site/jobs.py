@@ -240,12 +240,14 @@ def _run(args: argparse.Namespace) -> int:
         args.just_checked,
         args.token,
     )
-    before = run.earlier(store, request)
+    before = run.earlier(store, request, _tell)
     while before and before.problem:
         name = os.path.basename(before.folder)
-        terminal.warn("job %s, which this command may have made before, %s; this is a new one" % (name, before.problem))
+        terminal.warn(
+            "job %s, which this command may have made before, %s; a new job is submitted" % (name, before.problem)
+        )
         request = run.renamed(request)
-        before = run.earlier(store, request)
+        before = run.earlier(store, request, _tell)
     folder = before.folder if before else run.prepare(store, request)
     terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])
     known = results.launch(folder).checked
@@ -268,7 +270,7 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write("job %s %s as %s: %s\n" % (os.path.basename(folder), said, job_id, folder))
         sys.stdout.flush()
         if before:
-            _tell("it had no answer then; the same command again submits another job")
+            _tell("the site's answer to it was lost; the same command again submits another job")
     if args.wait:
         return _wait(args, store, folder)
     if args.json:

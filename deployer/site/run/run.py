@@ -7,7 +7,7 @@ import re
 import shlex
 import time
 from contextlib import suppress
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import findings, first_bytes, hostfiles, json_records, memory_copies, variables
 from deployer.contract import layout as layouts
@@ -45,7 +45,8 @@ from deployer.system import elf, files
 _SHOWN = 10  # findings of check
 #: The runtime whose process outside the container passes SIGUSR1 on, whether or not the payload handles it.
 _PASSES_ON = "podman"
-#: Seconds from a job's folder to its number, of which a busy batch system takes most, and between two looks.
+#: Seconds to wait for the number of a job that another process submits, and between two looks. Since it made the
+#: folder: 60 s for the batch system's answer, 10 s until a shared file system shows the number, and 5 s to spare.
 _NUMBER_SECONDS, _NUMBER_PAUSE = 75.0, 2.0
 #: A chain of more jobs is likely a mistake.
 _MOST_AGAIN = 1000
@@ -170,32 +171,52 @@ class _Rendered(NamedTuple):
     workdir: str
 
 
-def earlier(store: Store, request: RunRequest) -> Optional[EarlierJob]:
+def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> Optional[EarlierJob]:
     """Return the job that the same request has made before; None: it has made none.
 
     A laptop that got no answer repeats its request, with the same end of the job's name. Perhaps another process is
-    submitting the job at this moment, so its number is waited for.
+    submitting the job at this moment, so its number is waited for; then ``tell`` receives a line.
+
+    Raises:
+        DeployerError: the files of that job cannot be read, or the batch system does not answer.
     """
     if request.token is None:
         return None
     receipt = store.find(request.image).receipt
     folder = os.path.join(store.jobs, "%s-%s" % (receipt.name, request.token))
-    if not files.lexists(folder):
+    state = files.status(folder, follow=False)
+    if state is None:
         return None
+    try:
+        found = _made_before(folder, receipt.digest, state.st_mtime, tell)
+    except DeployerError:
+        if files.lexists(folder):
+            raise
+        return None
+    # Another process removes the folder at once if the batch system has refused the job: then there is none.
+    return found if found.number or files.lexists(folder) else None
+
+
+def _made_before(folder: str, digest: str, created: float, tell: Callable[[str], None]) -> EarlierJob:
+    """Return the job in ``folder``; wait for its number. If the folder is removed meanwhile, the answer is wrong.
+
+    Raises:
+        DeployerError: its files cannot be read, or the batch system does not answer.
+    """
     if not files.is_own(folder):
         return EarlierJob(folder, problem="is another user's")
-    if result.launch(folder).digest != receipt.digest:
+    if result.launch(folder).digest != digest:
         return EarlierJob(folder, problem="is of another bundle")
-    until = min(time.time(), os.stat(folder).st_mtime) + _NUMBER_SECONDS
-    while True:
-        if not files.lexists(folder):
-            return None  # the batch system has refused it
-        number = jobs.number(folder)
-        if number:
-            return EarlierJob(folder, number)
-        if time.time() > until:
+    until = min(time.time(), created) + _NUMBER_SECONDS
+    number = jobs.number(folder)
+    if not number:
+        tell("waiting for the number of job %s" % os.path.basename(folder))
+    while not number:
+        if time.time() > until or not files.lexists(folder):
             return EarlierJob(folder, problem="has no number, so perhaps it was not submitted")
         time.sleep(_NUMBER_PAUSE)
+        number = jobs.number(folder)
+    return EarlierJob(folder, number)
 
 
 def renamed(request: RunRequest) -> RunRequest:

@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -30,7 +32,7 @@ from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
 from deployer.site.run.submission import SubmissionOptions
-from deployer.site.storage import inventory
+from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
@@ -690,10 +692,11 @@ def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, pro
     folder = run.prepare(store, request)
     with pytest.raises(Refused, match="failure"):
         run.submit(folder)
+    told = []
     with pytest.raises(TransferError, match="Unable to contact"):  # nobody knows, so there is no second job
-        run.earlier(store, request)
+        run.earlier(store, request, told.append)
     made.program(programs, "squeue", "echo '77|%s/job.sh'" % folder)
-    assert run.earlier(store, request) == (folder, "77", "")
+    assert run.earlier(store, request, told.append) == (folder, "77", "")
 
 
 def test_a_refused_job_whose_files_cannot_be_removed_has_no_name(store, programs, monkeypatch):
@@ -1017,9 +1020,14 @@ def test_a_laptop_that_had_no_answer_repeats_its_request_and_gets_the_same_job(s
         assert main.main([*words[:-1], "--token=" + wrong]) == UsageError.exit_code
 
 
+def clock(monkeypatch, sleep):
+    """Replace the pauses of the module run alone: others sleep too, for instance for the end of a process."""
+    monkeypatch.setattr(run, "time", types.SimpleNamespace(time=time.time, sleep=sleep))
+
+
 def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, monkeypatch):
-    request = REQUEST._replace(token=TOKEN)
-    assert run.earlier(store, request) is None
+    request, told = REQUEST._replace(token=TOKEN), []
+    assert run.earlier(store, request, told.append) is None
     folder = run.prepare(store, request)
     with pytest.raises(Refused, match="there is a job hello-%s" % TOKEN):
         run.prepare(store, request)
@@ -1028,11 +1036,30 @@ def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, 
         with open(os.path.join(folder, "job_id"), "w") as stream:
             stream.write("77\n")
 
-    monkeypatch.setattr(run.time, "sleep", submitted)
-    assert run.earlier(store, request) == (folder, "77", "")
+    clock(monkeypatch, submitted)
+    assert run.earlier(store, request, told.append) == (folder, "77", "")
     os.unlink(os.path.join(folder, "job_id"))
-    monkeypatch.setattr(run.time, "sleep", lambda _: shutil.rmtree(folder))  # Slurm has refused it
-    assert run.earlier(store, request) is None
+    clock(monkeypatch, lambda _: unfinished.discard(folder))  # Slurm has refused it
+    assert run.earlier(store, request, told.append) is None
+    assert told == ["waiting for the number of job hello-%s" % TOKEN] * 2
+
+
+@pytest.mark.parametrize("at", ["is_own", "launch", "number"])
+def test_a_job_that_is_refused_while_it_is_looked_at_is_none(store, programs, monkeypatch, at):
+    """The other process removes its folder between two looks of this one."""
+    request, told = REQUEST._replace(token=TOKEN), []
+    folder = run.prepare(store, request)
+    module = {"is_own": files, "launch": result, "number": jobs}[at]
+    real = getattr(module, at)
+
+    def discarded_before(path):
+        monkeypatch.setattr(module, at, real)
+        unfinished.discard(folder)
+        return real(path)
+
+    monkeypatch.setattr(module, at, discarded_before)
+    clock(monkeypatch, lambda _: None)
+    assert run.earlier(store, request, told.append) is None
 
 
 @pytest.mark.parametrize("problem", ["no number", "another bundle", "another user"])
