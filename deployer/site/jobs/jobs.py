@@ -51,13 +51,14 @@ class Status(NamedTuple):
         folder: its folder.
         job_id: the scheduler's id; None if it was never submitted.
         state: the scheduler's word. If it has forgotten the job, it comes from result.json: COMPLETED or FAILED. NEW:
-            never submitted. UNKNOWN: neither has it.
+            never submitted, as far as is known. UNKNOWN: neither has it.
         reason: the scheduler's reason for the state, or empty.
         elapsed: the scheduler's time since the start, or empty.
         nodes: the scheduler's list of nodes, or empty.
         active: the state can still change.
         exit_code: from result.json, or None.
-        problem: why it failed: the scheduler's reason, or the first error in result.json; or empty.
+        problem: why it failed: the scheduler's reason, or the first error in result.json; or empty. Of a NEW job also
+            why the scheduler could not tell whether it was submitted.
         remedy: what to do about it, or empty.
         seconds: how long the job took, if it has ended.
     """
@@ -155,14 +156,14 @@ def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def submit(known: Scheduler, argv: List[str], folder: str = "") -> str:
+def submit(known: Scheduler, argv: List[str], script: str) -> str:
     """Submit a job, and return the scheduler's id of it.
 
     Without a clear answer, as after a timeout, the scheduler is asked whether it has the job all the same.
 
     Args:
         argv: the command.
-        folder: the job's folder; empty: the scheduler is not asked.
+        script: the path of the batch script.
 
     Raises:
         NotTaken, MissingTool: it has certainly no such job.
@@ -175,32 +176,42 @@ def submit(known: Scheduler, argv: List[str], folder: str = "") -> str:
     except DeployerError:
         number = None
         with suppress(DeployerError):
-            number = _found(known, folder) if folder else None
+            number = _found(known, script)
         if number is None:
             raise
         return number
 
 
-def _found(known: Scheduler, folder: str) -> Optional[str]:
-    """Return the id of the job in ``folder`` by the scheduler's list; None: it has none. Raises TransferError."""
-    argv = known.own()
-    return known.parse_own(*ask(argv)).get(os.path.join(os.path.abspath(folder), result.SCRIPT)) if argv else None
+def _found(known: Scheduler, script: str) -> Optional[str]:
+    """Return the id of the job of ``script`` by the scheduler's list; None: it has none.
+
+    Raises:
+        UsageError: the script cannot be read.
+        TransferError, Refused, MissingTool: the scheduler does not answer, its command failed, or there is none.
+    """
+    argv = known.own(files.read_bytes(script).decode("utf-8", "replace"))
+    return known.parse_own(*ask(argv)).get(os.path.abspath(script)) if argv else None
 
 
 def number(folder: str) -> Optional[str]:
-    """Return the scheduler's id of a job, as ``job_id``; if its submission had no answer, the scheduler is asked.
+    """Return the scheduler's id of a job, as ``job_id``.
+
+    Without a file of the id, the scheduler is asked: perhaps the submission had no answer. What it says is written to
+    that file, if this is possible.
 
     Raises:
-        TransferError: the scheduler does not answer.
+        UsageError: the folder is not that of a job, or cannot be accessed.
+        TransferError, Refused: the scheduler does not answer, or its command failed.
     """
     known = job_id(folder)
     kind = None if known else SCHEDULERS.get(result.launch(folder).scheduler)
     if kind is None or not files.is_own(folder):
         return known
     with suppress(MissingTool):  # then this host has not submitted it
-        known = _found(kind, folder)
+        known = _found(kind, os.path.join(folder, result.SCRIPT))
     if known:
-        files.write_text(os.path.join(folder, result.JOB_ID), known + "\n")
+        with suppress(DeployerError):  # as on a full disk: the scheduler can be asked again
+            files.write_text(os.path.join(folder, result.JOB_ID), known + "\n")
     return known
 
 
@@ -263,8 +274,16 @@ def job_id(folder: str) -> Optional[str]:
 
 
 def status(folder: str) -> Status:
-    """Return the status of a job from the scheduler and result.json."""
-    launch, known = result.launch(folder), number(folder)
+    """Return the status of a job from the scheduler and result.json.
+
+    A job without a file of its id is NEW as well if the scheduler does not answer: most such jobs were only prepared.
+    """
+    launch, known = result.launch(folder), job_id(folder)
+    try:
+        known = known or number(folder)
+    except DeployerError as error:
+        told = describe(launch, folder, None, None)
+        return told._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
     return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
 
 
@@ -323,8 +342,8 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     Raises:
         JobFailed: the job failed.
     """
-    number = job_id(folder)
-    if number is None:
+    submitted = number(folder)
+    if submitted is None:
         raise UsageError("%s was never submitted" % os.path.basename(folder))
     kind = result.launch(folder).scheduler
     before: Optional[Tuple[str, str]] = None
@@ -333,7 +352,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     answered = time.time()
     while True:
         try:
-            known = state(number, kind)
+            known = state(submitted, kind)
             answered = time.time()
         except TransferError as error:
             if time.time() - answered > _SILENCE:
@@ -361,7 +380,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
             unexplained = "it saved its state, and no job continues it"
         why, hint = _ENDS.get(word, (_outcome(folder).problem or unexplained, ""))
         raise JobFailed(
-            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), number, word, why),
+            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), submitted, word, why),
             hint or result.first_remedy(folder) or "its log: %s" % os.path.join(folder, result.LOG),
         )
 

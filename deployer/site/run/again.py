@@ -53,13 +53,14 @@ def continue_job(folder: str) -> str:
         os.rename(half, target)
     try:
         scheduler = schedulers.known(launch.scheduler)
-        argv = scheduler.submit(os.path.join(target, result.SCRIPT), seconds(launch.time), jobs.job_id(folder))
+        script = os.path.join(target, result.SCRIPT)
+        argv = scheduler.submit(script, seconds(launch.time), jobs.job_id(folder))
         _move(folder, target)  # the next job may start as soon as it is submitted
     except BaseException:
         _take_back(target, folder)
         raise
     try:
-        number = jobs.submit(scheduler, argv, target)
+        number = jobs.submit(scheduler, argv, script)
     except NotTaken:
         _take_back(target, folder)
         raise

@@ -40,7 +40,7 @@ from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
 from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
-from deployer.system import elf, files
+from deployer.system import elf, files, terminal
 
 _SHOWN = 10  # findings of check
 #: The runtime whose process outside the container passes SIGUSR1 on, whether or not the payload handles it.
@@ -587,14 +587,18 @@ def submit(folder: str) -> str:
     """
     launch = result.launch(folder)
     scheduler = SCHEDULERS[launch.scheduler]
-    argv = scheduler.submit(os.path.join(folder, result.SCRIPT), seconds(launch.time))
+    path = os.path.join(folder, result.SCRIPT)
+    argv = scheduler.submit(path, seconds(launch.time))
     try:
-        job_id = jobs.submit(scheduler, argv, folder)
+        job_id = jobs.submit(scheduler, argv, path)
     except NotTaken:
         with suppress(OSError, DeployerError):  # gc removes the rest
             unfinished.discard(folder)
         raise
-    files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
+    try:
+        files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
+    except DeployerError as error:  # job.sh writes it as well
+        terminal.warn("job %s was submitted, but: %s" % (job_id, error.message))
     return job_id
 
 

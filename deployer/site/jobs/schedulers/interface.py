@@ -250,8 +250,13 @@ class Scheduler(object):
         """Return the states by id, without jobs that the scheduler has forgotten. Raises TransferError."""
         raise NotImplementedError
 
-    def own(self) -> List[str]:
-        """Return argv that queries this user's jobs and their scripts; empty: this is not implemented."""
+    def own(self, script: str) -> List[str]:
+        """Return argv that queries this user's jobs and their scripts; empty: this is not implemented.
+
+        Args:
+            script: the text of a batch script, whose directives may name the cluster to ask.
+        """
+        del script
         return []
 
     def parse_own(self, code: int, out: str, err: str) -> Dict[str, str]:

@@ -35,6 +35,8 @@ _FORGOTTEN = "Invalid job id specified"
 _ID = re.compile(r"^(\d+)(?:;([\w.-]+))?$")
 #: The beginning of squeue's line before the jobs of a cluster that was named to it.
 _CLUSTER = "CLUSTER: "
+#: A directive that names clusters; a script has one line for each directive.
+_CLUSTERS = re.compile(r"^#SBATCH +'?(?:--clusters?[= ]|-M ?)([\w.,-]+)", re.MULTILINE)
 #: The word for GPUs that is one of generic resources.
 _GRES = "gres"
 #: What sbatch says if it refuses a job. The words are those of Slurm 22.05.
@@ -222,19 +224,22 @@ class Slurm(Scheduler):
         rows = [line.partition("|") for line in _rows(out)]
         return {number: _state(rest) for number, _, rest in rows}
 
-    def own(self) -> List[str]:
-        return ["squeue", "--noheader", "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
+    def own(self, script: str) -> List[str]:
+        # With --noheader, newer versions do not print the lines that name the clusters.
+        words = ["squeue", *_of_cluster(_cluster_in(script)), "--states=all", "--user=%d" % os.getuid()]
+        return [*words, "--format=%i|%o"]
 
     def parse_own(self, code: int, out: str, err: str) -> Dict[str, str]:
         if code != 0:
             raise self.failed("squeue failed", err)
-        found, cluster = {}, ""
+        found: Dict[str, str] = {}
+        cluster = ""
         for line in out.splitlines():
             if line.startswith(_CLUSTER):
                 cluster = ";" + line[len(_CLUSTER) :].strip()
             number, _, command = line.strip().partition("|")
-            if self.owns(number + cluster):
-                found[command] = number + cluster
+            if self.owns(number + cluster) and int(number) > int(_number(found.get(command, "0"))):
+                found[command] = number + cluster  # the last one, if a person has submitted the script again
         return found
 
     def outputs(self) -> List[str]:
@@ -268,6 +273,11 @@ def _number(job_id: str) -> str:
 def _of_cluster(cluster: str) -> List[str]:
     """Return the words that direct a command to a cluster; none for the login node's own."""
     return ["--clusters=" + cluster] if cluster else []
+
+
+def _cluster_in(script: str) -> str:
+    """Return the clusters that a batch script's directives name; empty if they name none."""
+    return next(reversed(_CLUSTERS.findall(script)), "")
 
 
 def _rows(out: str) -> List[str]:

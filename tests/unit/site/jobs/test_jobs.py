@@ -363,7 +363,7 @@ def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
         argv[0] = "sbatch-of-the-site"  # this machine may have an sbatch
     program = scheduler.submits or argv[0]
     with pytest.raises(MissingTool, match="cannot start %s" % program) as error:
-        jobs.submit(scheduler, argv)
+        jobs.submit(scheduler, argv, str(tmp_path / "job.sh"))
     assert "login node" in error.value.hint
     folder = tmp_path / "wrappers"
     folder.mkdir()
@@ -374,5 +374,5 @@ def test_a_submission_is_never_repeated(tmp_path, monkeypatch, place, kind):
         (tmp_path / ".bash_profile").write_text("echo Welcome\nPATH=%s:$PATH\n" % folder)
         monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(Refused, match=r"did not take the job: .*no-such-program"):
-        jobs.submit(scheduler, argv)
+        jobs.submit(scheduler, argv, str(tmp_path / "job.sh"))
     assert (tmp_path / "submitted").read_text() == "submitted\n"

@@ -1,5 +1,6 @@
 """Slurm's words, as its commands were seen to say them (22.05)."""
 
+import os
 import re
 
 import pytest
@@ -76,9 +77,29 @@ def test_a_job_of_another_cluster_is_asked_for_there():
 
 def test_own_jobs_are_known_by_their_scripts():
     assert slurm.parse_own(0, "7|/j/a/job.sh\n8|/j/b|c/job.sh\n9|(null)\n", "")["/j/b|c/job.sh"] == "8"
-    assert slurm.parse_own(0, "CLUSTER: c1\n7|/j/a/job.sh\n", "") == {"/j/a/job.sh": "7;c1"}
+    assert slurm.parse_own(0, "10|/j/job.sh\n9|/j/job.sh\n", "") == {"/j/job.sh": "10"}
+    out = "CLUSTER: c1\nJOBID|COMMAND\n7|/j/a/job.sh\n\nCLUSTER: c2\nJOBID|COMMAND\n"
+    assert slurm.parse_own(0, out, "") == {"/j/a/job.sh": "7;c1"}
     with pytest.raises(TransferError):
         slurm.parse_own(1, "", SILENT)
+
+
+@pytest.mark.parametrize(
+    ("directives", "cluster"),
+    [
+        ("", None),
+        ("#SBATCH --clusters=c1", "c1"),
+        ("#SBATCH '--clusters=c1,c2'", "c1,c2"),
+        ("#SBATCH --clusters=c0\n#SBATCH -Mc1  # a user's own", "c1"),
+        ("#SBATCH -M c1", "c1"),
+        ("echo --clusters=c1\n# SBATCH --clusters=c1", None),
+        ("#SBATCH --cluster-constraint=c1", None),
+    ],
+)
+def test_own_jobs_are_asked_for_at_the_cluster_of_the_script(directives, cluster):
+    words = slurm.own("#!/bin/bash\n#SBATCH --nodes=2\n%s\nexit\n" % directives)
+    head = ["squeue", "--clusters=" + cluster] if cluster else ["squeue"]
+    assert words == [*head, "--states=all", "--user=%d" % os.getuid(), "--format=%i|%o"]
 
 
 def test_a_job_that_was_not_taken():

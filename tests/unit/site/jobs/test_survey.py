@@ -105,6 +105,17 @@ def test_each_partition_gets_one_job_and_the_result_is_one_capture(request_, tmp
     assert os.listdir(os.path.dirname(request_.output)) == ["site.json"]
 
 
+def test_a_job_that_slurm_took_without_an_answer_is_not_submitted_again(request_, tmp_path):
+    lost = 'echo "$2" >>%s/submitted; echo "Socket timed out" >&2; exit 1\n' % tmp_path
+    program(tmp_path / "bin", "sbatch", lost)
+    program(tmp_path / "bin", "squeue", 'printf "7|"; tail -n 1 %s/submitted\n' % tmp_path)
+    request = request_._replace(partitions=["batch"])
+    for _ in range(2):
+        (found,) = survey.step(request)
+        assert found.job_id == "7"
+    assert (tmp_path / "submitted").read_text().count("\n") == 1
+
+
 def test_what_cannot_be_captured_is_a_note_and_the_rest_is_there(request_, tmp_path):
     survey.step(request_)
     part = survey.parts(request_, LOGIN)[1]

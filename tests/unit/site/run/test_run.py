@@ -699,6 +699,37 @@ def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, pro
     assert run.earlier(store, request, told.append) == (folder, "77", "")
 
 
+def test_a_job_that_was_only_prepared_has_a_status_without_the_scheduler(store, programs, capfd):
+    folder = run.prepare(store, REQUEST)
+    assert jobs.status(folder)[3:] == ("NEW", "", "", "", False, None, "", None, "")
+    made.program(programs, "squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    status = jobs.status(folder)
+    assert (status.state, status.job_id, status.active) == ("NEW", None, False)
+    assert status.problem.startswith("perhaps it was submitted: squeue failed: Unable to contact")
+    assert status.remedy == "is Slurm up? try: sinfo"
+    with pytest.raises(TransferError, match="Unable to contact"):  # what is not known cannot be cancelled
+        jobs.cancel(folder)
+
+
+def test_a_number_that_cannot_be_written_is_known_all_the_same(store, programs, monkeypatch, capfd):
+    fake_slurm(programs, "RUNNING")
+    folder, write_text = run.prepare(store, REQUEST), files.write_text
+
+    def full(path, *words):
+        if os.path.basename(path) == "job_id":
+            raise SpaceError("cannot write %s: No space left on device" % path)
+        write_text(path, *words)
+
+    monkeypatch.setattr(files, "write_text", full)
+    assert run.submit(folder) == "77"
+    assert "warning: job 77 was submitted, but: cannot write %s/job_id: No space" % folder in capfd.readouterr().err
+    made.program(programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo RUNNING ;; esac' % folder)
+    assert not os.path.exists(os.path.join(folder, "job_id"))
+    assert jobs.status(folder).line().startswith("%s  77  RUNNING" % os.path.basename(folder))
+    made.program(programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo COMPLETED ;; esac' % folder)
+    jobs.follow(folder, lambda line: None)
+
+
 def test_a_refused_job_whose_files_cannot_be_removed_has_no_name(store, programs, monkeypatch):
     made.program(programs, "sbatch", "echo 'sbatch: error: Invalid account' >&2; exit 1")
     folder = run.prepare(store, REQUEST)
