@@ -283,7 +283,8 @@ def status(folder: str) -> Status:
         known = known or number(folder)
     except DeployerError as error:
         told = describe(launch, folder, None, None)
-        return told._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
+        doubt = told._replace(problem="perhaps it was submitted: " + error.message, remedy=error.hint)
+        return told if told.problem else doubt
     return describe(launch, folder, known, state(known, launch.scheduler) if known else None)
 
 

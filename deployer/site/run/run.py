@@ -209,7 +209,7 @@ def _made_before(folder: str, digest: str, created: float, tell: Callable[[str],
         return EarlierJob(folder, problem="is of another bundle")
     until = min(time.time(), created) + _NUMBER_SECONDS
     number = jobs.number(folder)
-    if not number:
+    if not number and time.time() <= until:
         tell("waiting for the number of job %s" % os.path.basename(folder))
     while not number:
         if time.time() > until or not files.lexists(folder):
