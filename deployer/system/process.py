@@ -7,6 +7,7 @@ default, a closed standard input. Nothing here uses a shell.
 import errno
 import logging
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -295,14 +296,23 @@ def attach(
     cwd: Optional[str] = None,
     hear: Optional[Callable[[bytes], bool]] = None,
     after: bytes = b"",
+    begun: Optional[Callable[[], None]] = None,
 ) -> int:
     """Run ``argv`` on this process's own stdin, stdout and stderr; return its exit status as a shell would.
 
     A program that answers Ctrl-C with 255, as ssh does, counts as interrupted: 130.
 
+    Its output and errors go directly there, or with ``hear`` or ``after`` through this process, in their order.
+
     Args:
         hear: receives each line of its output and returns whether to keep it; other lines are passed on.
         after: its output up to these bytes is not passed on; empty: all of it is.
+        begun: called when these bytes were found.
+
+    Raises:
+        MissingTool: the program does not exist.
+        BrokenPipeError: the reader of our output has ended, so the program was ended.
+        SpaceError, DeployerError: its output cannot be written, so it was ended.
     """
     _logger.debug("$ %s", quoted(argv))
     interrupted: List[int] = []
@@ -312,18 +322,26 @@ def attach(
     notes = before is signal.default_int_handler
     if notes:
         signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
+    pipe = subprocess.PIPE if hear or after else None
     try:
-        process = subprocess.Popen(
-            list(argv),
-            env=dict(env) if env is not None else base_environment(),
-            cwd=cwd,
-            stdout=subprocess.PIPE if hear or after else None,
-        )
-        if process.stdout:
-            _pass_on(process, process.stdout, hear, after)
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                env=dict(env) if env is not None else base_environment(),
+                cwd=cwd,
+                stdout=pipe,
+                stderr=pipe,
+            )
+        except OSError as error:
+            _not_started(argv, error, "")
+        if process.stdout and process.stderr:
+            try:
+                _pass_on(process, process.stdout, process.stderr, _Filter(hear, after, begun))
+            except BaseException:
+                process.terminate()  # not SIGKILL: ssh may have to turn on the terminal's echo
+                process.wait()
+                raise
         status = process.wait()
-    except OSError as error:
-        _not_started(argv, error, "")
     finally:
         if notes:
             signal.signal(signal.SIGINT, before)
@@ -332,39 +350,69 @@ def attach(
     return status if status >= 0 else 128 - status
 
 
-def _pass_on(
-    process: "subprocess.Popen[bytes]", stream: IO[bytes], hear: Optional[Callable[[bytes], bool]], after: bytes
-) -> None:
-    """Copy the output of a process behind ``after`` until it ends, except for lines that ``hear`` keeps."""
+class _Filter(object):
+    """Leaves out what a program prints before ``after``, and the lines that ``hear`` keeps."""
+
+    def __init__(
+        self, hear: Optional[Callable[[bytes], bool]], after: bytes, begun: Optional[Callable[[], None]]
+    ) -> None:
+        self._hear, self._after, self._begun = hear, after, begun
+        self._left = b""
+
+    def shown(self, data: bytes) -> bytes:
+        """Return what to pass on after this piece of its output; empty bytes are the end of it."""
+        left = self._left + data
+        if self._after:
+            _, found, behind = left.partition(self._after)
+            if not found:
+                self._left = left[-len(self._after) :]
+                return b""
+            left, self._after = behind, b""
+            if self._begun:
+                self._begun()
+        if not (self._hear and data):
+            self._left = b""
+            return left
+        *lines, self._left = left.split(b"\n")
+        return b"".join(line + b"\n" for line in lines if not self._hear(line))
+
+
+def _pass_on(process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[bytes], chosen: _Filter) -> None:
+    """Copy the output of a process as ``chosen``, and its errors, until it ends.
+
+    Output is served first: a program prints its result before it says what to do with it.
+    """
     sys.stdout.flush()
-    left = b""
-    with stream, selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        while True:
-            if not selector.select(_LAST_LINES):
-                if process.poll() is not None:
-                    break  # another process holds the pipe, as a master of ssh does after its client has gone
-                continue
-            data = os.read(stream.fileno(), 64 * 1024)
-            if not data:
-                break
-            left += data
-            if after:
-                _, found, behind = left.partition(after)
-                left = behind if found else left[-len(after) :]
-                if not found:
-                    continue
-                after = b""
-            if hear:
-                *lines, left = left.split(b"\n")
-                shown = b"".join(line + b"\n" for line in lines if not hear(line))
-            else:
-                shown, left = left, b""
-            sys.stdout.buffer.write(shown)
-            sys.stdout.buffer.flush()
-    if not after:
-        sys.stdout.buffer.write(left)
-        sys.stdout.buffer.flush()
+    sys.stderr.flush()
+    with output, errors, selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ, sys.stdout.fileno())
+        selector.register(errors, selectors.EVENT_READ, sys.stderr.fileno())
+        while selector.get_map():
+            ready = [key for key, _ in selector.select(_LAST_LINES)]
+            if not ready and process.poll() is not None:
+                break  # another process holds the pipes, as a master of ssh does after its client has gone
+            for key in sorted(ready, key=lambda key: key.fileobj is errors):
+                data = os.read(key.fd, 64 * 1024)
+                if data:
+                    _write(key.data, data if key.fileobj is errors else chosen.shown(data))
+                else:
+                    selector.unregister(key.fileobj)
+        _write(sys.stdout.fileno(), chosen.shown(b""))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    """Write all of ``data``, without a buffer that keeps what could not be written."""
+    left = memoryview(data)
+    try:
+        while left:
+            try:
+                left = left[os.write(descriptor, left) :]
+            except BlockingIOError:  # it is a socket that is our input too, and ssh does not want to wait for that
+                select.select([], [descriptor], [])
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        files.raise_named(error, "write the output")
 
 
 def feed(

@@ -87,6 +87,42 @@ def test_attach_leaves_out_what_is_printed_before_a_mark(capfdbinary, hear):
     assert capfdbinary.readouterr().out == b""
 
 
+#: Becomes a program that attaches a shell's command, as the laptop attaches ssh.
+ATTACHES = (
+    "import sys; from deployer.system import process; process.attach(['sh', '-c', sys.argv[1]], after=b'begun\\n')"
+)
+
+
+def test_attach_keeps_the_order_of_output_and_errors():
+    argv = [sys.executable, "-c", ATTACHES, "echo noise; echo begun; for i in 1 2 3; do echo out; echo err >&2; done"]
+    environment = dict(os.environ, PYTHONPATH=os.getcwd())
+    for _ in range(3):
+        said = subprocess.run(
+            argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True
+        ).stdout
+        assert said.startswith(b"out\n")
+        assert (said.count(b"out\n"), said.count(b"err\n"), len(said)) == (3, 3, 24)
+
+
+def test_attach_ends_a_program_whose_output_cannot_be_written(tmp_path):
+    script = "echo $$ >%s; echo begun; for i in 1 2 3; do echo line || exit; sleep 0.1; done; exec sleep 60" % (
+        tmp_path / "pid"
+    )
+    argv = [sys.executable, "-c", ATTACHES, script]
+    environment = dict(os.environ, PYTHONPATH=os.getcwd())
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as gone:
+        gone.stdout.readline()
+        gone.stdout.close()
+        said = gone.stderr.read().splitlines()[-1]
+    assert said.startswith(b"BrokenPipeError")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, check=False, env=environment, stdout=full, stderr=subprocess.PIPE)
+    said = done.stderr.splitlines()[-1]
+    assert said == b"deployer.contract.errors.SpaceError: cannot write the output: No space left on device"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
 def test_attach_gives_the_shells_status():
     assert process.attach([sys.executable, "-c", "import sys; sys.exit(7)"]) == 7
     assert process.attach([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"]) == 143
