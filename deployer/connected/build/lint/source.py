@@ -52,8 +52,8 @@ class DefinitionSource:
     def find(self, inside: str) -> Path | None:
         """Return the file of the definition that a path in the image or container probably means.
 
-        Of several with this name: the one whose last folders are the same too, then one that a COPY names, then the
-        one in the fewest folders.
+        Of several with this name: the one whose last folders are the same too, then one that a COPY names, itself or by
+        a folder, then the one in the fewest folders.
         """
         wanted = Path(inside).parts[::-1]
         inner = [(path.relative_to(self.definition.context_folder), path) for path in self.context]
@@ -64,7 +64,8 @@ class DefinitionSource:
             alike = zip(name.parts[::-1], wanted, strict=False)
             same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], alike)))
             if same:
-                found.append((same, str(name) in self._copied, -len(name.parts), path))
+                is_copied = any(str(each) in self._copied for each in (name, *name.parents))
+                found.append((same, is_copied, -len(name.parts), path))
         return max(found, key=lambda each: each[:-1])[-1] if found else None
 
     @functools.cached_property

@@ -61,17 +61,19 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
 
 
 def held_back(requirements: Path, target: Target, source: PackageSource, pins: Sequence[Pin]) -> Iterator[str]:
-    """Yield a remark for each requirement whose newest release is not locked because of what that depends on.
+    """Yield a remark for each requirement whose newest release is not locked.
 
-    uv goes back silently, by years if need be, to a release whose dependencies all have wheels.
+    Another package may allow only an older one. Or the newest depends on something without a wheel: then uv goes back
+    silently, by years if need be, to a release whose dependencies all have wheels.
     """
     locked = {pin.name: pin.version for pin in pins}
     for newest in read(_compiled(requirements, target, source, (), "--no-deps"), target)[0]:
         was = locked.get(newest.name, newest.version)
         if Version(was) < Version(newest.version):
             yield (
-                f"{newest.name} {was} is locked, not {newest.version}: something that {newest.version} depends on has "
-                f"no wheel, or contradicts another package. To see what, require {newest.name}=={newest.version}"
+                f"{newest.name} {was} is locked, not {newest.version}: another package allows only an older one, or "
+                f"something that {newest.version} depends on has no wheel. To see what, require "
+                f"{newest.name}=={newest.version}"
             )
 
 

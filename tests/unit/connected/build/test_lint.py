@@ -85,6 +85,11 @@ TRIGGERS: list[tuple[str, Files, str]] = [
         {"Dockerfile": "COPY docs/r.txt /x/\nRUN pip install -r /x/r.txt\n", "docs/r.txt": "\na\n", "r.txt": "a\n"},
         "docs/r.txt:2",
     ),
+    (  # or whose folder it names
+        "pins.pip",
+        {"Dockerfile": "COPY docs /x\nRUN pip install -r /x/r.txt\n", "docs/r.txt": "\na\n", "r.txt": "a\n"},
+        "docs/r.txt:2",
+    ),
     (  # the one in the same folder
         "pins.pip",
         {"Dockerfile": "COPY . /y\nRUN pip install -r /y/a/r.txt\n", "a/r.txt": "\na\n", "r.txt": "a\n"},

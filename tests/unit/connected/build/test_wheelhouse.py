@@ -194,13 +194,15 @@ def test_a_release_that_is_held_back_is_named(build: Build, capsys: pytest.Captu
     build("held\ndemo")
     assert build.pins["held"] == "1.0"
     assert capsys.readouterr().err == (
-        "deployer: warning: held 1.0 is locked, not 2.0: something that 2.0 depends on has no wheel, or contradicts "
-        "another package. To see what, require held==2.0\n"
+        "deployer: warning: held 1.0 is locked, not 2.0: another package allows only an older one, or something that "
+        "2.0 depends on has no wheel. To see what, require held==2.0\n"
     )
     build("held\nhelper")
     assert "held" not in capsys.readouterr().err  # it is kept
     with pytest.raises(UsageError, match="source"):
         build("held==2.0")
+    build("glued\nhelper")  # as numpy beside an older TensorFlow
+    assert "helper 1.0 is locked, not 2.0: another package allows only an older one" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
