@@ -143,7 +143,7 @@ def _survey(args: argparse.Namespace) -> int:
     for note in notes:
         terminal.tell("note: %s" % note)
     if waiting:
-        print("%d of %s not ended: the same command continues" % (len(waiting), counted(len(found), "job")))
+        print("still active: %d of %s; run the same command again" % (len(waiting), counted(len(found), "job")))
     else:
         captured = sum(1 for each in found if each.state == survey.CAPTURED)
         print("%s: the login node and %d of %s" % (request.output, captured, counted(len(found), "partition")))
