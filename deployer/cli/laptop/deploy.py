@@ -111,12 +111,12 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
         except KeyboardInterrupt:
             if not deploy.submitting:
                 raise
-            tell_of_job(args, also=FINDS)
+            tell_of_job(args, also=FINDS if deploy.finds_job else "")
             return _Round(EXIT_INTERRUPTED)
         except (JobFailed, SpaceError, TransferError) as error:  # ours: one of the site's program is of none of these
             if deploy.submitting:
                 error.message += "; the job may have been submitted"
-                error.hint = FINDS + see_jobs(args)
+                error.hint = (FINDS if deploy.finds_job else "") + see_jobs(args)
             raise
         code, last = 0, done.job
         if done.job and deploy.stages[-1].state == DONE and shows:

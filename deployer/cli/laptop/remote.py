@@ -20,7 +20,7 @@ from deployer.contract.text import is_label, printable
 from deployer.system import terminal
 
 if TYPE_CHECKING:
-    from deployer.connected.transfer.remote import Attended, Remote
+    from deployer.connected.transfer.remote import Remote
 
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which import much.
 _COMMANDS = {
@@ -77,22 +77,18 @@ def _forward(args: argparse.Namespace) -> int:
     with Remote(profile, args.ssh_config) as remote:
         remote.prepare()
         if args.command == "run" and not args.dry_run:
-            done = _submit(args, remote, profile.name, words)
-        else:
-            # doctor looks for what a job would find, and a job is started as after a login.
-            done = remote.attach(words, site_options(args), login=args.command == "doctor")
-    if done.status == EXIT_INTERRUPTED and args.command == "run":
-        tell_of_job(args, done.job, done.number, "" if done.job else FINDS)
-    return done.status
+            return _submit(args, remote, profile.name, words)
+        # doctor looks for what a job would find, and a job is started as after a login.
+        return remote.attach(words, site_options(args), login=args.command == "doctor").status
 
 
-def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequence[str]) -> "Attended":
+def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequence[str]) -> int:
     """Submit a job; if the same command did so before without an answer of the site, go on with that job."""
     from deployer.connected.transfer.submission import Submission
 
     name = args.image.partition("@")[0].partition(":")[0]
     if not is_label(name):  # the site has no such image
-        return remote.attach(words, site_options(args))
+        return remote.attach(words, site_options(args)).status
     end = words.index("--") if "--" in words else len(words)
     command = [word for word in words[:end] if word not in _OF_THIS_SIDE] + list(words[end:])
     with contextlib.closing(Submission("run", name, site, command)) as submission:
@@ -100,10 +96,15 @@ def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequen
             submission.record()
         except DeployerError as error:
             terminal.warn(f"not recorded, so the same command again may submit a second job: {error.message}")
-        done = remote.attach([words[0], "--token", submission.token, *words[1:]], site_options(args))
+        words = [words[0], "--token", submission.token, *words[1:]]
+        done = remote.attach(words, site_options(args), recorded=submission.recorded)
+        if done.status == EXIT_INTERRUPTED:
+            tell_of_job(args, done.job, done.number, FINDS if submission.recorded and not done.job else "")
         if done.job:
             submission.answered()
-        return done
+        elif done.status != EXIT_INTERRUPTED:
+            submission.ended(done.status, remote)
+        return done.status
 
 
 def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also: str = "") -> None:

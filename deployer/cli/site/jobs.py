@@ -270,17 +270,23 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write("job %s %s as %s: %s\n" % (os.path.basename(folder), said, job_id, folder))
         sys.stdout.flush()
         if before:
-            _tell("the site's answer to it was lost; the same command again submits another job")
+            _tell("its connection broke then; the same command again submits another job")
     if args.wait:
-        return _wait(args, store, folder)
+        return _wait(args, store, folder, repeated=before is not None)
     if args.json:
         _print_json(dict(jobs.status(folder).record(), repeated=before is not None))
     common.suggest(args, "logs", "-f", os.path.basename(folder))
     return 0
 
 
-def _wait(args: argparse.Namespace, store: Store, folder: str, tail: bool = True) -> int:
-    """Follow a submitted job to its end, and print how it ended; with ``tail`` the log's end if it failed."""
+def _wait(
+    args: argparse.Namespace, store: Store, folder: str, tail: bool = True, repeated: Optional[bool] = None
+) -> int:
+    """Follow a submitted job to its end, and print how it ended; with ``tail`` the log's end if it failed.
+
+    Args:
+        repeated: `run` has submitted it before; None: this is not `run`.
+    """
     from deployer.contract.shell import quoted
     from deployer.site.jobs import ending, jobs
 
@@ -301,7 +307,7 @@ def _wait(args: argparse.Namespace, store: Store, folder: str, tail: bool = True
         return EXIT_INTERRUPTED
     status = jobs.status(folder)
     if args.json:
-        _print_json(status.record())
+        _print_json(status.record() if repeated is None else dict(status.record(), repeated=repeated))
     else:
         _print_lines(ending.lines(status))
         sys.stdout.flush()

@@ -24,7 +24,7 @@ from deployer.connected.ground import xdg
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
-from deployer.connected.transfer.submission import Submission
+from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.findings import ERROR
@@ -491,7 +491,7 @@ class Deploy:
             options = self._push_options()._replace(
                 packed=packed.digest, then=submission, handed_over=handed_over, installed=installed, hear=self._say
             )
-            with self._forgotten_if_damaged(packed.path, pushing.DamagedBundle):
+            with self._forgotten_if_refused(packed), self._forgotten_if_damaged(packed.path, pushing.DamagedBundle):
                 pushed = pushing.push(packed.path, self._profile, self._request.ssh_config, options, remote)
             if pushed.then is None:
                 self._installed(packed, pushed, said)
@@ -573,7 +573,8 @@ class Deploy:
                     return self._with_job(done, status)
             command = self._run_command(packed)
             self._submits(packed)
-            status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
+            with self._forgotten_if_refused(packed):
+                status = self.remote.site(command, _SUBMIT_SECONDS, rest=request.rest, hear=self._say)
             self._submitted_as(packed, status, said)
             return self._with_job(done, status)
 
@@ -595,6 +596,21 @@ class Deploy:
             self._cleanup.callback(self._asking.close)
         return self._asking
 
+    @property
+    def finds_job(self) -> bool:
+        """Whether the same deploy finds the job that this one may have submitted."""
+        return self._asking is not None and self._asking.recorded
+
+    @contextmanager
+    def _forgotten_if_refused(self, packed: _Bundle) -> Iterator[None]:
+        """Forget the submission if the block ends with an error of the site's program that excludes a job."""
+        try:
+            yield
+        except DeployerError as error:
+            if self.submitting and type(error) is DeployerError:  # ours are of the class of their exit code
+                self._asked(packed).ended(error.exit_code, self.remote)
+            raise
+
     def _submits(self, packed: _Bundle) -> None:
         """Record that the site may submit the job from now on, until it has reported it."""
         self.submitting = True
@@ -602,21 +618,24 @@ class Deploy:
             self._asked(packed).record()
 
     def _name_others(self, packed: _Bundle) -> None:
-        """Name jobs that other deploys of this bundle's file submitted, without an answer of the site."""
-        for site, job in self._asked(packed).others():
-            if site != self._profile.name:
-                hint = f"see: {shlex.join(['deployer', 'jobs', '--site', site])}"
-                self._say(f"warning: {site} did not answer when job {job} was submitted, so it may run there; {hint}")
-                continue
-            status = self._status(job)
+        """Name jobs that other deploys of this bundle's file submitted to this site, without an answer."""
+        for each in self._asked(packed).others():
+            status, job = status_of(self.remote, each.job), each.job
             hint = f"to end it: {shlex.join(['deployer', 'cancel', '--site', self._request.site, job])}"
-            if status and not status["own"]:
+            if status is None:
+                if each.is_late:
+                    each.forget()
+                    continue
+                self._say(f"warning: the site may still start job {job} of an earlier deploy; if it does, {hint}")
+                continue  # so that the next deploy names it too
+            if not status["own"]:
                 self._say(f"warning: job {job} is another user's, so it is not followed")
-            elif status and not status["job_id"]:
+            elif not status["job_id"]:
                 self._say(f"warning: an earlier deploy prepared job {job}, which has no number; if it starts, {hint}")
-            elif status:
+            else:
                 state = f"{status['state']} as {status['job_id']}"
                 self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
+            each.forget()
 
     def _signature(self, packed: _Bundle) -> list[str]:
         """Return what the record of a submission has of it: the same is not submitted again while its job is active."""
@@ -654,20 +673,11 @@ class Deploy:
         seen: set[str] = set()
         while job and job not in seen:
             seen.add(job)
-            status = self._status(job)
+            status = status_of(self.remote, job)
             if status is None or status["active"]:
                 return status
             job = str(status.get("continued_by") or "")
         return None
-
-    def _status(self, job: str) -> json_records.Record | None:
-        """Return the status of a job; None: the site has none of this name."""
-        try:
-            return self.remote.site(["status", job])
-        except DeployerError as error:  # an error of the site's program has only the exit code of its class
-            if error.exit_code != UsageError.exit_code:
-                raise
-            return None
 
     def continuation(self, job: str) -> json_records.Record | None:
         """Return the status of the job that continues one that has ended; None: no job does."""

@@ -29,7 +29,15 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile, known
 from deployer.contract import dialogue, json_records, placeholders
-from deployer.contract.errors import BY_EXIT_CODE, DeployerError, MissingTool, SpaceError, TransferError, UsageError
+from deployer.contract.errors import (
+    BY_EXIT_CODE,
+    EXIT_INTERRUPTED,
+    DeployerError,
+    MissingTool,
+    SpaceError,
+    TransferError,
+    UsageError,
+)
 from deployer.contract.shell import for_any_login_shell, quoted
 from deployer.contract.text import printable
 from deployer.system import files, process, terminal
@@ -255,12 +263,7 @@ class Remote:
         done = process.run(argv, timeout=timeout, env=self._env, stdin=stdin, check=False, tick=self._go_on)
         self._check_line(done)
         if _BEGUN not in done.stdout.splitlines():
-            said = f": {done.last_words()}" if done.stdout.strip() or done.stderr.strip() else ""
-            raise TransferError(
-                f"{self.host}: the login shell ended before it ran a command{said}",
-                f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
-                "ends shells without a terminal, or the site allows no commands: see the file, or ask the site",
-            )
+            raise self._not_begun(done.last_words() if done.stdout.strip() or done.stderr.strip() else "")
         if check and done.returncode:
             self._raise_far(done)
         return done
@@ -422,12 +425,15 @@ class Remote:
         done = process.converse(argv, answered, _CALL_SECONDS, timeout, self._env, listener, later=answers)
         return self._answer(done, words, hear)
 
-    def attach(self, words: Sequence[str], caller: Sequence[str] = (), login: bool = False) -> Attended:
+    def attach(
+        self, words: Sequence[str], caller: Sequence[str] = (), login: bool = False, recorded: bool = False
+    ) -> Attended:
         """Run a command of the site's deployer on this terminal and return how it ended.
 
         Args:
             caller: the options with which the user's commands name this site; hints of the command have them.
             login: as in ``site``.
+            recorded: the submission of a job is recorded here, so the same command finds the job.
 
         Raises:
             TransferError: the connection broke. A job that the command submitted continues.
@@ -438,8 +444,11 @@ class Remote:
         names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
         names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
         given = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
-        before = [*(_LOGIN if login else ()), "env", *(f"{name}={value}" for name, value in given.items())]
-        script = f"echo {_BEGUN}; exec " + shlex.join([*before, *self._site_argv(words)])
+        variables = [f"{name}={value}" for name, value in given.items()]
+        script = f"echo {_BEGUN}; exec " + shlex.join(["env", *variables, *self._site_argv(words)])
+        if login:  # the login shell's start-up files may end it
+            script = "exec " + shlex.join([*_LOGIN, "sh", "-c", script])
+        begun: list[bool] = []
         heard: list[str] = []
 
         def hear(said: bytes) -> bool:
@@ -448,18 +457,27 @@ class Remote:
             return found is not None
 
         # Only `run` announces a job. The output of other commands may be of any kind, and large.
-        announces = words[0] == "run"
-        argv, after = self._ssh(["sh", "-c", script]), f"{_BEGUN}\n".encode()
-        status = process.attach(argv, env=self._env, hear=hear if announces else None, after=after)
+        announces = words[0] == "run" and "--dry-run" not in words
+        status = process.attach(
+            self._ssh(["sh", "-c", script]),
+            env=self._env,
+            hear=hear if announces else None,
+            after=f"{_BEGUN}\n".encode(),
+            begun=lambda: begun.append(True),
+        )
         job, number = heard[:2] if heard else ("", "")
         if status == 255:
             message, hint = f"the connection to {self.host} broke", "try again"
             if job:
-                hint = f"the job continues: the same command again follows it, and `status {job}` shows it"
+                follows = "the same command again follows it, and " if recorded else ""
+                hint = f"the job continues: {follows}`status {job}` shows it"
             elif announces:
                 message += " before the site reported a job"
-                hint = "the job may have been submitted: the same command again follows it if there is one"
+                follows = "the same command again follows it if there is one" if recorded else "see `jobs`"
+                hint = f"the job may have been submitted: {follows}"
             raise TransferError(message, hint)
+        if not begun and status != EXIT_INTERRUPTED:
+            raise self._not_begun("")
         return Attended(status, job, number)
 
     def fetch(self, path: str, limit: int) -> bytes:
@@ -663,6 +681,14 @@ class Remote:
     def _check_line(self, done: Completed) -> None:
         if done.returncode == 255 or done.returncode < 0:
             self._explain(done.stderr or "the connection closed for an unknown reason")
+
+    def _not_begun(self, said: str) -> TransferError:
+        """Return the error for a login shell that ended before it ran a command, with what it said."""
+        return TransferError(
+            f"{self.host}: the login shell ended before it ran a command{said and ': '}{said}",
+            f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
+            "ends shells without a terminal, or the site allows no commands: see the file, or ask the site",
+        )
 
     def _raise_far(self, done: Completed) -> NoReturn:
         """Raise the error of the site's deployer here, with its exit code and hint."""

@@ -4,7 +4,8 @@ This side chooses the end of the job's name (``run --token``) before the site ma
 until the site has reported the job. The same command finds that file and gives the same name again. The site makes one
 job of a name, and answers with it.
 
-A file is locked while its process lives: then its submission may still be answered, and it is another one.
+A file is locked while its process lives: then its submission may still be answered, and it is another one. A file that
+cannot be used, such as root's, is a warning.
 """
 
 import contextlib
@@ -15,27 +16,49 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from deployer.connected.ground import xdg
-from deployer.system import files
+from deployer.contract import json_records
+from deployer.contract.errors import DeployerError, IntegrityError, MissingTool, Refused, SpaceError, UsageError
+from deployer.system import files, terminal
+
+if TYPE_CHECKING:
+    from deployer.connected.transfer.remote import Remote
 
 #: Hexadecimal digits of a digest in the name of a file.
 _DIGITS = 16
 #: Seconds after which nobody repeats a command for its answer.
 _KEPT = 30 * 24 * 3600
+#: Seconds after which a site has certainly installed what it received, and submitted its job.
+_LATE = 3 * 3600
+#: Exit codes of the site's `run` by which nothing was submitted; and those with which it ends before that as well.
+_CERTAIN = (UsageError.exit_code, MissingTool.exit_code)
+_ANSWERS = (*_CERTAIN, Refused.exit_code, IntegrityError.exit_code, SpaceError.exit_code)
 
 
 class UnansweredJob(NamedTuple):
-    """A job that a site may have submitted.
+    """A job that the site may have submitted, or may still submit.
 
     Attributes:
-        site: the name of the site.
         job: the name of the job.
+        path: its record.
     """
 
-    site: str
     job: str
+    path: Path
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the site would have submitted it by now."""
+        with contextlib.suppress(OSError):
+            return time.time() - self.path.stat().st_mtime > _LATE
+        return True
+
+    def forget(self) -> None:
+        """Forget it: the user knows of it, or there is none."""
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
 
 class Submission:
@@ -50,6 +73,7 @@ class Submission:
     Attributes:
         job: the name of the job.
         token: its end, for ``run --token``.
+        recorded: the same command finds the job.
     """
 
     def __init__(self, scope: str, name: str, site: str, words: Sequence[str]) -> None:
@@ -66,6 +90,10 @@ class Submission:
             self._path = self._folder / f"{self._begin}{name}-{end}"
         self.job = self._path.name[len(self._begin) :]
         self.token = self.job[len(name) + 1 :]
+
+    @property
+    def recorded(self) -> bool:
+        return self._file is not None
 
     def record(self) -> None:
         """Keep the name of the job, before the site may submit it. Raises DeployerError."""
@@ -93,14 +121,22 @@ class Submission:
             self._path.unlink(missing_ok=True)
         self.close()
 
+    def ended(self, code: int, remote: "Remote") -> None:
+        """Forget it if the site's `run` ended with this exit code and has certainly submitted nothing."""
+        certain = code in _CERTAIN
+        with contextlib.suppress(DeployerError):  # then it may have
+            certain = certain or (code in _ANSWERS and status_of(remote, self.job) is None)
+        if certain:
+            self.answered()
+
     def others(self) -> Iterator[UnansweredJob]:
-        """Yield the jobs of this scope whose submission by other words had no answer, and forget them."""
+        """Yield the jobs of this scope and site whose submission by other words had no answer."""
         for path in sorted(self._folder.glob(f"{self._scope}-*")):
             found = None if path.name.startswith(self._begin) else _taken(path)
             if found:
                 with found:
-                    yield UnansweredJob(found.read(), path.name.split("-", 2)[2])
-                    path.unlink(missing_ok=True)
+                    if found.read() == self._site:
+                        yield UnansweredJob(path.name.split("-", 2)[2], path)
 
     def close(self) -> None:
         """Let others have the file: this process gets no answer any more."""
@@ -116,6 +152,16 @@ class Submission:
                     path.unlink()
 
 
+def status_of(remote: "Remote", job: str) -> json_records.Record | None:
+    """Return the status of a job; None: the site has none of this name."""
+    try:
+        return remote.site(["status", job])
+    except DeployerError as error:  # an error of the site's program has only the exit code of its class
+        if error.exit_code != UsageError.exit_code:
+            raise
+        return None
+
+
 def _digest(*words: str) -> str:
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:_DIGITS]
 
@@ -127,6 +173,9 @@ def _taken(path: Path) -> IO[str] | None:
             stream = cleanup.enter_context(path.open("r+", encoding="utf-8"))
             _lock(stream)
         except (FileNotFoundError, BlockingIOError):
+            return None
+        except OSError as error:
+            terminal.warn(f"a job that had no answer may not be found: cannot read {path}: {error.strerror}")
             return None
         if os.fstat(stream.fileno()).st_nlink:
             cleanup.pop_all()

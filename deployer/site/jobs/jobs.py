@@ -43,6 +43,10 @@ _ENDS = {
 }
 
 
+#: The state of a job that its scheduler does not know, without a result.
+UNKNOWN = "UNKNOWN"
+
+
 class Status(NamedTuple):
     """A job of ours.
 
@@ -294,7 +298,7 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
     if number is None:
         return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem, remedy=remedy)
     if known is None:
-        word = "UNKNOWN" if exit_code is None else "FAILED" if exit_code else "COMPLETED"
+        word = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
         known = JobState(word, "", "", "", False)
     if known.active:  # until it has ended, its result is "unfinished"
         problem, remedy, seconds = "", "", None

@@ -1,6 +1,7 @@
 """deploy, with the fake ssh of test_remote between real sides; tests/integration has a real job."""
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -281,6 +282,7 @@ class _Slurm:
     def __init__(self) -> None:
         self.jobs: dict[str, dict[str, Any]] = {}
         self.is_cut = False
+        self.refuses = 0
 
     def pushed(self, *words: Any) -> Pushed:
         """Play a push, and what the site runs after it."""
@@ -301,8 +303,11 @@ class _Slurm:
                 raise of_the_site(UsageError.exit_code)
             return self.jobs[words[1]]
         job = "digits-" + words[list(words).index("--token") + 1]
-        repeated = job in self.jobs
+        repeated = job in self.jobs and bool(self.jobs[job]["active"])
         if not repeated:
+            if self.refuses:
+                raise of_the_site(self.refuses)
+            job += "x" if job in self.jobs else ""  # it has ended
             number = str(7 + len(self.jobs))
             self.jobs[job] = {"job": job, "job_id": number, "active": True, "state": "RUNNING", "own": True}
         if self.is_cut:
@@ -347,12 +352,13 @@ def test_a_line_that_is_cut_leaves_one_job_of_the_same_command(
     if ended:
         site.jobs[job].update(active=False, state="COMPLETED")
     done, stage, said = deployed(data, tmp_path, site)
-    assert (done.job, done.job_id, [*site.jobs], said) == (job, "7", [job], [])
-    state = "COMPLETED" if ended else "RUNNING"
-    assert (stage.state, stage.text) == ("unchanged", f"{job} was submitted before as 7: {state}")
+    assert said == []
+    if ended:  # the user may have seen that, and wants another one
+        assert (stage.state, stage.text) == ("done", f"{job}x submitted as 8")
+    else:
+        assert (stage.state, stage.text) == ("unchanged", f"{job} was submitted before as 7: RUNNING")
     # That was the answer: a third deploy does as usual.
-    again = deployed(data, tmp_path, site)
-    assert (again[0].job == job) is not ended
+    assert deployed(data, tmp_path, site)[0].job == done.job
     assert len(site.jobs) == 1 + ended
     assert list(xdg.state_folder("submissions").iterdir()) == []
 
@@ -397,20 +403,54 @@ def test_a_folder_that_is_no_job_of_ours_is_named_as_such(
     assert warning in said[-1]
 
 
-def test_another_site_is_not_asked_for_a_job(
-    data: Path, tmp_path: Path, cut: tuple[_Slurm, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_record_of_another_site_is_left_alone(data: Path, tmp_path: Path, cut: tuple[_Slurm, str]) -> None:
+    """With -o the same file is deployed to several sites."""
     site, job = cut
     (record,) = xdg.state_folder("submissions").iterdir()
     record.write_text("other")
     done, _, said = deployed(data, tmp_path, site, rest=["-v"])
     assert done.job != job
-    assert said == [
-        (
-            f"warning: other did not answer when job {job} was submitted, so it may run there; "
-            "see: deployer jobs --site other"
+    assert (said, [*xdg.state_folder("submissions").iterdir()]) == ([], [record])
+
+
+def test_a_job_that_the_site_submits_only_later_is_named_then(
+    data: Path, tmp_path: Path, cut: tuple[_Slurm, str]
+) -> None:
+    """The site was still installing when another command was given."""
+    site, job = cut
+    status = site.jobs.pop(job)
+    hint = f"to end it: deployer cancel --site lab {job}"
+    said = deployed(data, tmp_path, site, rest=["-v"])[2]
+    assert said == [f"warning: the site may still start job {job} of an earlier deploy; if it does, {hint}"]
+    site.jobs[job] = status
+    for words in (["--nodes=2"], ["--nodes=3"]):
+        said = deployed(data, tmp_path, site, words=words)[2]
+        assert (len(said), f"job {job} of an earlier deploy, which had no answer, is" in "".join(said)) in (
+            [(1, True)] if words == ["--nodes=2"] else [(0, False)]
         )
-    ]
+
+
+def test_a_job_that_never_came_is_forgotten(data: Path, tmp_path: Path, cut: tuple[_Slurm, str]) -> None:
+    site, _ = cut
+    site.jobs.clear()
+    (record,) = xdg.state_folder("submissions").iterdir()
+    os.utime(record, (0, 0))
+    assert deployed(data, tmp_path, site, rest=["-v"])[2] == []
+    assert not record.exists()
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 6, 7])
+def test_a_refusal_of_the_site_is_an_answer(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    site = _Slurm()
+    monkeypatch.setattr(push, "push", site.pushed)
+    site.refuses = code
+    with pytest.raises(DeployerError):
+        deployed(data, tmp_path, site)
+    assert list(xdg.state_folder("submissions").iterdir()) == []
+    site.refuses = 0
+    assert deployed(data, tmp_path, site, rest=["-v"])[2] == []
 
 
 @pytest.mark.parametrize("place", ["before", "sent", "installed"])

@@ -1,6 +1,7 @@
 """The line and its faults, with a fake ssh and sftp on PATH; tests/integration has the real ones."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -173,7 +174,7 @@ def test_a_line_that_breaks_during_a_command(
         monkeypatch.setattr(remote, "_python", "sh")
         monkeypatch.setattr(remote, "_site_argv", lambda words: ["sh", "-c", f"echo '{printed}'; exit 255"])
         with pytest.raises(TransferError, match=message) as caught:
-            remote.attach([command, "x"])
+            remote.attach([command, "x"], recorded=True)
     assert caught.value.hint.startswith(hint)
 
 
@@ -422,6 +423,32 @@ def test_doctor_looks_for_what_a_job_would_find(
         assert "welcome" not in said.out
 
 
+@pytest.mark.parametrize("command", ["doctor", "status"])
+def test_a_login_shell_that_ends_before_doctor_is_named(
+    far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    (far / ".bash_profile").write_text("exit 0\n")
+    monkeypatch.setattr(Remote, "prepare", lambda self: _with_tool(self, far))
+    is_login = command == "doctor"
+    assert main.main([command, "--site", "lab", "hello"]) == (TransferError.exit_code if is_login else 0)
+    assert ("login1: the login shell ended before it ran a command" in capfd.readouterr().err) == is_login
+
+
+@pytest.mark.parametrize(("target", "code", "said"), [("| head -n 1", 0, ""), ("> /dev/full", 6, "cannot write")])
+def test_a_reader_that_ends_and_a_full_disk(far: Path, target: str, code: int, said: str) -> None:
+    """As `deployer logs | head`: the reader has what it wants."""
+    tool = "import sys\nfor _ in range(100000): sys.stdout.write('a line of the log\\n')\nsys.stdout.flush()\n"
+    laptop = "import sys; from deployer.connected.transfer import remote; remote._ENVIRONMENT = ('FAKE',); "
+    laptop += f"remote.make_pyz = lambda: {tool.encode()!r}; "
+    laptop += "from deployer.cli.laptop import main; sys.exit(main.main(['logs', '--site', 'lab', 'x']))"
+    words = ["bash", "-c", f'set -o pipefail; "$0" -c "$1" {target}', sys.executable, laptop]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(words, check=False, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "cannot start" in done.stderr) == (code, False)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def _with_tool(remote: Remote, far: Path) -> None:
     """Be prepared with a tool that tells whether it finds a runtime."""
     (far / "deployer.pyz").write_text("import shutil; print('found', shutil.which('apptainer'))\n")
@@ -494,6 +521,51 @@ def test_a_line_that_breaks_while_a_job_is_submitted_leaves_one_job(
     assert len(jobs()) == (3 if place == "after" else 2)  # that was the answer
 
 
+@pytest.mark.parametrize(("code", "kept"), [(2, False), (3, False), (7, False), (1, True)])
+def test_a_refusal_of_the_site_is_an_answer(
+    far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int, kept: bool
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
+    tool = f"import sys; sys.exit({code} if sys.argv[1] == 'run' else 2)"
+    monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", tool.encode)
+    assert main.main(["run", "--site", "lab", "hello"]) == code
+    assert bool(list((far / "state" / "deployer" / "submissions").iterdir())) is kept
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], []])
+def test_only_a_recorded_submission_is_found_by_the_same_command(
+    far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise SpaceError("cannot write x: No space left on device")
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
+    monkeypatch.setattr(Submission, "record", full)
+    monkeypatch.setattr("deployer.connected.transfer.remote.make_pyz", lambda: b"raise SystemExit(255)")
+    assert main.main(["run", "--site", "lab", "hello", *words]) == TransferError.exit_code
+    said = capfd.readouterr().err
+    assert ("the job may have been submitted" in said) == (not words)
+    assert "follows it" not in said
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_record_that_cannot_be_used_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with contextlib.closing(Submission("run", "hello", "lab", ["hello"])) as first:
+        first.record()
+
+    def refused(self: Path, *_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", refused)
+        assert Submission("run", "hello", "lab", ["hello"]).job != first.job
+        assert list(Submission("run", "hello", "lab", ["-v"]).others()) == []
+    assert capfd.readouterr().err.count("deployer: warning: a job that had no answer may not be found") == 2
+
+
 def test_the_same_command_twice_at_once_is_two_submissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     first, second, other = (Submission("run", "hello", site, ["hello"]) for site in ("lab", "lab", "x"))
@@ -508,8 +580,13 @@ def test_the_same_command_twice_at_once_is_two_submissions(tmp_path: Path, monke
         each.close()
     with contextlib.closing(Submission("run", "hello", "lab", ["hello"])) as last:
         assert last.token == second.token
-        assert list(last.others()) == [("x", other.job)]
-    assert [path.name.endswith(last.job) for path in (tmp_path / "deployer" / "submissions").iterdir()] == [True]
+        assert list(last.others()) == []  # the other site's
+        folder = tmp_path / "deployer" / "submissions"
+        assert {path.name.rpartition("-")[2] for path in folder.iterdir()} == {
+            each.job.rpartition("-")[2] for each in (last, other)
+        }
+        with contextlib.closing(Submission("run", "hello", "x", ["-v"])) as changed:
+            assert [(each.job, each.is_late) for each in changed.others()] == [(other.job, False)]
 
 
 def test_a_missing_ssh_configuration() -> None:

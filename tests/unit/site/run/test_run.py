@@ -695,7 +695,8 @@ def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, pro
     told = []
     with pytest.raises(TransferError, match="Unable to contact"):  # nobody knows, so there is no second job
         run.earlier(store, request, told.append)
-    made.program(programs, "squeue", "echo '77|%s/job.sh'" % folder)
+    found = "case $* in *%%o*) echo '77|%s/job.sh' ;; *) echo 'PENDING|0:00||None' ;; esac" % folder
+    made.program(programs, "squeue", found)
     assert run.earlier(store, request, told.append) == (folder, "77", "")
 
 
@@ -1054,6 +1055,43 @@ def test_a_laptop_that_had_no_answer_repeats_its_request_and_gets_the_same_job(s
 def clock(monkeypatch, sleep):
     """Replace the pauses of the module run alone: others sleep too, for instance for the end of a process."""
     monkeypatch.setattr(run, "time", types.SimpleNamespace(time=time.time, sleep=sleep))
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED by 7", ""])
+def test_a_job_that_has_ended_is_no_answer(store, programs, capfd, state):
+    """The line broke after its name was printed; its user has seen its end, or cancelled it."""
+    fake_slurm(programs, "RUNNING", exit_code=0 if state else None)
+    words = ["run", "hello", "--root", store.root, "--token", TOKEN]
+    assert main.main(words) == 0
+    name = "hello-" + TOKEN
+    if state:
+        fake_slurm(programs, state)
+    else:  # Slurm has forgotten it
+        made.program(programs, "squeue", "exit 0")
+        made.program(programs, "sacct", "exit 0")
+        os.unlink(os.path.join(store.jobs, name, "result.json"))
+        assert run.earlier(store, REQUEST._replace(token=TOKEN), print).problem == ""  # or does not know it yet
+        os.utime(os.path.join(store.jobs, name), (0, 0))
+    capfd.readouterr()
+    assert main.main(words) == 0
+    said = capfd.readouterr()
+    assert "warning: job %s, which this command may have made before, has ended as" % name in said.err
+    assert " submitted as 77" in said.out
+    assert name not in said.out
+    assert len(os.listdir(store.jobs)) == 2
+
+
+def test_the_record_of_a_repeated_run_says_so(store, programs, capfd):
+    fake_slurm(programs, "RUNNING")
+    words = ["run", "hello", "--json", "--root", store.root, "--token", TOKEN]
+    assert main.main(words) == 0
+    capfd.readouterr()
+    seen = os.path.join(store.root, "seen")
+    once = "if [ -e %s ]; then echo 'COMPLETED|0:01|cn1|None'; else touch %s; echo 'RUNNING|0:01|cn1|None'; fi"
+    made.program(programs, "squeue", once % (seen, seen))
+    assert main.main([*words, "--wait"]) == 0
+    assert json.loads(capfd.readouterr().out)["repeated"] is True
+    assert len(os.listdir(store.jobs)) == 1
 
 
 def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, monkeypatch):
