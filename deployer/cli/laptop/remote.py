@@ -84,20 +84,23 @@ def _forward(args: argparse.Namespace) -> int:
 
 def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequence[str]) -> int:
     """Submit a job; if the same command did so before without an answer of the site, go on with that job."""
-    from deployer.connected.transfer.submission import Submission
+    from deployer.connected.transfer.submission import Submission, is_active
 
     name = args.image.partition("@")[0].partition(":")[0]
     if not is_label(name):  # the site has no such image
         return remote.attach(words, site_options(args)).status
     end = words.index("--") if "--" in words else len(words)
     command = [word for word in words[:end] if word not in _OF_THIS_SIDE] + list(words[end:])
+    with contextlib.closing(Submission("run", name, site, command)) as earlier:
+        if earlier.is_reported and not is_active(remote, earlier.job):  # its user may have seen that
+            earlier.answered()
     with contextlib.closing(Submission("run", name, site, command)) as submission:
         try:
             submission.record()
         except DeployerError as error:
             terminal.warn(f"not recorded, so the same command again may submit a second job: {error.message}")
         words = [words[0], "--token", submission.token, *words[1:]]
-        done = remote.attach(words, site_options(args), recorded=submission.recorded)
+        done = remote.attach(words, site_options(args), submission=submission)
         if done.status == EXIT_INTERRUPTED:
             tell_of_job(args, done.job, done.number, FINDS if submission.recorded and not done.job else "")
         if done.job:

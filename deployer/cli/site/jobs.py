@@ -270,7 +270,7 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.write("job %s %s as %s: %s\n" % (os.path.basename(folder), said, job_id, folder))
         sys.stdout.flush()
         if before:
-            _tell("its connection broke then; the same command again submits another job")
+            _tell("the site's answer to it was lost; the same command again submits another job")
     if args.wait:
         return _wait(args, store, folder, repeated=before is not None)
     if args.json:

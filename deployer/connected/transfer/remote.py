@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import deployer
 from deployer.connected.bundle.pyz import make_pyz
@@ -42,6 +42,9 @@ from deployer.contract.shell import for_any_login_shell, quoted
 from deployer.contract.text import printable
 from deployer.system import files, process, terminal
 from deployer.system.process import Completed
+
+if TYPE_CHECKING:
+    from deployer.connected.transfer.submission import Submission
 
 log = logging.getLogger("deployer.remote")
 
@@ -426,14 +429,18 @@ class Remote:
         return self._answer(done, words, hear)
 
     def attach(
-        self, words: Sequence[str], caller: Sequence[str] = (), login: bool = False, recorded: bool = False
+        self,
+        words: Sequence[str],
+        caller: Sequence[str] = (),
+        login: bool = False,
+        submission: "Submission | None" = None,
     ) -> Attended:
         """Run a command of the site's deployer on this terminal and return how it ended.
 
         Args:
             caller: the options with which the user's commands name this site; hints of the command have them.
             login: as in ``site``.
-            recorded: the submission of a job is recorded here, so the same command finds the job.
+            submission: of a job by this command.
 
         Raises:
             TransferError: the connection broke. A job that the command submitted continues.
@@ -450,10 +457,13 @@ class Remote:
             script = "exec " + shlex.join([*_LOGIN, "sh", "-c", script])
         begun: list[bool] = []
         heard: list[str] = []
+        recorded = submission is not None and submission.recorded
 
         def hear(said: bytes) -> bool:
             found = re.match(rf"{MARK}([\w.+-]+) ([\w.;-]+)$", said.decode("utf-8", "replace"))
             heard.extend(found.groups() if found else ())
+            if found and submission:
+                submission.reported()
             return found is not None
 
         # Only `run` announces a job. The output of other commands may be of any kind, and large.

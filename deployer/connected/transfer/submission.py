@@ -32,6 +32,8 @@ _DIGITS = 16
 _KEPT = 30 * 24 * 3600
 #: Seconds after which a site has certainly installed what it received, and submitted its job.
 _LATE = 3 * 3600
+#: The second line of the file of a job that the site has reported, before the line broke.
+_REPORTED = "reported"
 #: Exit codes of the site's `run` by which nothing was submitted; and those with which it ends before that as well.
 _CERTAIN = (UsageError.exit_code, MissingTool.exit_code)
 _ANSWERS = (*_CERTAIN, Refused.exit_code, IntegrityError.exit_code, SpaceError.exit_code)
@@ -74,16 +76,19 @@ class Submission:
         job: the name of the job.
         token: its end, for ``run --token``.
         recorded: the same command finds the job.
+        is_reported: an earlier process was told the job's name.
     """
 
     def __init__(self, scope: str, name: str, site: str, words: Sequence[str]) -> None:
         self._folder, self._scope, self._site = xdg.state_folder("submissions"), _digest(scope), site
         self._begin = f"{self._scope}-{_digest(scope, name, site, *words)}-"
         self._file: IO[str] | None = None
+        self.is_reported = False
         for path in sorted(self._folder.glob(f"{self._begin}*")):
             self._file = _taken(path)
             if self._file:
                 self._path = path
+                self.is_reported = _REPORTED in self._file.read().split("\n")[1:]
                 break
         else:
             end = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
@@ -115,8 +120,16 @@ class Submission:
                 self.close()
                 raise
 
+    def reported(self) -> None:
+        """Note that the site has reported the job: its user may see how it ends."""
+        if self._file:
+            with contextlib.suppress(OSError):
+                self._file.seek(0, os.SEEK_END)
+                self._file.write(f"\n{_REPORTED}")
+                self._file.flush()
+
     def answered(self) -> None:
-        """Forget it: the site has reported the job."""
+        """Forget it: this process knows the job."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
         self.close()
@@ -135,7 +148,7 @@ class Submission:
             found = None if path.name.startswith(self._begin) else _taken(path)
             if found:
                 with found:
-                    if found.read() == self._site:
+                    if found.read().partition("\n")[0] == self._site:
                         yield UnansweredJob(path.name.split("-", 2)[2], path)
 
     def close(self) -> None:
@@ -160,6 +173,12 @@ def status_of(remote: "Remote", job: str) -> json_records.Record | None:
         if error.exit_code != UsageError.exit_code:
             raise
         return None
+
+
+def is_active(remote: "Remote", job: str) -> bool:
+    """Return whether a job has not ended. Raises DeployerError."""
+    status = status_of(remote, job)
+    return status is not None and bool(status["active"])
 
 
 def _digest(*words: str) -> str:

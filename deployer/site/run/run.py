@@ -112,7 +112,7 @@ class EarlierJob(NamedTuple):
     Attributes:
         folder: its folder.
         number: its number in the batch system; empty: see ``problem``.
-        problem: why it is not the job of this request, or may not have been submitted; or how it has ended.
+        problem: why it is not the job of this request, or may not have been submitted.
     """
 
     folder: str
@@ -175,8 +175,7 @@ def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> O
     """Return the job that the same request has made before; None: it has made none.
 
     A laptop that got no answer repeats its request, with the same end of the job's name. Perhaps another process is
-    submitting the job at this moment, so its number is waited for; then ``tell`` receives a line. A job that has ended
-    is not this request's: its user may have seen that, or cancelled it, and wants another one.
+    submitting the job at this moment, so its number is waited for; then ``tell`` receives a line.
 
     Raises:
         DeployerError: the files of that job cannot be read, or the batch system does not answer.
@@ -217,19 +216,7 @@ def _made_before(folder: str, digest: str, created: float, tell: Callable[[str],
             return EarlierJob(folder, problem="has no number, so perhaps it was not submitted")
         time.sleep(_NUMBER_PAUSE)
         number = jobs.number(folder)
-    return EarlierJob(folder, number, problem=_ended(folder))
-
-
-def _ended(folder: str) -> str:
-    """Return how a job and those that continue it have ended; empty: one of them is active."""
-    status = jobs.status(folder)
-    while not status.active and jobs.following(folder) and files.lexists(jobs.following(folder)):
-        folder = jobs.following(folder)
-        status = jobs.status(folder)
-    # The batch system may not know at once what it has just accepted.
-    is_new = status.state == jobs.UNKNOWN and time.time() - os.stat(folder).st_mtime < _NUMBER_SECONDS
-    active = status.active or is_new or status.job_id is None
-    return "" if active else "has ended as %s" % status.state
+    return EarlierJob(folder, number)
 
 
 def renamed(request: RunRequest) -> RunRequest:

@@ -170,11 +170,13 @@ def test_a_result_is_fetched_also_if_its_size_takes_too_long(
 def test_a_line_that_breaks_during_a_command(
     far: Path, monkeypatch: pytest.MonkeyPatch, command: str, printed: str, message: str, hint: str
 ) -> None:
-    with Remote(load("lab")) as remote:
+    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
+    with Remote(load("lab")) as remote, contextlib.closing(Submission("run", "x", "lab", [])) as submission:
+        submission.record()
         monkeypatch.setattr(remote, "_python", "sh")
         monkeypatch.setattr(remote, "_site_argv", lambda words: ["sh", "-c", f"echo '{printed}'; exit 255"])
         with pytest.raises(TransferError, match=message) as caught:
-            remote.attach([command, "x"], recorded=True)
+            remote.attach([command, "x"], submission=submission)
     assert caught.value.hint.startswith(hint)
 
 
@@ -485,6 +487,9 @@ def test_the_words_go_there_as_they_are(
 #: Plays the site's `run`: it makes one job of each name, and answers with it. The line breaks before or after that.
 _RUNS = """
 import os, sys
+if sys.argv[1] == "status":
+    print('{"active": true}')
+    sys.exit(255 if os.path.exists(os.path.join(os.environ["HOME"], "cut")) else 0)
 job = "hello-" + sys.argv[sys.argv.index("--token") + 1]
 jobs = os.path.join(os.environ["HOME"], "jobs")
 if job not in (open(jobs).read() if os.path.exists(jobs) else ""):
@@ -519,6 +524,23 @@ def test_a_line_that_breaks_while_a_job_is_submitted_leaves_one_job(
     assert len(jobs()) == 2
     assert run() == 0
     assert len(jobs()) == (3 if place == "after" else 2)  # that was the answer
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_reported_job_is_followed_only_while_it_is_active(
+    far: Path, monkeypatch: pytest.MonkeyPatch, active: bool
+) -> None:
+    """Its user may have seen that it ended, or cancelled it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(far / "state"))
+    monkeypatch.setattr(
+        "deployer.connected.transfer.remote.make_pyz", _RUNS.replace("true", str(active).lower()).encode
+    )
+    (far / "cut").touch()
+    words = ["run", "--site", "lab", "hello", "--", "after"]
+    assert main.main(words) == TransferError.exit_code
+    (far / "cut").unlink()
+    assert main.main(words) == 0
+    assert len((far / "jobs").read_text().split()) == (1 if active else 2)
 
 
 @pytest.mark.parametrize(("code", "kept"), [(2, False), (3, False), (7, False), (1, True)])

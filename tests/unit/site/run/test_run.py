@@ -1057,28 +1057,16 @@ def clock(monkeypatch, sleep):
     monkeypatch.setattr(run, "time", types.SimpleNamespace(time=time.time, sleep=sleep))
 
 
-@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED by 7", ""])
-def test_a_job_that_has_ended_is_no_answer(store, programs, capfd, state):
-    """The line broke after its name was printed; its user has seen its end, or cancelled it."""
-    fake_slurm(programs, "RUNNING", exit_code=0 if state else None)
+def test_a_job_that_has_ended_meanwhile_is_the_answer(store, programs, capfd):
+    """Nobody has seen it yet: the same command shows its end, and makes no second job."""
+    fake_slurm(programs, "RUNNING", exit_code=0)
     words = ["run", "hello", "--root", store.root, "--token", TOKEN]
     assert main.main(words) == 0
-    name = "hello-" + TOKEN
-    if state:
-        fake_slurm(programs, state)
-    else:  # Slurm has forgotten it
-        made.program(programs, "squeue", "exit 0")
-        made.program(programs, "sacct", "exit 0")
-        os.unlink(os.path.join(store.jobs, name, "result.json"))
-        assert run.earlier(store, REQUEST._replace(token=TOKEN), print).problem == ""  # or does not know it yet
-        os.utime(os.path.join(store.jobs, name), (0, 0))
+    fake_slurm(programs, "COMPLETED")
     capfd.readouterr()
     assert main.main(words) == 0
-    said = capfd.readouterr()
-    assert "warning: job %s, which this command may have made before, has ended as" % name in said.err
-    assert " submitted as 77" in said.out
-    assert name not in said.out
-    assert len(os.listdir(store.jobs)) == 2
+    assert "job hello-%s was submitted before as 77" % TOKEN in capfd.readouterr().out
+    assert len(os.listdir(store.jobs)) == 1
 
 
 def test_the_record_of_a_repeated_run_says_so(store, programs, capfd):
