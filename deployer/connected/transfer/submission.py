@@ -2,7 +2,8 @@
 
 This side chooses the end of the job's name (``run --token``) before the site may submit the job, and keeps it in a file
 until the site has reported the job. The same command finds that file and gives the same name again. The site makes one
-job of a name, and answers with it.
+job of a name, and answers with it. If the line breaks after the report, the file says so: the user may have seen how
+that job ended.
 
 A file is locked while its process lives: then its submission may still be answered, and it is another one. A file that
 cannot be used, such as root's, is a warning.

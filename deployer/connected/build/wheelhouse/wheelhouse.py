@@ -168,7 +168,7 @@ def _lock(
     for line in _changes(lock, fresh):
         say(f"wheels: {line}")
     was = {pin.name: pin for pin in kept}  # what is kept is not held back
-    with contextlib.suppress(DeployerError):  # a remark is no reason to fail, nor is an index that stops answering
+    with contextlib.suppress(DeployerError):  # the lock is good, so an index that stops answering is no error
         for remark in resolve.held_back(asked, target, source, [pin for pin in fresh.pins if was.get(pin.name) != pin]):
             terminal.warn(remark)
     return fresh, fresh != lock
