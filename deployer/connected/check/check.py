@@ -57,10 +57,10 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
-    gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags, pmi.offered,
-    pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working, proof.outside, layout.memory,
-    inside.startable,
+    command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable,
+    gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags,
+    pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working, proof.outside,
+    layout.memory, inside.startable,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -68,6 +68,7 @@ CODES = (
     "bind.place",
     "command.missing", "command.unclear",
     "cpu.instructions",
+    "data.missing",
     "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
