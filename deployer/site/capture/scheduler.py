@@ -42,9 +42,6 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
     if pmi:
         scheduler["pmi"] = pmi
     settings = _settings(tools)
-    default = settings.get("MpiDefault", "")
-    if _PMI.match(default):
-        scheduler["default_pmi"] = default
     # If the controller did not answer, it will not answer now.
     listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]) if settings else None
     partitions = parse_partitions(listed.out, tools) if listed else {}
