@@ -5,7 +5,7 @@ facts, and a fact that one of them does not know is not drift. ``between`` compa
 """
 
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from deployer.contract.findings import ERROR, NOTE, WARNING
 from deployer.contract.json_records import Record
@@ -163,11 +163,6 @@ def between(before: Record, after: Record) -> List[Drift]:
     if default[0] != default[1] and None not in default:
         found.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
     return _sorted(found)
-
-
-def worst(found: List[Drift]) -> Optional[str]:
-    """Return the highest severity, or None if there is no difference."""
-    return found[0].severity if found else None
 
 
 def _sorted(found: List[Drift]) -> List[Drift]:

@@ -58,7 +58,6 @@ class Process(NamedTuple):
     """What is mapped when a program runs, and each file of ``users``, which call MPI, is loaded.
 
     Attributes:
-        passed_over: users for another family of MPI than the site's; their package has one for the site's as well.
         plugins: those of TensorFlow.
         command: what was to be started.
         via: the wrappers that start it.
@@ -79,7 +78,6 @@ class Process(NamedTuple):
     loader: Loader
     program: Object | None
     users: list[Object]
-    passed_over: list[str]
     sonames: frozenset[str]
     plugins: Sequence[str] = ()
     command: str = ""
@@ -209,7 +207,7 @@ def start(
     loader = Loader(view, search.split(":"), machine)
     program = loader.start(path) if path else None
     is_python = _is_python(loader)
-    users, passed_over, serial = [], [], {}
+    users, serial = [], {}
     text = _text(view, script)
     for group in _groups(files, overlays, packages, _starts_nvshmem_by_mpi(environment)) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
@@ -221,8 +219,7 @@ def start(
                     serial[chooser] = options if choosers.selects(chooser, path, view, text) else []
                     continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
-                passed_over.append(path)
-                continue
+                continue  # its package has one for the site's family of MPI as well
             mapped = loader.dlopen(path)
             if mapped is not None:
                 users.append(mapped)
@@ -247,7 +244,7 @@ def start(
         for path, facts in found
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+    seen = Process(plan, view, loader, program, users, sonames, opened, command)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 
