@@ -55,10 +55,10 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
-    gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags, pmi.offered,
-    pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working, proof.outside, layout.memory,
-    inside.startable,
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested, gpu.vendor,
+    gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room,
+    wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working,
+    proof.outside, layout.memory, inside.startable,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -68,7 +68,7 @@ CODES = (
     "cpu.instructions",
     "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
-    "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
+    "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels", "gpu.none", "gpu.vendor",
     "import.missing",
     "job.memory",
     "launch.inside", "launcher.missing",
