@@ -49,7 +49,7 @@ _T = TypeVar("_T")
 
 #: Of one program and what it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
-    linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
+    linking.machine, linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
     mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.gtl, mpi.doubled, mpi.serial,
     fabric.library, fabric.provider, python.modules,
 )  # fmt: skip
@@ -72,7 +72,7 @@ CODES = (
     "import.missing",
     "job.memory",
     "launch.inside", "launcher.missing",
-    "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
+    "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
     "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
