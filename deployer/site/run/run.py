@@ -261,7 +261,8 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
-    asked = ask(plan, request.options, job.nodes, job.time, os.environ)
+    needed = job.gpus and job.gpus * job.ranks_per_node
+    asked = ask(plan, request.options, job.nodes, job.time, os.environ, needed)
     gpus.check(job, asked.gpus, request.options.gpus == 0)
     return _Resolved(
         store=store,

@@ -34,7 +34,7 @@ class JobRequest(NamedTuple):
         hyperthreads: whether a thread has a hardware thread, not a whole core.
         time: the time limit, ``[D-]HH:MM:SS``.
         seconds: the same in seconds.
-        memory_mb: MiB per node; None: not specified.
+        memory_mb: MiB per node; None: not specified; 0: all, for a batch system that knows ``all_memory``.
         queue: the partition or queue; empty: the default one.
         account: charged for the job; None: the batch system's default.
         constraints: features of nodes that must all hold, in the batch system's words.
@@ -45,6 +45,7 @@ class JobRequest(NamedTuple):
         gpus: the GPUs of each node.
         parallel_environment: Grid Engine's name for how slots are dealt to nodes.
         directives: further directives of the plan and the user, one line each.
+        exclusive: whether no other job may have the nodes.
     """
 
     name: str
@@ -68,6 +69,7 @@ class JobRequest(NamedTuple):
     directives: Sequence[str] = ()
     threads: int = 1
     hyperthreads: bool = False
+    exclusive: bool = False
 
 
 class JobState(NamedTuple):
