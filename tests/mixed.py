@@ -23,13 +23,19 @@ THIN = Kind(
     "CPUs=4 Boards=1 SocketsPerBoard=2 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=8000 Feature=thin,opa",
 )
 FAT = Kind(
-    ("cn3",), "CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=32000 Feature=fat,opa"
+    ("cn3",),
+    "CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=32000 MemSpecLimit=1000"
+    " Feature=fat,opa",
 )
+#: What jobs may use of a node, without what is kept for the system: only the node itself shows that.
+USABLE = {"large": 31000}
 ACCELERATED = Kind(
     ("cn4", "cn5"),
     "CPUs=6 Boards=1 SocketsPerBoard=2 CoresPerSocket=3 ThreadsPerCore=1 RealMemory=16000 Feature=accelerated",
     "gpu:a100:4",
 )
+#: As many as the node with GPUs has.
+DEVICES = "/dev/null,/dev/zero,/dev/full,/dev/random"
 KINDS = (THIN, FAT, ACCELERATED)
 NODES = tuple(node for kind in KINDS for node in kind.nodes)
 
@@ -92,9 +98,9 @@ def slurm_nodes(address):
 
 
 def gres_conf():
-    """Return gres.conf: GPUs that are counted, without devices."""
+    """Return gres.conf: a daemon counts devices, so some of all Linuxes pretend to be GPUs."""
     return "".join(
-        "NodeName=%s Name=%s Type=%s Count=%s\n" % (node, *kind.gres.split(":"))
+        "NodeName=%s Name=%s Type=%s File=%s\n" % (node, *kind.gres.split(":")[:2], DEVICES)
         for kind in KINDS
         if kind.gres
         for node in kind.nodes

@@ -80,6 +80,7 @@ def commands() -> list[list[str]]:
         ["scontrol", "--oneliner", "--all", "show", "partition"],
         scheduler.SINFO,
         *([*scheduler.SINFO, "--nodes=" + node] for node in mixed.NODES),
+        *(["scontrol", "--oneliner", "show", "node", node] for node in mixed.NODES),
     ]
 
 

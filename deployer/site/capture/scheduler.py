@@ -68,7 +68,12 @@ def own_node(tools: Tools, name: Optional[str]) -> Record:
     """Return the hardware of the node ``name`` according to Slurm; empty if Slurm does not report it."""
     said = tools.ask([*SINFO, "--nodes=" + name]) if name else None
     rows = _rows(said.out) if said else []
-    return _shape(rows[0]) if rows else {}
+    if name is None or not rows:
+        return {}
+    shape = _shape(rows[0])
+    about = tools.ask(["scontrol", "--oneliner", "show", "node", name]) if _MEMORY in shape else None
+    kept = re.search(r" MemSpecLimit=(\d+)", about.out) if about else None  # for the system, of the node's memory
+    return dict(shape, **{_MEMORY: shape[_MEMORY] - int(kept.group(1))}) if kept else shape
 
 
 def _pmi_types(tools: Tools) -> List[str]:

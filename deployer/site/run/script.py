@@ -185,9 +185,8 @@ def _memory(inputs: Inputs) -> Optional[int]:
     if not inputs.plan.batch.request_memory or any(each.startswith("--mem") for each in asked.directives):
         return None
     cpus, there = layout.ranks_per_node * layout.asked_cpus, shape.cpus or shape.cores * shape.threads_per_core
-    if not asked.exclusive and cpus < there:
-        return shape.memory_mb * cpus // there
-    return 0 if "all_memory" in inputs.scheduler.knows else shape.memory_mb
+    # Not --mem=0, all of a node's: Slurm refuses it where a partition has MaxMemPerNode (22.05).
+    return shape.memory_mb if asked.exclusive else shape.memory_mb * cpus // there
 
 
 def _ground(inputs: Inputs) -> Code:

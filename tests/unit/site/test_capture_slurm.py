@@ -73,7 +73,7 @@ def test_each_field_of_each_partition(recorded):
 def test_each_field_of_each_kind_of_nodes(recorded, kind):
     expected = {
         mixed.THIN: {"sockets": 2, "cores": 4, "threads_per_core": 1, "memory_mb": 8000},
-        mixed.FAT: {"sockets": 1, "cores": 4, "threads_per_core": 2, "memory_mb": 32000},
+        mixed.FAT: {"sockets": 1, "cores": 4, "threads_per_core": 2, "memory_mb": 31000},
         mixed.ACCELERATED: {
             "sockets": 2, "cores": 6, "threads_per_core": 1, "memory_mb": 16000, "gpus": {"type": "a100", "count": 4},
         },
@@ -88,14 +88,17 @@ def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, mo
     monkeypatch.setattr(machine, "machine", lambda tools, words: {"runtimes": {}})
     monkeypatch.setattr(mpi, "_USUAL", ())
     login = capture(CaptureRequest())
-    for partition, hosts in (("batch", ("cn1", "cn2")), ("all", mixed.NODES), ("accelerated", ("cn4", "cn5"))):
+    nodes = {"batch": ("cn1", "cn2"), "all": mixed.NODES, "accelerated": ("cn4", "cn5"), "large": ("cn3",)}
+    for partition, hosts in nodes.items():
         for host in hosts:
             monkeypatch.setenv("SLURMD_NODENAME", host)
             own = capture(CaptureRequest(node=True, partition=partition))
             merged = merge([login, own]).profile["partitions"][partition]
             kernel = {key: KERNEL[key] for key in ("numa_domains", "memory_total_mb")}
-            assert merged["node"] == dict(mixed.TRUTH[partition]["node"], **kernel)
+            expected = dict(mixed.TRUTH[partition]["node"], **kernel)
+            expected["memory_mb"] = mixed.USABLE.get(partition, expected["memory_mb"])
+            assert merged["node"] == expected
     monkeypatch.setenv("SLURMD_NODENAME", "cn3")
     own = capture(CaptureRequest(node=True, partition="all-fat"))  # an entry of the profile, with a queue of Slurm's
-    assert own.profile["partitions"]["all-fat"]["node"]["memory_mb"] == 32000
+    assert own.profile["partitions"]["all-fat"]["node"]["memory_mb"] == 31000
     assert "partition all-fat: Slurm reports cores 4, the kernel 9" in own.profile["notes"]

@@ -34,7 +34,7 @@ class JobRequest(NamedTuple):
         hyperthreads: whether a thread has a hardware thread, not a whole core.
         time: the time limit, ``[D-]HH:MM:SS``.
         seconds: the same in seconds.
-        memory_mb: MiB per node; None: not specified; 0: all, for a batch system that knows ``all_memory``.
+        memory_mb: MiB per node; None: not specified.
         queue: the partition or queue; empty: the default one.
         account: charged for the job; None: the batch system's default.
         constraints: features of nodes that must all hold, in the batch system's words.

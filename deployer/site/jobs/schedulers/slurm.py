@@ -90,7 +90,7 @@ class Slurm(Scheduler):
     """Slurm 17 and later: only options that are as old as that."""
 
     title = "Slurm"
-    knows = ("qos", "cluster", "gpus", "exclusive", "all_memory")
+    knows = ("qos", "cluster", "gpus", "exclusive")
     way = STEPS
     prefix = "#SBATCH"
     by_hand = "sbatch job.sh"
@@ -130,7 +130,7 @@ class Slurm(Scheduler):
             "--no-requeue",  # a job that begins anew over what it wrote is worse than one that failed
         ]
         if request.memory_mb is not None:
-            found.append("--mem=%dM" % request.memory_mb if request.memory_mb else "--mem=0")
+            found.append("--mem=%dM" % request.memory_mb)
         if request.exclusive:
             found.append("--exclusive")
         if len(request.constraints) > 1 and any("|" in each for each in request.constraints):

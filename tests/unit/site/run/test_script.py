@@ -24,7 +24,6 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.container.runtimes.native import inherited
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.jobs.schedulers.interface import JobRequest
 from deployer.site.run import agent_script, placeholders, script
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.staging_script import StagedImage
@@ -654,15 +653,9 @@ def test_memory_is_requested_where_the_site_gives_too_little():
         return script._memory(inputs(1, ranks, threads, shown, asked=request, memory_mb=memory_mb))
 
     assert asked(4, 1) is None  # the site's default
-    assert asked(4, 1, request_memory=True) == 0  # all of a node's
+    assert asked(4, 1, request_memory=True) == 4000  # all of a node's
     assert asked(1, 1, request_memory=True) == 1000  # a quarter of its 4 cores
-    assert asked(1, 1, request_memory=True, exclusive=True) == 0
+    assert asked(1, 1, request_memory=True, exclusive=True) == 4000
     assert asked(4, 1, request_memory=True, memory_mb=700) == 2800
     assert asked(4, 1, request_memory=True, directives=["--mem-per-cpu=1G"]) is None
     assert asked(4, 1, request_memory=True, scheduler="pbs") == 4000
-    lines = SCHEDULERS["slurm"].directives(made_request(0)), SCHEDULERS["slurm"].directives(made_request(1000))
-    assert ["--mem=0" in lines[0], "--mem=1000M" in lines[1]] == [True, True]
-
-
-def made_request(memory_mb):
-    return JobRequest("hello", "/j", "/j/output.log", 1, 1, 1, "1", 60, memory_mb)
