@@ -286,8 +286,8 @@ def test_gpus_of_grid_engine(programs, consumable, word, note):
     asked = 'case "$*" in "-q -F gpu -xml"|"-q -xml") ;; *) exit 1 ;; esac\n'
     made.program(programs, "qhost", asked + QHOST.replace(" <queue name='long'>", free, 1))
     tools = Tools()
-    found = gridengine.gridengine(tools).partitions
-    assert found["long"].get("gpu_request") == found["all.q"].get("gpu_request") == word
+    scheduler, found = gridengine.gridengine(tools)[:2]
+    assert scheduler.get("gpu_request") == word
     assert found["long"]["node"].get("gpus") == ({"count": 4} if word else None)
     assert found["all.q"]["node"].get("gpus") == ({} if word else None)  # n2 has none
     assert (note in tools.notes) == (note is not None)
