@@ -265,7 +265,8 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
-    asked = ask(plan, request.options, job.nodes, job.time, os.environ)
+    needed = job.gpus and job.gpus * job.ranks_per_node
+    asked = ask(plan, request.options, job.nodes, job.time, os.environ, needed)
     other = request.force or request.options.partition is not None  # only the plan's own partition is known
     gpus.check(job, asked.gpus, request.options.gpus == 0, None if other else plan.node.gpus)
     return _Resolved(

@@ -6,7 +6,7 @@ from typing import Mapping, NamedTuple, Optional, Sequence
 from deployer.contract import findings
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import seconds
-from deployer.contract.plan import GpuRequest, Plan
+from deployer.contract.plan import GpuRequest, Plan, requests_gpus
 from deployer.contract.text import counted
 from deployer.site.jobs import schedulers
 from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, Scheduler, coded
@@ -17,10 +17,6 @@ _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-pe
          "wrap")  # fmt: skip
 #: Variables in which users keep their account.
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
-
-
-#: Directives that request GPUs: then nothing else does.
-_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
 
 
 class SubmissionOptions(NamedTuple):
@@ -56,9 +52,17 @@ class BatchRequest(NamedTuple):
     gpus: Optional[GpuRequest] = None
     parallel_environment: Optional[str] = None
     directives: Sequence[str] = ()
+    exclusive: bool = False
 
 
-def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]) -> BatchRequest:
+def ask(
+    plan: Plan,
+    options: SubmissionOptions,
+    nodes: int,
+    time: str,
+    environment: Mapping[str, str],
+    gpus: Optional[int] = None,
+) -> BatchRequest:
     """Return what to ask the batch system for.
 
     The constraints of the plan and of the user both hold. Only the limits of the plan's own partition are known and
@@ -68,6 +72,7 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
         time: the job's time limit.
         environment: the user's environment, for the account and Slurm's cluster. sbatch does not get these variables,
             because they would count before the script's directives.
+        gpus: GPUs per node that the job's ranks need; None: the job does not say.
 
     Raises:
         Refused: the site would not accept the job.
@@ -110,11 +115,12 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
         qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
         cluster=batch.cluster or (environment.get("SLURM_CLUSTERS") if "cluster" in scheduler.knows else None),
         storage=batch.storage,
-        gpus=_gpus(plan, options.gpus, directives),
+        gpus=_gpus(plan, options.gpus, directives, gpus),
         parallel_environment=batch.parallel_environment,
         directives=directives,
+        exclusive=batch.exclusive and queue == plan.queue,
     )
-    for name in ("qos", "cluster", "storage", "parallel_environment", "gpus"):
+    for name in ("qos", "cluster", "storage", "parallel_environment", "gpus", "exclusive"):
         if getattr(found, name) and name not in scheduler.knows and scheduler.prefix:
             hint = "remove it from partitions.%s in the site's profile" % (plan.partition or "NAME")
             raise Refused("%s cannot request what the plan of %s says: %s" % (scheduler.title, plan.site, name), hint)
@@ -129,12 +135,16 @@ def _refused(code: str, reason: str, remedy: str) -> Refused:
     return Refused(coded(found.message, code), found.remedy)
 
 
-def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Optional[GpuRequest]:
-    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them."""
+def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: Optional[int]) -> Optional[GpuRequest]:
+    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them.
+
+    Of nodes with different numbers, a job gets as many as it needs.
+    """
     there = plan.batch.gpus
     own = next((each for each in directives if _requests_gpus(each, there)), None)
     if asked is None:
-        return None if own else there
+        every = there and (there.per_node or needed)
+        return there._replace(per_node=every) if there and every and not own else None
     if asked < 0:
         raise UsageError("--gpus %d: not a number of GPUs" % asked, "0 or more GPUs per node")
     if own:
@@ -147,7 +157,7 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Option
             "--gpus %d: the plan of %s does not know how jobs request GPUs" % (asked, _named(plan)),
             "set scheduler.gpu_request and node.gpus in the site's profile and make a new plan, or use --directive",
         )
-    if asked > there.per_node:
+    if asked > there.per_node > 0:
         raise Refused(
             "%d GPUs per node are asked for, but a node of %s has %d" % (asked, _named(plan), there.per_node),
             "--gpus %d at most, and more --nodes" % there.per_node,
@@ -157,7 +167,7 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Option
 
 def _requests_gpus(directive: str, known: Optional[GpuRequest]) -> bool:
     """Return whether a directive requests GPUs; a word of the site's own is ``known`` from the plan."""
-    if _GPUS.match(directive):
+    if requests_gpus(directive):
         return True
     return known is not None and re.match(r"-l (.*,)?%s=" % re.escape(known.word), directive) is not None
 

@@ -169,3 +169,25 @@ def test_the_limits_are_those_of_the_queue():
     with pytest.raises(Refused, match="may have 792"):
         words(plan, nodes=793)
     assert words(plan, nodes=793, partition="other")
+
+
+def test_nodes_with_different_numbers_of_gpus_give_what_the_ranks_need():
+    plan = made.PLAN._replace(batch=Batch(gpus=GpuRequest("gres", 0)))
+    cases = ((None, None), (None, 4), (2, 4), (0, None))
+    asked = [ask(plan, SubmissionOptions(gpus=gpus), 1, "01:00:00", {}, needed).gpus for gpus, needed in cases]
+    assert asked == [None, GpuRequest("gres", 4), GpuRequest("gres", 2), None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"), [("slurm", "--exclusive"), ("pbs", "-l place=scatter:excl"), ("lsf", "-x"), ("gridengine", None)]
+)
+def test_whole_nodes_in_the_words_of_each_batch_system(kind, line):
+    plan = made.PLAN._replace(scheduler=kind, batch=Batch(exclusive=True))
+    if line is None:
+        with pytest.raises(Refused, match="Grid Engine cannot request what the plan of lab says: exclusive"):
+            ask(plan, SubmissionOptions(), 1, "01:00:00", {})
+        return
+    asked = ask(plan, SubmissionOptions(), 1, "01:00:00", {})
+    request = JobRequest("hello", "/j", "/j/output.log", 1, 1, 1, "1", 60, **asked._asdict())
+    assert line in SCHEDULERS[kind].directives(request)
+    assert line not in SCHEDULERS[kind].directives(request._replace(exclusive=False))
