@@ -95,7 +95,7 @@ class _Linker:
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         found = self.start(program.path or program.argv[0], packages, environment, program.script or "", module)
         decisive = program.decisive and program.certain
-        return found._replace(via=program.via, cleared=program.cleared, missing=program.missing, decisive=decisive)
+        return found._replace(via=program.via, removed=program.removed, missing=program.missing, decisive=decisive)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""

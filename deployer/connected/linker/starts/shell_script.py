@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.starts import shell_syntax
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_conditions import evaluated, inside, is_test, simple
 from deployer.connected.linker.starts.shell_state import State
 from deployer.connected.linker.starts.shell_syntax import Node, NotReadable
@@ -49,6 +50,7 @@ class Seen(NamedTuple):
         certain: whether it is started whenever the script runs.
         stdin: the text of a here document, None if there is none.
         decisive: whether the script ends with an error if it does.
+        removed: variables that were unset before.
     """
 
     environment: Mapping[str, str]
@@ -58,6 +60,7 @@ class Seen(NamedTuple):
     certain: bool
     stdin: str | None
     decisive: bool
+    removed: frozenset[Removed] = frozenset()
 
 
 class Reader(NamedTuple):
@@ -268,25 +271,26 @@ class Script(ShellVariables):
         if items is not None and known(items) and len(items) <= 32:
             self._unrolled(node, name, items, state)
             return
+        value = UnknownWord(f"${name}", _common_prefix(items))
         state.certain = False
         self._muted += 1
         for _ in range(_PASSES):  # find what the loop changes
             before = (dict(state.variables), state.arguments, state.folder, dict(state.functions))
-            self._pass(node, name, state)
+            self._pass(node, name, value, state)
             if before == (state.variables, state.arguments, state.folder, state.functions):
                 break
         else:
             self._forget(state)
         self._muted -= 1
-        self._pass(node, name, state)
+        self._pass(node, name, value, state)
         state.certain = certain
         state.alive = True
 
-    def _pass(self, node: Node, name: str, state: State) -> None:
+    def _pass(self, node: Node, name: str, value: str, state: State) -> None:
         """Follow the body of a loop once; it may be run or not."""
         body = state.copy()
         if name:
-            body.assign(name, UnknownWord(f"${name}"))
+            body.assign(name, value)
         self._loops.append([])
         self._statements(node.get("Do") or [], body)
         if node["Type"] == "WhileClause" and body.alive:
@@ -381,6 +385,7 @@ class Script(ShellVariables):
             state.certain,
             stdin,
             (state.last or state.stops) and not state.tested,
+            state.removed,
         )
         self._reader.start(words, seen)
 
@@ -461,6 +466,8 @@ class Script(ShellVariables):
         text = joined([part for word in words[1:] for part in (word, " ")])
         if isinstance(text, UnknownWord):
             self._unclear(f"{words[0]} runs a text that is only known then")
+            if "unset" in text:
+                state.removed |= {Removed("*", False, f"{words[0]} {text.strip()}")}
         else:
             self._within(text, state)
 
@@ -601,3 +608,9 @@ class Script(ShellVariables):
             found = self._words.matches(word, node["Y"], state)
             return found if node["Op"] != "!=" or found is None else not found
         return None
+
+
+def _common_prefix(items: Sequence[str] | None) -> str:
+    """Return how all items of a loop begin: those of ``${!PMI*}`` are names of variables."""
+    names = [each.prefix for each in items or () if isinstance(each, UnknownWord) and each.startswith("${!")]
+    return posixpath.commonprefix(names) if len(names) == len(items or ()) else ""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deployer.connected.linker.starts.removed import Removed, merged
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
 
@@ -30,6 +31,7 @@ class State:
         last: whether the script ends with the status of what is started here.
         tested: whether a condition looks at that status.
         stops: whether the script ends at the first command that fails (``set -e``).
+        removed: variables that were unset.
     """
 
     name: str
@@ -47,6 +49,7 @@ class State:
     last: bool = True
     tested: bool = False
     stops: bool = False
+    removed: frozenset[Removed] = frozenset()
 
     def copy(self) -> "State":
         """Return a state that changes on its own."""
@@ -65,6 +68,7 @@ class State:
         first = alive[0]
         self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
         self.stops = all(each.stops for each in alive)
+        self.removed = merged([each.removed for each in alive])
         self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
         self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
         names = dict.fromkeys(name for each in alive for name in each.variables)

@@ -10,6 +10,7 @@ from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
 from deployer.connected.linker.starts.python_packages import MissingModule, Packages
 from deployer.connected.linker.starts.python_path import Runs
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
 from deployer.connected.linker.starts.shell_state import State
 from deployer.connected.linker.starts.shell_syntax import NotReadable
@@ -61,7 +62,7 @@ class StartedProgram(NamedTuple):
         script: the Python file, module ("-m NAME") or text ("-c ...") that it runs; None for other programs.
         packages: the Python packages that it imports; None for other programs.
         environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
-        cleared: whether variables of the launcher (PMI, Slurm) were removed.
+        removed: variables that were removed, a launcher's (PMI, Slurm) perhaps among them.
         missing: Python modules without which it ends with an error.
         decisive: whether the job ends with an error if the program does.
     """
@@ -73,7 +74,7 @@ class StartedProgram(NamedTuple):
     script: str | None = None
     packages: Packages | None = None
     environment: Mapping[str, str] = {}
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     missing: Sequence[MissingModule] = ()
     decisive: bool = True
 
@@ -126,7 +127,7 @@ class _Context(NamedTuple):
     via: tuple[str, ...] = ()
     certain: bool = True
     stdin: str | None = None
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     decisive: bool = True
     alone: bool = True
 
@@ -218,9 +219,9 @@ class _Walk:
         missing: Sequence[MissingModule] = (),
     ) -> None:
         via, environment = _shown(", ".join(context.via)), dict(context.environment)
-        certain, cleared = context.certain, context.cleared
+        certain, removed = context.certain, context.removed
         found = StartedProgram(
-            path, tuple(words), via, certain, script, packages, environment, cleared, missing, context.decisive
+            path, tuple(words), via, certain, script, packages, environment, removed, missing, context.decisive
         )
         if found not in self._programs:
             self._programs.append(found)
@@ -250,7 +251,7 @@ class _Walk:
             path=context.path if "PATH" not in inner.environment and not inner.cleared else _plain(path),
             folder=folder,
             via=(*context.via, name),
-            cleared=context.cleared or inner.cleared,
+            removed=context.removed | _removed(inner, name),
         )
         self.command(list(inner.words), within)
 
@@ -471,6 +472,14 @@ def _plain(value: str) -> str | None:
     return None if isinstance(value, UnknownWord) else value
 
 
+def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
+    """Return what a wrapper removes."""
+    names = [each for each, value in inner.environment.items() if value is None]
+    return {Removed(each, True, f"{name} -u {each}") for each in names} | (
+        {Removed("*", True, f"{name} -i")} if inner.cleared else set()
+    )
+
+
 def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
     """Return where a command of a script is started."""
     return _Context(
@@ -480,7 +489,7 @@ def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
         (*context.via, f"{shown} line {seen.line}"),
         seen.certain,
         seen.stdin if seen.stdin is not None else context.stdin,
-        context.cleared,
+        context.removed | seen.removed,
         context.decisive and seen.decisive,
         False,
     )
