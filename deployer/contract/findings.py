@@ -218,6 +218,13 @@ RULES: Dict[str, Rule] = {
         "its MPI library cannot find the other ranks, so each rank runs alone: {reason}",
         "see the plan's launcher and pmi, `srun --mpi=list`, and check that the container receives PMI_* and PMIX_*",
     ),
+    "mpi.unset": Rule(
+        ERROR,
+        "its program that uses MPI was started without {names}, which the launcher gave to the rank: each such rank "
+        "runs alone, as rank 0 of 1",
+        "keep PMI_*, PMIX_* and SLURM_* where the job's script starts the program: look for `env -i`, `unset`, and "
+        "loops over `env`",
+    ),
     "mpi.static": Rule(
         ERROR,
         "{path} has an MPI library linked into it, so the host's {library} is not used",

@@ -144,6 +144,8 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     else:
         findings.append(finding("job.unfinished", WHOLE_JOB))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
+    if any(item.unset for item in found.payloads):  # the payload's world was not the probe's
+        sizes = []
     record = json_records.stamped(
         SCHEMA,
         OrderedDict(
@@ -518,8 +520,8 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
-        if item.outside and item.outside.alone and launch.ranks > 1:
-            by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+        if launch.ranks > 1:
+            _judge_world(item, by_rank)
         if launch.mpi and item.outside and item.outside.static and not item.libraries:
             by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
         elif expected and not item.libraries and outcome.exit_code == 0:
@@ -544,6 +546,14 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     if found.payload_error is not None:
         findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
     return findings
+
+
+def _judge_world(item: PayloadRecord, by_rank: "_ByRank") -> None:
+    """Note why a rank of several is a world of its own."""
+    if item.outside and item.outside.alone:
+        by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+    elif item.unset:
+        by_rank.add(item.task, "mpi.unset", names=", ".join(item.unset))
 
 
 def _how(first: Optional[PayloadRecord], outcome: StepOutcome, said: Optional[str]) -> str:

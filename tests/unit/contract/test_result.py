@@ -285,6 +285,7 @@ def test_a_thousand_ranks_make_one_finding():
 def written(item):
     """Return the record of a payload as its rank writes it."""
     seen = {name: value for name, value in item._asdict().items() if name != "outside" or value}
+    seen["unset"] = list(item.unset)
     seen["libraries"] = [dict(library._asdict()) for library in item.libraries]
     seen.update((name, dict(seen[name]._asdict())) for name in ("itex", "outside") if seen.get(name))
     return rank_record.dumps({**rank_record.begun(item.task, item.host), **seen}).encode()
@@ -537,6 +538,18 @@ def test_what_is_seen_from_outside_fails_a_job_whose_ranks_ended_well(payloads, 
     assert verdict.exit_code == 3
     if code == "mpi.alone":
         assert verdict.record["world_size"] is None  # nothing shows that there was one
+
+
+def test_programs_without_the_launcher_s_variables_fail_a_job_that_ended_well():
+    """The probe's world was whole."""
+    lost = [payload(0, unset=["PMI_FD"]), payload(1, unset=["PMI_FD"])]
+    verdict = result.assemble(LAUNCH, good(payloads=lost), after())
+    assert (verdict.exit_code, verdict.record["world_size"]) == (3, None)
+    assert codes(verdict) == [("mpi.unset", "ranks 0-1")]
+    assert "without PMI_FD" in verdict.record["findings"][0]["message"]
+    assert read_payload(written(lost[0]), "it").unset == ("PMI_FD",)
+    alone = good(hosts=HOSTS[:1], probes=[probe(0, size=1)], payloads=lost[:1])
+    assert codes(result.assemble(LAUNCH._replace(nodes=1), alone, after())) == []
 
 
 def test_one_rank_alone_is_a_world():
