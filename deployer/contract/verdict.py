@@ -51,6 +51,13 @@ class Checked(NamedTuple):
             return ""
         return " (by deployer %s; this is %s)" % (self.deployer or "of an earlier version", __version__)
 
+    def of_job(self, name: str) -> "Checked":
+        """Return the verdict on one job: findings that are only about other jobs do not count."""
+        findings = [item for item in self.findings if item.job in ("", name)]
+        if len(findings) == len(self.findings):
+            return self
+        return judged(findings, self.accepted)._replace(deployer=self.deployer)
+
     def record(self) -> Record:
         """Return the verdict as a JSON object."""
         findings = [item.record() for item in self.findings]
