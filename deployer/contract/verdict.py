@@ -1,6 +1,6 @@
 """The verdict: what ``check`` concluded about a bundle at a site. The plan carries it to ``run``."""
 
-from typing import Iterable, List, NamedTuple, Sequence
+from typing import Container, Iterable, List, NamedTuple, Sequence
 
 from deployer import __version__
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -56,6 +56,11 @@ class Checked(NamedTuple):
         findings = [item for item in self.findings if item.job in ("", name)]
         if len(findings) == len(self.findings):
             return self
+        return judged(findings, self.accepted)._replace(deployer=self.deployer)
+
+    def without(self, codes: Container[str]) -> "Checked":
+        """Return the verdict without the findings that have one of these codes."""
+        findings = [item for item in self.findings if item.code not in codes]
         return judged(findings, self.accepted)._replace(deployer=self.deployer)
 
     def record(self) -> Record:

@@ -23,13 +23,14 @@ from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract.job import Job
 from deployer.contract.plan import MPICH_ABI, OPENMPI
 from deployer.site.run import run, script
+from deployer.site.run.request import RunRequest
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 #: The user's own values.
 VARIABLES = {"SCRATCH": "/scratch/alice", "WORK": "/project/alice", "CINECA_SCRATCH": "/gpfs/scratch/alice"}
-REQUEST = run.RunRequest("hello", *[None] * 6, [], None, [])
+REQUEST = RunRequest("hello", *[None] * 6, [], None, [])
 
 
 def family(name: str) -> str:
