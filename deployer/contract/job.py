@@ -213,7 +213,7 @@ def check_time(text: str) -> str:
     return found
 
 
-def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[str], command: str) -> Job:
+def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[str] = (), command: str = "") -> Job:
     """Return the job of that name, or the first if no name is given.
 
     Args:
@@ -232,5 +232,5 @@ def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[s
     known = [job.name for job in jobs]
     raise UsageError(
         "%s has no job %s%s" % (label, name, guess(name, known)) if name else "%s has no job" % label,
-        "its jobs: " + ", ".join(known) if known else "give the command: %s -- COMMAND" % command,
+        "its jobs: " + (", ".join(known) or "none") if known or name else "give the command: %s -- COMMAND" % command,
     )

@@ -36,6 +36,12 @@ class Checked(NamedTuple):
         return [item for item in self.findings if item.severity == severity and item.code not in self.accepted]
 
     @property
+    def said(self) -> str:
+        """Return the verdict, with the jobs to which it applies if it does not apply to the others."""
+        jobs = {item.job for item in self.against}
+        return "%s for job %s" % (self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
+
+    @property
     def meaning(self) -> str:
         """Return in one line what UNKNOWN means; empty for the other verdicts, which need no explanation."""
         if self.verdict != UNKNOWN:

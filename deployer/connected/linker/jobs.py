@@ -187,6 +187,11 @@ def _unsure(program: StartedProgram) -> str | None:
     return f"{where}LD_PRELOAD makes it load another library first" if program.environment.get("LD_PRELOAD") else None
 
 
+def unlinked(manifest: Manifest) -> list[LinkedJob]:
+    """Return a bundle's jobs without what they start."""
+    return [LinkedJob(job, []) for job in manifest.jobs] or [LinkedJob(None, [])]
+
+
 def link(
     manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
 ) -> list[LinkedJob]:

@@ -31,7 +31,7 @@ from deployer.connected.check.rules import (
     wheels,
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
-from deployer.connected.linker import jobs
+from deployer.connected.linker import commands, jobs
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
 from deployer.connected.linker.loader import Loader
@@ -592,6 +592,26 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
     assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check
     again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
     assert again.digest == packed.digest
+
+
+def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:
+    """One job's error refused all jobs. What all jobs have is said once."""
+    good = Job("a", ["true"], 1, 1, 1, "00:01:00")
+    wrong = [good._replace(name="b", command=["gone"]), good._replace(name="c", memory=9_000)]
+    three = contents(rootfs)._replace(jobs=[good, *wrong])
+    packed = pack.pack(
+        three, [Profile.model_validate(SITE)], tmp_path / "b.tar", checking=pack.Checking([commands.CODE])
+    )
+    checked = verdict.judged(packed.plans[0].checked.findings)  # type: ignore[union-attr]
+    found = [(finding.code, finding.job) for finding in checked.findings]
+    assert found == [("proof.outside", ""), ("command.missing", "b"), ("job.memory", "c")]
+    assert [checked.of_job(name).verdict for name in "abc"] == ["RUN", "REFUSE", "REFUSE"]
+    assert checked.said == "REFUSE for job b, c"
+    profile = Profile.model_validate(SITE)
+    (one,) = check.check_all(str(packed.path), profile, job="a")
+    assert (one.checked.verdict, one.checked.said) == ("RUN", "RUN")
+    with pytest.raises(UsageError, match="no job d"):
+        check.check_all(str(packed.path), profile, job="d")
 
 
 def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None:
