@@ -14,9 +14,9 @@ from deployer.contract.text import counted
 
 #: Kinds of sites without a batch system: a job has this machine, or the hosts that the plan lists.
 _LOCAL, _HOSTS = "local", "hosts"
-NODES, TIME = "queue.nodes", "queue.time"
+GPUS, NODES, TIME = "gpu.count", "queue.nodes", "queue.time"
 #: The codes of findings about a job's own numbers. Options replace them, so ``run`` judges them again.
-CODES = (layout.CODE, layout.MEMORY, NODES, TIME)
+CODES = (GPUS, layout.CODE, layout.MEMORY, NODES, TIME)
 
 
 def of_job(plan: Plan, job: Job) -> Iterator[Finding]:

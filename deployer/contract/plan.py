@@ -74,6 +74,7 @@ class NodeShape(NamedTuple):
         memory_mb: MiB that a job may use.
         numa_domains: at least as many as sockets; None if unknown.
         cpus: CPUs as the scheduler counts them, at some sites only cores; None: all hardware threads.
+        gpus: GPUs; None if unknown.
     """
 
     sockets: int
@@ -82,6 +83,7 @@ class NodeShape(NamedTuple):
     memory_mb: int
     numa_domains: Optional[int] = None
     cpus: Optional[int] = None
+    gpus: Optional[int] = None
 
     @staticmethod
     def read(fields: Fields) -> "NodeShape":

@@ -59,14 +59,15 @@ class Checked(NamedTuple):
 
     def of_job(self, name: str) -> "Checked":
         """Return the verdict on one job: findings that are only about other jobs do not count."""
-        findings = [item for item in self.findings if item.job in ("", name)]
-        if len(findings) == len(self.findings):
-            return self
-        return judged(findings, self.accepted)._replace(deployer=self.deployer)
+        return self._with([item for item in self.findings if item.job in ("", name)])
 
     def without(self, codes: Container[str]) -> "Checked":
-        """Return the verdict without the findings that have one of these codes."""
-        findings = [item for item in self.findings if item.code not in codes]
+        """Return the verdict without the findings of these codes."""
+        return self._with([item for item in self.findings if item.code not in codes])
+
+    def _with(self, findings: List[Finding]) -> "Checked":
+        if len(findings) == len(self.findings):
+            return self
         return judged(findings, self.accepted)._replace(deployer=self.deployer)
 
     def record(self) -> Record:

@@ -251,7 +251,17 @@ def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
         memory_mb=known(node.memory_mb or node.memory_total_mb, profile, *group, "memory_mb"),
         numa_domains=node.numa_domains,
         cpus=node.cpus,
+        gpus=gpus_per_node(partition),
     )
+
+
+def gpus_per_node(partition: Partition) -> int | None:
+    """Return the number of GPUs of a node; None if it is unknown, or if only a driver or a request shows that there
+    are some."""
+    gpus = partition.node.gpus if partition.node else None
+    if gpus:
+        return gpus.count
+    return None if partition.node is None or partition.driver or partition.gpu_request else 0
 
 
 def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:

@@ -127,7 +127,8 @@ def settle(
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
     waived = limits.CODES if request.force else plan.checked.accepted if plan.checked else ()
     if plan.checked:  # of this job, whose numbers are judged here
-        plan = plan._replace(checked=plan.checked.of_job(job.name).without(limits.CODES))
+        judged_here = (*limits.CODES, *(gpus.ABOUT_REQUESTED if options.gpus == 0 else ()))
+        plan = plan._replace(checked=plan.checked.of_job(job.name).without(judged_here))
     if request.runtime == plans.NATIVE:
         plan = plan._replace(checked=None)  # it applies to the image
         if job.links:
@@ -135,7 +136,8 @@ def settle(
                 "the job %s has links to data, which only a container has" % job.name, "run it without --runtime native"
             )
     asked = ask(plan, options, job.nodes, job.time, environment, waived)
-    gpus.check(job, asked.gpus, options.gpus == 0)
+    other = limits.GPUS in waived or options.partition is not None  # only the plan's own partition is known
+    gpus.check(job, asked.gpus, options.gpus == 0, None if other else plan.node.gpus)
     if job.whole_nodes:
         layout = layouts.gathered(layout)
     return Settled(plan, job, layout, asked, users_environment(plan, request.env), _warn(request, job))
@@ -179,7 +181,7 @@ def _with_options(job: Job, request: RunRequest) -> Job:
         time=job.time if request.time is None else check_time(request.time),
         stdin=job.stdin if request.stdin is None else check_stdin(request.stdin),
         memory=job.memory if request.memory_mb is None else request.memory_mb,
-        gpus=job.gpus if request.gpus_per_rank is None else request.gpus_per_rank,
+        gpus=gpus.per_rank(job, request.gpus_per_rank, request.options.gpus),
     )
 
 

@@ -371,6 +371,52 @@ def test_cuda_and_the_nodes(driver: str | None, gpus: Any, cudart: str, expected
     assert codes(gpu.usable(case(partition, files))) == expected
 
 
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        ({"node": {"cores": 8}}, [("gpu.none", ERROR)]),
+        ({"node": {"gpus": {"count": 4}}}, []),
+        ({"node": {"gpus": {"count": 3}}}, [("gpu.count", ERROR)]),
+        ({"node": {"gpus": {"kind": "nvidia"}}}, [("facts.gpu", UNKNOWN)]),
+        ({"node": {"cores": 8}, "driver": {"kind": "nvidia"}}, [("facts.gpu", UNKNOWN)]),
+        ({}, [("facts.gpu", UNKNOWN)]),
+    ],
+)
+def test_a_job_with_gpus_of_its_own_and_the_nodes(partition: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    train = Job("train", ["true"], 1, 2, 1, "00:01:00", gpus=2)
+    made = case(partition, manifest=manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=None)]))
+    found = list(gpu.requested(made))
+    assert codes(found) == expected
+    assert {each.job for each in found} <= {"train"}
+    assert gpu.requested in check.RULES
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "expected"),
+    [
+        (["libcudart.so.12"], "nvidia", []),
+        (["libcudart.so.12"], None, []),
+        (["libcudart.so.12"], "amd", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libcudart.so.12"], "intel", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libcudart.so.12", "libamdhip64.so.6"], "amd", []),
+        (["libamdhip64.so.6"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libsycl.so.8"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libze_loader.so.1", "librocm_smi64.so.1"], "nvidia", []),  # hwloc's
+    ],
+)
+def test_gpus_of_another_vendor(files: list[str], kind: str | None, expected: list[tuple[str, str]]) -> None:
+    """No rule about CUDA's driver, versions or kernels speaks of another vendor's GPUs."""
+    train = Job("train", ["true"], 1, 1, 1, "00:01:00", gpus=1)
+    manifest = manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=None)])
+    partition = {"node": {"gpus": {"kind": kind, "count": 4}}, "driver": {"kind": kind or "nvidia", "version": "6.2"}}
+    image = {**IMAGE_FILES, **{f"/opt/{name}": lib(name) for name in files}}
+    made = case(partition, image, manifest=manifest)
+    assert codes(gpu.vendor(made)) == expected
+    only = {path: entry._replace(kernels=("sm_80",)) for path, entry in made.image.entries.items()}
+    for rule in (gpu.usable, gpu.kernels, gpu.toolkit) if kind in ("amd", "intel") else ():
+        assert list(rule(made._replace(image=Index(only, {})))) == []
+
+
 # ------------------------------------------------------------------------------------------------ runtimes and room
 
 
