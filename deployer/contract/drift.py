@@ -68,6 +68,7 @@ _MEANINGS = (
     (r"(^|\.)mounts$", WARNING, "jobs see other folders of the site: make new plans, and pack again"),
     (r"\.(queue|qos|cluster|constraint|gpu_request|storage|parallel_environment|hosts)$", ERROR,
      "jobs request other nodes: make new plans"),
+    (r"\.(exclusive|request_memory)$", WARNING, "jobs request another part of their nodes: make new plans"),
     (r"\.account(_suffix)?$", WARNING, "jobs are charged to another account: make new plans"),
     (
         r"\.(modules|module_paths|scripts|environment|directives)(\.|$)", WARNING,

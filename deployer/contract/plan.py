@@ -4,6 +4,7 @@ It lists the exact binds, the environment, and the start options. ``choose.choos
 of nodes and the facts of the site. Facts of the site can rule out a start option; they never add one.
 """
 
+import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import hostfiles, json_records
@@ -226,12 +227,25 @@ class Limits(NamedTuple):
         )
 
 
+#: Directives that request GPUs: then nothing else does.
+_REQUESTS_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
+#: The usual words for GPUs in requests, by batch system; Grid Engine has none.
+GPU_WORDS = {"slurm": "gres", "pbs": "ngpus", "lsf": "gpu"}
+#: In place of a word: jobs see the GPUs of their nodes without a request.
+NO_REQUEST = "none"
+
+
+def requests_gpus(directive: str) -> bool:
+    """Return whether a directive requests GPUs, in the usual words of a batch system."""
+    return _REQUESTS_GPUS.match(directive) is not None
+
+
 class GpuRequest(NamedTuple):
     """How a job requests the GPUs of its nodes.
 
     Attributes:
         word: the batch system's word for it, for instance gres.
-        per_node: GPUs per node.
+        per_node: GPUs per node; 0: nodes have different numbers, and a job requests those that its ranks need.
         type: the batch system's word for the model; None: none is needed.
     """
 
@@ -273,6 +287,8 @@ class Batch(NamedTuple):
         gpus: the GPUs.
         parallel_environment: Grid Engine's name for how slots are dealt to nodes.
         hosts: the nodes, for a site without a batch system.
+        exclusive: whole nodes.
+        request_memory: memory, also if the job does not say how much it needs: its part of the nodes'.
     """
 
     queue: Optional[str] = None
@@ -284,6 +300,8 @@ class Batch(NamedTuple):
     gpus: Optional[GpuRequest] = None
     parallel_environment: Optional[str] = None
     hosts: Tuple[str, ...] = ()
+    exclusive: bool = False
+    request_memory: bool = False
 
     def record(self) -> Record:
         return {
@@ -300,7 +318,9 @@ class Batch(NamedTuple):
         storage = _texts(fields, "storage")
         request = GpuRequest.read(gpus) if gpus else None
         environment = fields.maybe_text("parallel_environment")
-        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, _texts(fields, "hosts"))
+        flags = (fields.maybe_flag(name) is True for name in Batch._fields[-2:])
+        hosts = _texts(fields, "hosts")
+        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, hosts, *flags)
 
 
 class InsideWay(NamedTuple):

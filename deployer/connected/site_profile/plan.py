@@ -17,6 +17,7 @@ from deployer.contract.plan import (
     INSIDE,
     NATIVE,
     NO_MPI,
+    NO_REQUEST,
     NOT_STAGED,
     OUTSIDE,
     SONAMES,
@@ -31,6 +32,7 @@ from deployer.contract.plan import (
     Plan,
     StartOption,
     inside_options,
+    requests_gpus,
 )
 
 #: The MPI whose ranks need no common user namespace.
@@ -113,7 +115,7 @@ def make_plan(
         ),
         against=_against(profile, chosen),
         namespaces=chosen.user_namespaces,
-        batch=_batch(scheduler, chosen),
+        batch=_batch(profile, name, scheduler, chosen),
         scripts=_distinct(profile.scripts, chosen.scripts),
         module_paths=_distinct(profile.module_paths, chosen.module_paths),
         mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
@@ -213,10 +215,17 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
-def _batch(scheduler: SiteScheduler, partition: Partition) -> Batch:
+def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
+    """Return the word with which jobs of a partition request its GPUs; None if it has some and the word is unknown."""
+    word = partition.gpu_request or scheduler.gpu_request
+    needed = partition.node and partition.node.gpus and scheduler.kind not in ("hosts", "local")
+    return word or (None if needed and not any(map(requests_gpus, partition.directives)) else NO_REQUEST)
+
+
+def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Partition) -> Batch:
     """Return what jobs of a partition request besides their layout."""
     gpus = partition.node.gpus if partition.node else None
-    word = partition.gpu_request or scheduler.gpu_request
+    word = known(gpu_word(scheduler, partition), profile, "partitions", name, "gpu_request")
     return Batch(
         queue=partition.queue,
         qos=partition.qos,
@@ -224,9 +233,11 @@ def _batch(scheduler: SiteScheduler, partition: Partition) -> Batch:
         constraint=partition.constraint,
         account_suffix=partition.account_suffix,
         storage=_distinct(scheduler.storage, partition.storage),
-        gpus=GpuRequest(word, gpus.count, gpus.type) if word and gpus and gpus.count else None,
+        gpus=GpuRequest(word, gpus.count or 0, gpus.type) if gpus and word != NO_REQUEST else None,
         parallel_environment=partition.parallel_environment,
         hosts=tuple(partition.hosts),
+        exclusive=partition.exclusive is True,
+        request_memory=partition.request_memory is True,
     )
 
 

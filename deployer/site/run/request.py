@@ -135,7 +135,8 @@ def settle(
             raise Refused(
                 "the job %s has links to data, which only a container has" % job.name, "run it without --runtime native"
             )
-    asked = ask(plan, options, job.nodes, job.time, environment, waived)
+    needed = job.gpus and job.gpus * job.ranks_per_node
+    asked = ask(plan, options, job.nodes, job.time, environment, needed, waived)
     other = limits.GPUS in waived or options.partition is not None  # only the plan's own partition is known
     gpus.check(job, asked.gpus, options.gpus == 0, None if other else plan.node.gpus)
     if job.whole_nodes:

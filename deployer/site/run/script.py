@@ -160,10 +160,6 @@ def _head(inputs: Inputs) -> Code:
 def _request(inputs: Inputs) -> JobRequest:
     """Return what the job asks of the batch system."""
     launch, layout, asked = inputs.launch, inputs.layout, inputs.asked
-    memory_mb = None
-    if layout.memory_mb is not None:
-        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
-        memory_mb = layout.ranks_per_node * layout.memory_mb + image_mb
     return JobRequest(
         name=launch.bundle,
         folder=inputs.folder,
@@ -173,11 +169,24 @@ def _request(inputs: Inputs) -> JobRequest:
         cpus_per_rank=layout.asked_cpus,
         time=launch.time,
         seconds=seconds(launch.time),
-        memory_mb=memory_mb,
+        memory_mb=_memory(inputs),
         threads=layout.threads,
         hyperthreads=layout.hyperthreads,
         **asked._asdict(),
     )
+
+
+def _memory(inputs: Inputs) -> Optional[int]:
+    """Return the MiB per node to request: what the ranks need, or else, if the site gives too little, their part."""
+    layout, asked, shape = inputs.layout, inputs.asked, inputs.layout.shape
+    if layout.memory_mb is not None:
+        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
+        return layout.ranks_per_node * layout.memory_mb + image_mb
+    if not inputs.plan.batch.request_memory or any(each.startswith("--mem") for each in asked.directives):
+        return None
+    cpus, there = layout.ranks_per_node * layout.asked_cpus, shape.cpus or shape.cores * shape.threads_per_core
+    # Not --mem=0, all of a node's: Slurm refuses it where a partition has MaxMemPerNode (22.05).
+    return shape.memory_mb if asked.exclusive else shape.memory_mb * cpus // there
 
 
 def _ground(inputs: Inputs) -> Code:

@@ -6,7 +6,7 @@ from typing import Collection, Mapping, NamedTuple, Optional, Sequence
 from deployer.contract import limits
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import finding, refused
-from deployer.contract.plan import GpuRequest, Plan
+from deployer.contract.plan import GpuRequest, Plan, requests_gpus
 from deployer.site.jobs import schedulers
 from deployer.site.jobs.schedulers.interface import STEPS
 
@@ -16,10 +16,6 @@ _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-pe
          "wrap")  # fmt: skip
 #: Variables in which users keep their account.
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
-
-
-#: Directives that request GPUs: then nothing else does.
-_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
 
 
 class SubmissionOptions(NamedTuple):
@@ -55,6 +51,7 @@ class BatchRequest(NamedTuple):
     gpus: Optional[GpuRequest] = None
     parallel_environment: Optional[str] = None
     directives: Sequence[str] = ()
+    exclusive: bool = False
 
 
 def ask(
@@ -63,6 +60,7 @@ def ask(
     nodes: int,
     time: str,
     environment: Optional[Mapping[str, str]],
+    gpus: Optional[int] = None,
     waived: Collection[str] = (),
 ) -> BatchRequest:
     """Return what to ask the batch system for.
@@ -74,6 +72,7 @@ def ask(
         time: the job's time limit.
         environment: the user's environment, for the account and Slurm's cluster. sbatch does not get these variables,
             because they would count before the script's directives. None: it is not known here, on the laptop.
+        gpus: GPUs per node that the job's ranks need; None: the job does not say.
         waived: the codes of ``contract.limits`` that do not count: only the batch system knows whether they still hold.
 
     Raises:
@@ -105,11 +104,12 @@ def ask(
         qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
         cluster=batch.cluster or (given.get("SLURM_CLUSTERS") if "cluster" in scheduler.knows else None),
         storage=batch.storage,
-        gpus=_gpus(plan, options.gpus, directives),
+        gpus=_gpus(plan, options.gpus, directives, gpus),
         parallel_environment=batch.parallel_environment,
         directives=directives,
+        exclusive=batch.exclusive,
     )
-    for name in ("qos", "cluster", "storage", "parallel_environment", "gpus"):
+    for name in ("qos", "cluster", "storage", "parallel_environment", "gpus", "exclusive"):
         if getattr(found, name) and name not in scheduler.knows and scheduler.prefix:
             hint = "remove it from partitions.%s in the site's profile" % (plan.partition or "NAME")
             raise Refused("%s cannot request what the plan of %s says: %s" % (scheduler.title, plan.site, name), hint)
@@ -118,12 +118,16 @@ def ask(
     return found
 
 
-def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Optional[GpuRequest]:
-    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them."""
+def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: Optional[int]) -> Optional[GpuRequest]:
+    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them.
+
+    Of nodes with different numbers, a job gets as many as it needs.
+    """
     there = plan.batch.gpus
     own = next((each for each in directives if _requests_gpus(each, there)), None)
     if asked is None:
-        return None if own else there
+        every = there and (there.per_node or needed)
+        return there._replace(per_node=every) if there and every and not own else None
     if asked < 0:
         raise UsageError("--gpus %d: not a number of GPUs" % asked, "0 or more GPUs per node")
     if own:
@@ -136,7 +140,7 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Option
             "--gpus %d: the plan of %s does not know how jobs request GPUs" % (asked, limits.name(plan)),
             "set scheduler.gpu_request and node.gpus in the site's profile and make a new plan, or use --directive",
         )
-    if asked > there.per_node:
+    if asked > there.per_node > 0:
         raise Refused(
             "%d GPUs per node are asked for, but a node of %s has %d" % (asked, limits.name(plan), there.per_node),
             "--gpus %d at most, and more --nodes" % there.per_node,
@@ -146,7 +150,7 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Option
 
 def _requests_gpus(directive: str, known: Optional[GpuRequest]) -> bool:
     """Return whether a directive requests GPUs; a word of the site's own is ``known`` from the plan."""
-    if _GPUS.match(directive):
+    if requests_gpus(directive):
         return True
     return known is not None and re.match(r"-l (.*,)?%s=" % re.escape(known.word), directive) is not None
 

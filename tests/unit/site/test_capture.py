@@ -40,10 +40,10 @@ USER_NAMESPACES = machine.user_namespaces
 EMPTY = {"files": {}, "links": {}}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-21"}
 SINFO = """\
-small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96
-batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48
-gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40
-gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40
+small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96|(null)
+batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48|(null)
+gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40|(null)
+gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40|(null)
 Socket timed out on send/recv operation
 """
 #: What can be asked of by name; the fakes of the fault tests stand for all of them.
@@ -190,16 +190,19 @@ def test_slurm(programs):
         "max_time": "1-00:00:00",
         "node": {"sockets": 2, "cores": 48, "threads_per_core": 2, "cpus": 48, "memory_mb": 96000},
     }
-    assert found.partitions["gpu"]["node"] == {"sockets": 2, "cores": 40, "threads_per_core": 1, "gpus": {}}
+    assert found.partitions["gpu"]["node"] == {
+        "sockets": 2, "cores": 40, "threads_per_core": 1, "memory_mb": 192000, "gpus": {},
+    }  # fmt: skip
     (note,) = tools.notes
     assert note.startswith("partition gpu: its nodes differ in gpus (")
-    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96'")
+    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)'")
     assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
     assert scheduler.own_node(tools, None) == {}
 
 
 QCONF = r"""case "$*" in
 -sql) printf '%%s\n' all.q long 'down.q' ;;
+-sc) ;;
 "-sq all.q") printf '%%s\n' 'qname  all.q' 'pe_list  smp make,[@new=mpi \\' '    other] mpi-rr' 'h_rt  48:0:00' ;;
 "-sq long") printf '%%s\n' 'pe_list  fill,mpi-rr' 'h_rt  INFINITY' ;;
 -sq*) printf '%%s\n' 'pe_list  smp none' ;;
@@ -237,6 +240,9 @@ QHOST = """cat <<'EOF'
 EOF"""
 
 
+KINDS = "write an entry for each kind, with the same queue and its own constraint"
+
+
 def test_grid_engine(programs, monkeypatch):
     made.program(programs, "qconf", 'test "$SGE_ROOT" = /sge || exit 1\n' + QCONF)
     made.program(programs, "qhost", QHOST)
@@ -248,7 +254,7 @@ def test_grid_engine(programs, monkeypatch):
     assert found.scheduler == {"kind": "gridengine", "version": "8.1.9"}
     assert found.partitions == {
         "all.q": {
-            "nodes": 2, "max_time": "48:00:00", "node": {"sockets": 2, "threads_per_core": 2},
+            "nodes": 2, "max_time": "48:00:00", "node": {"sockets": 2, "cores": 16, "threads_per_core": 2},
             "parallel_environment": "mpi-rr",
         },
         "long": {
@@ -257,13 +263,34 @@ def test_grid_engine(programs, monkeypatch):
         "down.q": {},
     }  # fmt: skip
     assert tools.notes == [
-        "partition all.q: its nodes differ in cores",
+        "partition all.q: its nodes differ in cores: " + KINDS,
         "partition long: parallel environment mpi-rr was chosen; others: fill ($fill_up)",
         "partition down.q: no parallel environment deals slots to several nodes and has control_slaves",
     ]
     monkeypatch.setenv("SGE_O_HOST", "login2")
     here = capture(CaptureRequest(node=True, partition="long"))
     assert (list(here.profile["partitions"]), here.profile["login"]) == (["long"], {"host": "login2"})
+
+
+@pytest.mark.parametrize(
+    ("consumable", "word", "note"),
+    [("YES", "gpu", None), ("JOB", None, "the resource gpu is not counted per slot: jobs request it with directives")],
+)
+def test_gpus_of_grid_engine(programs, consumable, word, note):
+    complexes = "#name shortcut type relop requestable consumable default urgency\\n"
+    complexes += "gpu gpu INT <= YES %s 0 0\\nmem_free mf MEMORY <= YES NO 0 0\\n" % consumable
+    host = "hostname  n1\\ncomplex_values        gpu=4,slots=24\\n"
+    more = "-sc) printf '%s' ;;\n'-se n1') printf '%s' ;;\n-sql)" % (complexes, host)
+    made.program(programs, "qconf", QCONF.replace("-sql)", more, 1))
+    free = " <resourcevalue name='gpu' dominance='hc'>1.000000</resourcevalue>\n <queue name='long'>"  # 3 are in use
+    asked = 'case "$*" in "-q -F gpu -xml"|"-q -xml") ;; *) exit 1 ;; esac\n'
+    made.program(programs, "qhost", asked + QHOST.replace(" <queue name='long'>", free, 1))
+    tools = Tools()
+    found = gridengine.gridengine(tools).partitions
+    assert found["long"].get("gpu_request") == found["all.q"].get("gpu_request") == word
+    assert found["long"]["node"].get("gpus") == ({"count": 4} if word else None)
+    assert found["all.q"]["node"].get("gpus") == ({} if word else None)  # n2 has none
+    assert (note in tools.notes) == (note is not None)
 
 
 #: As qstat.c and pbsnodes.c of OpenPBS write it; a long line goes on behind a tab.
@@ -276,6 +303,7 @@ Queue: gpu
     resources_max.nodect = 4
     resources_max.walltime = 24:00:00
     default_chunk.ncpus = 1
+    default_chunk.mem = 2gb
     default_chunk.Qlist = gpu
     enabled = True
 
@@ -323,13 +351,15 @@ def test_pbs(programs):
     found = pbs.pbs(tools)
     assert found.scheduler == {"kind": "pbs", "version": "23.06.06"}
     assert list(found.partitions) == ["workq", "gpu"]  # the default one first
-    assert found.partitions["workq"] == {"nodes": 2, "node": {"gpus": {}}}
+    assert found.partitions["workq"] == {
+        "nodes": 2, "gpu_request": "ngpus", "node": {"memory_mb": 196608, "gpus": {}},
+    }  # fmt: skip
     assert found.partitions["gpu"] == {
-        "nodes": 1, "max_time": "24:00:00", "max_nodes": 4, "node": {"memory_mb": 262144, "gpus": {"count": 4}},
+        "nodes": 1, "max_time": "24:00:00", "max_nodes": 4, "gpu_request": "ngpus", "request_memory": True,
+        "node": {"memory_mb": 262144, "gpus": {"count": 4}},
     }  # fmt: skip
     (note,) = tools.notes
-    kinds = "write an entry for each kind, with the same queue and its own constraint"
-    assert note == "partition workq: its nodes differ in gpus (0 or 4 per node), memory_mb: " + kinds
+    assert note == "partition workq: its nodes differ in gpus (0 or 4 per node), memory_mb: " + KINDS
 
 
 def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
@@ -362,7 +392,10 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
     made.program(programs, "qstat", version + "cat <<'EOF'\n%s\nEOF" % "\n".join(listed))
     made.program(programs, "pbsnodes", "cat <<'EOF'\n%s\nEOF" % "\n".join(lines))
     partitions = pbs.pbs(Tools()).partitions
-    assert partitions["big"] == {"nodes": 1, "node": {"memory_mb": 131072, "gpus": {"count": 4}}}
+    assert partitions["big"] == {
+        "nodes": 1, "gpu_request": "ngpus", "node": {"memory_mb": 131072, "gpus": {"count": 4}},
+    }  # fmt: skip
+    assert "gpu_request" not in partitions["workq"]
     assert partitions["workq"]["nodes"] == 2  # n1's own vnode belongs to all queues without vnodes
 
 
@@ -406,6 +439,12 @@ def test_lsf(programs):
     found = lsf.lsf(Tools())
     assert (found.scheduler, found.cluster) == ({"kind": "lsf", "version": "10.1.0.9"}, "big")
     assert list(found.partitions.items()) == [("normal", {}), ("long", {"max_time": "48:00:00"})]
+    listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
+    made.program(programs, "lshosts", "printf '%s'" % listed)
+    assert "gpu_request" not in lsf.lsf(Tools()).scheduler
+    first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
+    made.program(programs, "lshosts", "printf '%s'" % (listed + first))
+    assert lsf.lsf(Tools()).scheduler["gpu_request"] == "gpu"
     made.program(programs, "bqueues", BQUEUES.replace("2880.0 min of hostA", "0.5 min").replace("60.0", "0.5"))
     assert lsf.lsf(Tools()).partitions["long"] == {"max_time": "00:00:30"}
 

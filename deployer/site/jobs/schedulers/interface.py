@@ -46,6 +46,7 @@ class JobRequest(NamedTuple):
         gpus: the GPUs of each node.
         parallel_environment: Grid Engine's name for how slots are dealt to nodes.
         directives: further directives of the plan and the user, one line each.
+        exclusive: whether no other job may have the nodes.
     """
 
     name: str
@@ -69,6 +70,7 @@ class JobRequest(NamedTuple):
     directives: Sequence[str] = ()
     threads: int = 1
     hyperthreads: bool = False
+    exclusive: bool = False
 
 
 class JobState(NamedTuple):

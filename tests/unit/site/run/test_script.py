@@ -644,3 +644,18 @@ def test_names_on_nodes_cannot_be_known_beforehand():
     for name in ("home", "stage"):
         (line,) = [line for line in text.splitlines() if line.startswith(name + "=")]
         assert "-$UID-$unique" in line
+
+
+def test_memory_is_requested_where_the_site_gives_too_little():
+    def asked(ranks, threads, directives=(), memory_mb=None, scheduler="slurm", **batch):
+        shown = made.PLAN._replace(batch=plan.Batch(**batch), scheduler=scheduler)
+        request = BatchRequest("batch", exclusive=batch.get("exclusive", False), directives=directives)
+        return script._memory(inputs(1, ranks, threads, shown, asked=request, memory_mb=memory_mb))
+
+    assert asked(4, 1) is None  # the site's default
+    assert asked(4, 1, request_memory=True) == 4000  # all of a node's
+    assert asked(1, 1, request_memory=True) == 1000  # a quarter of its 4 cores
+    assert asked(1, 1, request_memory=True, exclusive=True) == 4000
+    assert asked(4, 1, request_memory=True, memory_mb=700) == 2800
+    assert asked(4, 1, request_memory=True, directives=["--mem-per-cpu=1G"]) is None
+    assert asked(4, 1, request_memory=True, scheduler="pbs") == 4000
