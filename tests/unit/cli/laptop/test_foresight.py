@@ -69,6 +69,7 @@ CERTAIN: list[tuple[list[str], type[Any], str]] = [
     (["--gpus", "3"], Refused, "3 GPUs per node are asked for, but a node of batch of near has 2"),
     (["--gpus", "1", "--directive=--gres=gpu:1"], UsageError, "the directive --gres=gpu:1 requests GPUs already"),
     (["--gpus", "0", "--gpus-per-rank", "1"], UsageError, "--gpus 0: each rank of job train needs 1 of its own"),
+    (["--gpus-per-rank", "3"], Refused, "1 rank per node x 3 GPUs = 3, but a node has 2 GPUs"),
     (["--directive=--nodes=9"], UsageError, "the script sets this itself"),
     (["--env", "PATH=/x"], UsageError, "--env PATH: this variable cannot be set"),
     (["--stdin", "in.txt"], UsageError, "invalid file for standard input"),
