@@ -6,6 +6,7 @@ shape with codes of its own.
 
 from typing import Any, Dict, List, NamedTuple
 
+from deployer.contract.errors import Refused
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.text import printable
 
@@ -394,6 +395,16 @@ RULES: Dict[str, Rule] = {
 def finding(code: str, subject: str, **values: Any) -> Finding:
     """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts."""
     return RULES[code].about(code, subject, **values)
+
+
+def refused(item: Finding) -> Refused:
+    """Return a finding as the error of a command that goes no further; ``explain`` knows the code in it."""
+    return Refused(coded(item.message, item.code), item.remedy)
+
+
+def coded(message: str, code: str) -> str:
+    """Return a message with its code, which `explain` knows."""
+    return "%s (%s)" % (message, code)
 
 
 def errors(found: List[Finding]) -> List[Finding]:

@@ -37,10 +37,11 @@ from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import hostfiles, json_records, memory_copies
+from deployer.contract import hostfiles, json_records, limits, memory_copies
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
-from deployer.contract.findings import Finding
+from deployer.contract.findings import WARNING, Finding
+from deployer.contract.job import find
 from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX
 from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
 from deployer.contract.verdict import Checked, judged
@@ -59,7 +60,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested, gpu.vendor,
     gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room,
     wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working,
-    proof.outside, layout.memory, inside.startable,
+    proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -71,13 +72,14 @@ CODES = (
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels", "gpu.none", "gpu.vendor",
     "import.missing",
-    "job.memory",
+    "job.layout", "job.memory",
     "launch.inside", "launcher.missing",
     "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
     "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "rehearse.none",
+    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
+    "queue.nodes", "queue.time", "rehearse.none",
     "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
     "runtime.unsupported",
     "space.files", "space.purge", "space.size",
@@ -157,9 +159,8 @@ def check_all(
     known_codes(accept)
     with opened(path) as stream:
         bundle = begin(stream, path)
-        if job is not None and bundle.manifest.job(job) is None:
-            names = ", ".join(each.name for each in bundle.manifest.jobs) or "none"
-            raise UsageError(f"{bundle.manifest.name} has no job {job}", f"its jobs: {names}")
+        if job is not None:
+            find(bundle.manifest.name, bundle.manifest.jobs, job)
         found = [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
     return [each.of_job(job) for each in found] if job is not None else found
 
@@ -214,13 +215,21 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
         accepted = carried.checked.accepted if carried.checked else []
         checked = check_plan(bundle, profile, carried, accepted, cache)
         checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accepted)
-        found.append(Verdict(carried.bundle, carried.site, carried.partition, checked, carried))
+        to_send = carried._replace(checked=carried.checked and _to_send(carried.checked))
+        found.append(Verdict(carried.bundle, carried.site, carried.partition, _to_send(checked), to_send))
     return found
 
 
+def _to_send(checked: Checked) -> Checked:
+    """Return the verdict on a bundle whose jobs may get other numbers than their own: these are worth a warning."""
+    own = [finding._replace(severity=WARNING) for finding in checked.findings if finding.code in limits.CODES]
+    return judged([*checked.without(limits.CODES).findings, *own], checked.accepted)._replace(deployer=checked.deployer)
+
+
 def verdict_of(plan: Plan) -> Verdict | None:
-    """Return the verdict that is in a plan; None: it was not checked."""
-    return Verdict(plan.bundle, plan.site, plan.partition, plan.checked, plan) if plan.checked else None
+    """Return the verdict in a plan on what no option of a job can change; None: it was not checked."""
+    checked = plan.checked and plan.checked.without(limits.CODES)
+    return Verdict(plan.bundle, plan.site, plan.partition, checked, plan._replace(checked=checked)) if checked else None
 
 
 def accepted(bundle: Bundle, site: str) -> set[str]:

@@ -99,13 +99,15 @@ def test_memory_that_ranks_need_is_compared_with_a_node() -> None:
     job = Job("t", ["true"], 1, 4, 1, "00:01:00")
 
     def found(memory: int | None) -> list[Finding]:
-        return list(layout.memory(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
+        return list(layout.numbers(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
 
     room = PLAN.node.memory_mb
     assert found(None) == found(room // 4) == []
     (few,) = found(room // 4 + 1)
-    assert (few.code, few.severity, few.remedy) == ("job.memory", WARNING, "start it with --ranks-per-node 3 at most")
-    assert f"4 x {room // 4 + 1} MiB = {4 * (room // 4 + 1)} MiB, but a job may use {room} MiB" in few.message
+    assert (few.code, few.severity, few.job) == ("job.memory", ERROR, "t")
+    assert few.remedy == "use fewer ranks per node and more nodes: --ranks-per-node 3 at most"
+    each = room // 4 + 1
+    assert f"4 ranks per node x {each} MiB = {4 * each} MiB, but a job may use {room} MiB" in few.message
     assert codes(found(room + 1)) == [("job.memory", ERROR)]
 
 

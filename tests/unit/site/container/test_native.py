@@ -19,6 +19,7 @@ from deployer.site.container.runtimes import RUNTIMES, native
 from deployer.site.container.runtimes.interface import Container, Here
 from deployer.site.jobs import result
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from tests import forked
 from tests import running as made
 
@@ -33,7 +34,7 @@ BINDS = [
 ]
 START_OPTION = made.START_OPTION._replace(name="native-folder", runtime="native")
 PLAN = made.PLAN._replace(start_options=[made.START_OPTION, START_OPTION])
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 ASKED = REQUEST._replace(runtime="native")
 
 

@@ -31,12 +31,13 @@ from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture
@@ -265,7 +266,7 @@ def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, pro
         (REQUEST._replace(image="other"), "no image other is installed"),
         (REQUEST._replace(job="nope"), "hello has no job nope"),
         (REQUEST._replace(plan="moon"), "no plan for site moon"),
-        (REQUEST._replace(time="1h"), "is not"),
+        (REQUEST._replace(time="1x"), "is not"),
         (REQUEST._replace(nodes=0), "at least 1"),
         (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
         (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
