@@ -27,6 +27,7 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    uncaptured,
     wheels,
 )
 from deployer.connected.check.rules.case import Case
@@ -278,20 +279,21 @@ def check_plan(
     host = host_files(profile, plan)
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
-    known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
-    linked = jobs.link(manifest, plan, files, overlays, host) if known else jobs.unlinked(manifest)
+    captured = bool(host) or not plan.mpi
+    linked = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
     found = {}
     for each in linked:
         own = manifest._replace(jobs=[each.job] if each.job else [])
-        case = Case(profile, place, plan, own, files, overlays, list(each.processes), today)
-        found[each.job.name if each.job else ""] = list(_of_job(each, case))
+        case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
+        rules = PROCESS_RULES if captured else uncaptured.RULES
+        found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
     return judged(_by_job(found), accept)
 
 
-def _of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
+def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:
     """Yield the findings that hold if this job is run."""
     findings = [finding for rule in RULES for finding in rule(case)]
-    findings += programs.of_job(linked, case, PROCESS_RULES)
+    findings += programs.of_job(linked, case, rules)
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings

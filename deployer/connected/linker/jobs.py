@@ -210,5 +210,6 @@ def link(
     linker = _Linker(manifest, plan, files, overlays, host)
     if manifest.jobs:
         return [linker.of_job(job) for job in manifest.jobs]
-    python = linker.start(manifest.image.python or "/bin/sh")
-    return [LinkedJob(None, [python, *(each for each in linker.candidates() if each.name != python.name)])]
+    python = [linker.start(manifest.image.python)] if manifest.image.python else []
+    names = {each.name for each in python}
+    return [LinkedJob(None, [*python, *(each for each in linker.candidates() if each.name not in names)])]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from deployer.connected.linker.starts import shell_syntax
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_conditions import evaluated, inside, is_test, may_fail, simple
-from deployer.connected.linker.starts.shell_state import FAILED, NOT_FOUND, State, merged, piped
+from deployer.connected.linker.starts.shell_state import FAILED, NOT_FOUND, State, either, piped
 from deployer.connected.linker.starts.shell_syntax import Node, NotReadable
 from deployer.connected.linker.starts.shell_variables import ShellVariables
 from deployer.connected.linker.starts.shell_words import Words, dirname, joined
@@ -131,7 +131,7 @@ class Script(ShellVariables):
         within = state.copy()
         self._ends.append([])
         follow(within)
-        return merged([*self._ends.pop(), *([within.status] if within.alive else [])])
+        return either([*self._ends.pop(), *([within.status] if within.alive else [])])
 
     def _end(self, status: int | None) -> None:
         """Note that this shell may end here."""

@@ -72,7 +72,7 @@ class State:
             return
         first = alive[0]
         self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
-        self.status = merged([each.status for each in alive])
+        self.status = either([each.status for each in alive])
         self.stops = all(each.stops for each in alive)
         self.pipefail = all(each.pipefail for each in alive)
         self.removed = of_branches([each.removed for each in alive])
@@ -98,7 +98,7 @@ class State:
         }
 
 
-def merged(statuses: Sequence[int | None]) -> int | None:
+def either(statuses: Sequence[int | None]) -> int | None:
     """Return the status that is one of these."""
     if None in statuses or not statuses or (0 in statuses and any(statuses)):
         return None
@@ -108,7 +108,7 @@ def merged(statuses: Sequence[int | None]) -> int | None:
 def piped(statuses: Sequence[int | None]) -> int | None:
     """Return the status of a pipeline that fails if one of its commands does."""
     failed = [each for each in statuses if each]
-    return failed[-1] if failed else merged(statuses)
+    return failed[-1] if failed else either(statuses)
 
 
 def _same(name: str, values: Sequence[VariableValue | None]) -> VariableValue:

@@ -1,14 +1,15 @@
 """Each program of a job is judged by itself, and what may be started refuses nothing."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from deployer.connected.check import check
-from deployer.connected.check.rules import mpi, pmi, programs
+from deployer.connected.check.rules import mpi, pmi, programs, uncaptured
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import jobs, process
+from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.removed import Removed
@@ -60,12 +61,17 @@ def job(*words: str, ranks: int = 2) -> Job:
     return Job("t", list(words), 1, ranks, 1, "00:01:00")
 
 
-def linked(*words: str, files: dict[str, Facts | None] = FILES, ranks: int = 2) -> LinkedJob:
+def linked(
+    *words: str,
+    files: dict[str, Facts | None] = FILES,
+    ranks: int = 2,
+    host: Mapping[str, Files] = {PREFIX: Below(HOST_FILES)},
+) -> LinkedJob:
     manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job(*words, ranks=ranks)] if words else [])
     image = index(files)
     for path in files:
         image.entries[path] = image.entries[path]._replace(executable=True)
-    (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+    (found,) = jobs.link(manifest, PLAN, image, [], host)
     return found
 
 
@@ -278,6 +284,48 @@ def test_a_wrong_mpi_library_fails_the_job_whatever_its_script_does() -> None:
     """The processes of its ranks are watched, and their libraries are in the result."""
     files = {**FILES, "/usr/lib/libmpi.so.40": lib("libmpi.so.40", exports=HAS)}
     assert codes(linked("sh", "-c", f"{BAD}\n{GOOD}", files=files)) == [("mpi.family", ERROR)]
+
+
+# ------------------------------------------------------------------------------------------ an MPI that is not captured
+
+
+@pytest.mark.parametrize(("needs", "expected"), [
+    (["libgone.so.3"], [("link.missing", ERROR)]),
+    (["libmpi.so.12", "libfabric.so.1", "libstdc++.so.6"], []),  # the site may bring them
+    (["libmpi.so.40"], [("mpi.family", ERROR)]),
+    (["libpart.so.1"], [("link.missing", ERROR)]),
+    (["libmpifort.so.12"], []),  # the image's own, which lacks a library; the site's takes its place
+])  # fmt: skip
+def test_what_is_certain_is_said_without_the_site_s_files(needs: list[str], expected: list[tuple[str, str]]) -> None:
+    files = {
+        **FILES,
+        GOOD: program("libc.so.6", *needs, imports=CALLS),
+        "/usr/lib/libpart.so.1": lib("libpart.so.1", "libgone.so.3"),
+        "/usr/lib/libmpifort.so.12": lib("libmpifort.so.12", "libgone.so.3"),
+    }
+    found = linked(GOOD, files=files, host={})
+    assert [(each.code, each.severity) for each in programs.of_job(found, case(), uncaptured.RULES)] == expected
+
+
+def test_a_version_of_the_image_s_own_libc_is_certain_without_the_site_s_files() -> None:
+    new = program("libc.so.6")
+    needs = new._replace(dynamic=new.dynamic._replace(versions={"libc.so.6": ["GLIBC_2.99"]}))
+    has = lib("libc.so.6")
+    files = {
+        **FILES,
+        SERIAL: needs,
+        "/usr/lib/libc.so.6": has._replace(dynamic=has.dynamic._replace(defines=["GLIBC_2.2"])),
+    }
+    found = linked(SERIAL, files=files, host={}, ranks=1)
+    assert [each.code for each in programs.of_job(found, case(), uncaptured.RULES)] == ["link.version"]
+
+
+def test_a_bundle_without_a_job_and_a_shell_is_not_refused() -> None:
+    """It was: /bin/sh was linked in its place."""
+    files: dict[str, Facts | None] = {"/usr/bin/good": FILES[GOOD], "/usr/lib/libc.so.6": None}
+    manifest = manifest_of([], env=["PATH=/usr/bin"], python=None)
+    (found,) = jobs.link(manifest, PLAN, index(files), [], {PREFIX: Below(HOST_FILES)})
+    assert [each.name for each in found.processes] == [GOOD]
 
 
 # ------------------------------------------------------------------------------------------------ no MPI at all

@@ -28,6 +28,7 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    uncaptured,
     wheels,
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
@@ -639,6 +640,21 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
     assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check
     again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
     assert again.digest == packed.digest
+
+
+def test_what_is_certain_is_said_beside_what_was_not_captured(
+    rootfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi", "says": "MPICH"}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    profile = Profile.model_validate({**SITE, "mpi": mpi, "partitions": {"batch": partition}})
+    wrong = Finding("link.missing", ERROR, "/bin/true", "it needs libgone.so", "add it")
+    monkeypatch.setattr(uncaptured, "RULES", (lambda _: iter([wrong]),))
+    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar")
+    checked = packed.plans[0].checked
+    assert checked is not None
+    assert {("facts.mpi", verdict.MISSING_FACTS), ("link.missing", ERROR)} <= set(codes(checked.findings))
+    assert checked.verdict == "REFUSE"
 
 
 def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:
