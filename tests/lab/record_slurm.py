@@ -71,6 +71,10 @@ exec chroot /mnt setpriv --reuid {_NOBODY} --regid {_NOBODY} --clear-groups "$@"
 """
 
 
+#: A node of each kind.
+_FIRSTS = ",".join(kind.nodes[0] for kind in mixed.KINDS)
+
+
 def commands() -> list[list[str]]:
     """Return what ``capture`` asks, on the login node and on each node."""
     return [
@@ -80,7 +84,7 @@ def commands() -> list[list[str]]:
         ["scontrol", "--oneliner", "--all", "show", "partition"],
         scheduler.SINFO,
         *([*scheduler.SINFO, "--nodes=" + node] for node in mixed.NODES),
-        *(["scontrol", "--oneliner", "show", "node", node] for node in mixed.NODES),
+        *(["scontrol", "--oneliner", "show", "node", nodes] for nodes in (*mixed.NODES, _FIRSTS)),
     ]
 
 

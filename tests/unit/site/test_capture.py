@@ -40,10 +40,10 @@ USER_NAMESPACES = machine.user_namespaces
 EMPTY = {"files": {}, "links": {}}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-21"}
 SINFO = """\
-small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96|(null)
-batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48|(null)
-gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40|(null)
-gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40|(null)
+small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96|(null)|n[1-2]
+batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48|(null)|n[1-2]
+gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40|(null)|n[1-2]
+gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40|(null)|n[1-2]
 Socket timed out on send/recv operation
 """
 #: What can be asked of by name; the fakes of the fault tests stand for all of them.
@@ -195,7 +195,7 @@ def test_slurm(programs):
     }  # fmt: skip
     (note,) = tools.notes
     assert note.startswith("partition gpu: its nodes differ in gpus (")
-    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)'")
+    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)|n1'")
     assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
     assert scheduler.own_node(tools, None) == {}
 
