@@ -23,6 +23,7 @@ class Finding(NamedTuple):
         subject: the host, rank or file.
         message: what was observed.
         remedy: what to do.
+        job: the only job that it is about; empty: it is about the bundle or the site, or about each job.
     """
 
     code: str
@@ -30,17 +31,26 @@ class Finding(NamedTuple):
     subject: str
     message: str
     remedy: str
+    job: str = ""
+
+    @property
+    def about(self) -> str:
+        """Return the subject, and the job if it does not name it."""
+        of_job = "job %s" % self.job
+        return "%s (%s)" % (self.subject, of_job) if self.job and self.subject != of_job else self.subject
 
     def record(self) -> Record:
         """Return the finding as a JSON object; control characters in text from programs and images are escaped."""
-        return {name: printable(value) for name, value in self._asdict().items()}
+        fields = self._asdict().items()
+        return {name: printable(value) for name, value in fields if value or name != "job"}
 
     @staticmethod
     def read(fields: Fields) -> "Finding":
-        return Finding(*(fields.text(name) for name in Finding._fields))
+        code, severity, subject, message, remedy = (fields.text(name) for name in Finding._fields[:5])
+        return Finding(code, severity, subject, message, remedy, fields.maybe_text("job") or "")
 
     def __str__(self) -> str:
-        return printable("%s %s: %s: %s" % (self.severity, self.code, self.subject, self.message))
+        return printable("%s %s: %s: %s" % (self.severity, self.code, self.about, self.message))
 
 
 class Rule(NamedTuple):

@@ -8,7 +8,7 @@ from deployer.contract import variables
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import APP
-from deployer.contract.text import is_label
+from deployer.contract.text import counted, is_label
 
 #: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose
 #: command does so or needs no others.
@@ -61,6 +61,14 @@ class Job(NamedTuple):
         if self.launch == RANKS:
             del fields["launch"]
         return {name: value for name, value in fields.items() if value not in (None, {})}
+
+    def lacks_gpus(self, there: Optional[int]) -> str:
+        """Return why a node with this number of GPUs has too few for the ranks; empty if it is enough or unknown."""
+        needed = self.ranks_per_node * (self.gpus or 0)
+        if there is None or needed <= there:
+            return ""
+        each = "%s per node x %s" % (counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
+        return "%s = %d, but a node has %s" % (each, needed, counted(there, "GPU") if there else "no GPU")
 
     @property
     def whole_nodes(self) -> bool:

@@ -75,6 +75,7 @@ class NodeShape(NamedTuple):
         memory_mb: MiB that a job may use.
         numa_domains: at least as many as sockets; None if unknown.
         cpus: CPUs as the scheduler counts them, at some sites only cores; None: all hardware threads.
+        gpus: GPUs; None if unknown.
     """
 
     sockets: int
@@ -83,6 +84,7 @@ class NodeShape(NamedTuple):
     memory_mb: int
     numa_domains: Optional[int] = None
     cpus: Optional[int] = None
+    gpus: Optional[int] = None
 
     @staticmethod
     def read(fields: Fields) -> "NodeShape":
@@ -367,7 +369,6 @@ class Plan(NamedTuple):
     Attributes:
         site: the site profile's name.
         partition: the partition.
-        profile_digest: the digest of the site profile.
         bundle: NAME:VERSION.
         workspace: the root folder; may begin with ``~``, which the site expands.
         python: the site's Pythons, in order of preference.
@@ -404,7 +405,6 @@ class Plan(NamedTuple):
 
     site: str
     partition: str
-    profile_digest: str
     bundle: str
     workspace: str
     python: List[str]
@@ -539,7 +539,6 @@ def read(data: bytes, what: str) -> Plan:
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
-        profile_digest=fields.text("profile_digest"),
         bundle=fields.text("bundle"),
         workspace=fields.text("workspace"),
         python=fields.texts("python"),

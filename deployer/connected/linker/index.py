@@ -33,7 +33,7 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 8
+VERSION = 9
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
@@ -344,7 +344,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
     if start != _MAGIC:
         return Indexed(FILE)
     try:
-        return Indexed(FILE, facts=dynamic.facts(read_at), kernels=fatbin.kernels(read_at))
+        return Indexed(FILE, facts=dynamic.facts(read_at, narrow=True), kernels=fatbin.kernels(read_at))
     except BadElf as error:
         return Indexed(FILE, bad=str(error))
 

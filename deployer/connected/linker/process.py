@@ -11,7 +11,7 @@ from deployer.connected.linker import choosers, plugins
 from deployer.connected.linker.choosers import Chooser
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
-from deployer.connected.linker.loader import Loader, Object
+from deployer.connected.linker.loader import Foreign, Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts import python_command
 from deployer.connected.linker.starts.python_packages import MissingModule
@@ -42,7 +42,9 @@ _TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
 #: one if this variable names MPI or SHMEM; its other values (PMI, UID) do without.
 NVSHMEM_BY_MPI = re.compile(r"^nvshmem_bootstrap_(mpi|shmem)\.so")
 _NVSHMEM_CHOICE = "NVSHMEM_BOOTSTRAP"
-_X86_64 = 62
+_X86_64, _I386 = 62, 3
+#: By OCI's name of an architecture: the machines whose programs its Linux runs.
+_RUN_BY = {"amd64": (_X86_64, _I386), "arm64": (183,), "ppc64le": (21,), "riscv64": (243,)}
 #: Scripts whose interpreter is a script, as many as the kernel follows.
 _MAX_INTERPRETERS = 5
 
@@ -58,7 +60,6 @@ class Process(NamedTuple):
     """What is mapped when a program runs, and each file of ``users``, which call MPI, is loaded.
 
     Attributes:
-        passed_over: users for another family of MPI than the site's; their package has one for the site's as well.
         plugins: those of TensorFlow.
         command: what was to be started.
         via: the wrappers that start it.
@@ -69,9 +70,9 @@ class Process(NamedTuple):
             that chooses is missing.
         text: the Python script; empty if it is unknown.
         missing: Python modules without which it ends with an error.
-        decisive: whether the job ends with an error if the program does.
         environment: the variables that it sees; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
+        foreign: the program that was found, if it is for another machine.
     """
 
     plan: Plan
@@ -79,7 +80,6 @@ class Process(NamedTuple):
     loader: Loader
     program: Object | None
     users: list[Object]
-    passed_over: list[str]
     sonames: frozenset[str]
     plugins: Sequence[str] = ()
     command: str = ""
@@ -90,9 +90,9 @@ class Process(NamedTuple):
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
     missing: Sequence[MissingModule] = ()
-    decisive: bool = True
     packages: Collection[str] | None = None
     environment: Mapping[str, str] = {}
+    foreign: Foreign | None = None
 
     def variable(self, name: str) -> str:
         """Return the value of a variable that the program sees, empty if it is unset or unknown."""
@@ -206,10 +206,11 @@ def start(
     search = environment.get(LIBRARY_PATH, "")
     path = _interpreter(view, image, _program(view, image, command))
     machine = _machine(view, path)
+    foreign = None if machine in _RUN_BY.get(image.architecture, (machine,)) else Foreign(path or "", machine)
     loader = Loader(view, search.split(":"), machine)
-    program = loader.start(path) if path else None
+    program = loader.start(path) if path and not foreign else None
     is_python = _is_python(loader)
-    users, passed_over, serial = [], [], {}
+    users, serial = [], {}
     text = _text(view, script)
     for group in _groups(files, overlays, packages, _starts_nvshmem_by_mpi(environment)) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
@@ -221,8 +222,7 @@ def start(
                     serial[chooser] = options if choosers.selects(chooser, path, view, text) else []
                     continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
-                passed_over.append(path)
-                continue
+                continue  # its package has one for the site's family of MPI as well
             mapped = loader.dlopen(path)
             if mapped is not None:
                 users.append(mapped)
@@ -245,9 +245,11 @@ def start(
         facts.dynamic.soname or posixpath.basename(path)
         for _, found in _everything(files, overlays)
         for path, facts in found
+        if facts.dynamic.machine == machine
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+    seen = Process(plan, view, loader, program, users, sonames, opened, command)
+    seen = seen._replace(foreign=foreign)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 

@@ -51,9 +51,6 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
     if pmi:
         scheduler["pmi"] = pmi
     settings = _settings(tools)
-    default = settings.get("MpiDefault", "")
-    if _PMI.match(default):
-        scheduler["default_pmi"] = default
     # If the controller did not answer, it will not answer now.
     rows = _rows(tools) if settings else []
     details = _details(tools) if rows else {}

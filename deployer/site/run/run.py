@@ -257,13 +257,18 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         request = request._replace(options=request.options._replace(partition=None))  # the plan has its queue
     if request.runtime == plans.NATIVE:
         plan = plan._replace(checked=None)  # it applies to the image
+    if plan.checked:
+        plan = plan._replace(checked=plan.checked.of_job(job.name))
+    if request.options.gpus == 0 and plan.checked:
+        plan = plan._replace(checked=plan.checked.without(gpus.ABOUT_REQUESTED))
     check_verdict(plan, request.force)
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
     needed = job.gpus and job.gpus * job.ranks_per_node
     asked = ask(plan, request.options, job.nodes, job.time, os.environ, needed)
-    gpus.check(job, asked.gpus, request.options.gpus == 0)
+    other = request.force or request.options.partition is not None  # only the plan's own partition is known
+    gpus.check(job, asked.gpus, request.options.gpus == 0, None if other else plan.node.gpus)
     return _Resolved(
         store=store,
         request=request,
@@ -714,7 +719,7 @@ def _job(manifest: Manifest, request: RunRequest) -> Job:
         job.memory if request.memory_mb is None else request.memory_mb,
         job.environment,
         job.launch,
-        job.gpus if request.gpus_per_rank is None else request.gpus_per_rank,
+        gpus.per_rank(job, request.gpus_per_rank, request.options.gpus),
         job.links,
     )
 

@@ -6,7 +6,6 @@ MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Inte
 PLAN = Plan(
     site="lab",
     partition="batch",
-    profile_digest="sha256:00",
     bundle="tiny:1.0",
     workspace="~/deployer",
     python=["python3"],
@@ -46,6 +45,15 @@ def test_the_verdict_travels_and_older_plans_have_none():
     checked = PLAN._replace(checked=judged)
     assert plan.read(json_records.dumps(checked.record()), "it") == checked
     assert "checked" not in PLAN.record()
+
+
+def test_the_verdict_on_a_job_is_without_the_findings_of_others():
+    site = Finding("a.b", verdict.MISSING_FACTS, "x", "y", "z")
+    wrong = Finding("link.missing", ERROR, "/usr/bin/x", "it needs libx.so.1", "add it", "train")
+    judged = verdict.judged([wrong, site], ["c.d"])._replace(deployer="1.0")
+    assert (judged.verdict, judged.of_job("train")) == (verdict.REFUSE, judged)
+    other = judged.of_job("predict")
+    assert (other.verdict, other.findings, other.accepted, other.deployer) == ("UNKNOWN", [site], ["c.d"], "1.0")
 
 
 def test_what_was_accepted_is_a_warning():

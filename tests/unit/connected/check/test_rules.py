@@ -31,9 +31,9 @@ from deployer.connected.check.rules import (
     wheels,
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
-from deployer.connected.linker import jobs
+from deployer.connected.linker import commands, jobs
 from deployer.connected.linker.index import Index, Indexed
-from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.forms import RuntimeName
@@ -48,6 +48,7 @@ from deployer.contract.job import Job
 from deployer.contract.manifest import BundleMember, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
+from tests.host_files import HostFiles
 from tests.running import IMAGE, PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import (
     CALLS,
@@ -369,6 +370,52 @@ def test_cuda_and_the_nodes(driver: str | None, gpus: Any, cudart: str, expected
     assert codes(gpu.usable(case(partition, files))) == expected
 
 
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        ({"node": {"cores": 8}}, [("gpu.none", ERROR)]),
+        ({"node": {"gpus": {"count": 4}}}, []),
+        ({"node": {"gpus": {"count": 3}}}, [("gpu.count", ERROR)]),
+        ({"node": {"gpus": {"kind": "nvidia"}}}, [("facts.gpu", UNKNOWN)]),
+        ({"node": {"cores": 8}, "driver": {"kind": "nvidia"}}, [("facts.gpu", UNKNOWN)]),
+        ({}, [("facts.gpu", UNKNOWN)]),
+    ],
+)
+def test_a_job_with_gpus_of_its_own_and_the_nodes(partition: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    train = Job("train", ["true"], 1, 2, 1, "00:01:00", gpus=2)
+    made = case(partition, manifest=manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=None)]))
+    found = list(gpu.requested(made))
+    assert codes(found) == expected
+    assert {each.job for each in found} <= {"train"}
+    assert gpu.requested in check.RULES
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "expected"),
+    [
+        (["libcudart.so.12"], "nvidia", []),
+        (["libcudart.so.12"], None, []),
+        (["libcudart.so.12"], "amd", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libcudart.so.12"], "intel", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libcudart.so.12", "libamdhip64.so.6"], "amd", []),
+        (["libamdhip64.so.6"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libsycl.so.8"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libze_loader.so.1", "librocm_smi64.so.1"], "nvidia", []),  # hwloc's
+    ],
+)
+def test_gpus_of_another_vendor(files: list[str], kind: str | None, expected: list[tuple[str, str]]) -> None:
+    """No rule about CUDA's driver, versions or kernels speaks of another vendor's GPUs."""
+    train = Job("train", ["true"], 1, 1, 1, "00:01:00", gpus=1)
+    manifest = manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=None)])
+    partition = {"node": {"gpus": {"kind": kind, "count": 4}}, "driver": {"kind": kind or "nvidia", "version": "6.2"}}
+    image = {**IMAGE_FILES, **{f"/opt/{name}": lib(name) for name in files}}
+    made = case(partition, image, manifest=manifest)
+    assert codes(gpu.vendor(made)) == expected
+    only = {path: entry._replace(kernels=("sm_80",)) for path, entry in made.image.entries.items()}
+    for rule in (gpu.usable, gpu.kernels, gpu.toolkit) if kind in ("amd", "intel") else ():
+        assert list(rule(made._replace(image=Index(only, {})))) == []
+
+
 # ------------------------------------------------------------------------------------------------ runtimes and room
 
 
@@ -590,6 +637,26 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
     assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check
     again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
     assert again.digest == packed.digest
+
+
+def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:
+    """One job's error refused all jobs. What all jobs have is said once."""
+    good = Job("a", ["true"], 1, 1, 1, "00:01:00")
+    wrong = [good._replace(name="b", command=["gone"]), good._replace(name="c", memory=9_000)]
+    three = contents(rootfs)._replace(jobs=[good, *wrong])
+    packed = pack.pack(
+        three, [Profile.model_validate(SITE)], tmp_path / "b.tar", checking=pack.Checking([commands.CODE])
+    )
+    checked = verdict.judged(packed.plans[0].checked.findings)  # type: ignore[union-attr]
+    found = [(finding.code, finding.job) for finding in checked.findings]
+    assert found == [("proof.outside", ""), ("command.missing", "b"), ("job.memory", "c")]
+    assert [checked.of_job(name).verdict for name in "abc"] == ["RUN", "REFUSE", "REFUSE"]
+    assert checked.said == "REFUSE for job b, c"
+    profile = Profile.model_validate(SITE)
+    (one,) = check.check_all(str(packed.path), profile, job="a")
+    assert (one.checked.verdict, one.checked.said) == ("RUN", "RUN")
+    with pytest.raises(UsageError, match="no job d"):
+        check.check_all(str(packed.path), profile, job="d")
 
 
 def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None:

@@ -160,6 +160,23 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
         run.prepare(store, REQUEST._replace(gpus_per_rank=1, options=SubmissionOptions(gpus=0)))
 
 
+@pytest.mark.parametrize(("there", "message"), [(0, "no GPU"), (3, "3 GPUs"), (4, None), (None, None)])
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_job_with_gpus_needs_nodes_that_have_them(tmp_path, programs, there, message, is_checked):
+    found = [Finding("gpu.none", ERROR, "job train", "a node has no GPU", "-", "train")]
+    checked = verdict.judged(found) if is_checked and there == 0 else None
+    plan = made.PLAN._replace(node=made.PLAN.node._replace(gpus=there), checked=checked)
+    store = made.store(tmp_path / "root", plan=plan, jobs=[made.JOBS[0]._replace(ranks_per_node=2, gpus=2)])
+    if message:
+        with pytest.raises(Refused, match="a node has " + message):
+            run.prepare(store, REQUEST)
+    else:
+        assert " --gpus 2:" in run.show_script(run.prepare(store, REQUEST))
+    assert " --gpus 2:" in run.show_script(run.prepare(store, REQUEST._replace(force=True, token="b")))
+    none = REQUEST._replace(options=SubmissionOptions(gpus=0), token="c")
+    assert " --gpus " not in run.show_script(run.prepare(store, none))
+
+
 @pytest.mark.parametrize("launch", ["torchrun", "node"])
 def test_one_process_per_node_has_all_of_the_node(tmp_path, programs, launch):
     plan = made.PLAN._replace(node=NodeShape(2, 8, 2, 64000))
@@ -938,6 +955,22 @@ def test_what_check_refused_is_refused_unless_it_is_forced(tmp_path, programs):
     folder = run.prepare(refused, REQUEST._replace(force=True))
     assert result.launch(folder).forced
     assert run.warnings(folder)[0] == "check said REFUSE on the laptop"
+
+
+def test_what_check_found_about_a_job_is_told_of_this_job_alone(tmp_path, programs):
+    jobs_ = [made.JOBS[0]._replace(name=name) for name in ("a", "b")]
+    slow = ESCAPE._replace(code="fabric.tcp", severity=WARNING, job="a")
+    checked = verdict.judged([ESCAPE._replace(job="b"), slow])
+    refused = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked), jobs=jobs_)
+    folder = run.prepare(refused, REQUEST._replace(job="a"))
+    assert result.launch(folder).checked == verdict.judged([slow])
+    assert [line.split(":")[0] for line in run.warnings(folder)] == [
+        "check said WARN on the laptop",
+        "warning fabric.tcp",
+    ]
+    with pytest.raises(Refused, match="escape"):
+        run.prepare(refused, REQUEST._replace(job="b"))
+    assert not result.launch(run.prepare(refused, REQUEST._replace(job="a", force=True))).forced
 
 
 @pytest.mark.parametrize(
