@@ -439,14 +439,14 @@ def test_lsf(programs):
     found = lsf.lsf(Tools())
     assert (found.scheduler, found.cluster) == ({"kind": "lsf", "version": "10.1.0.9"}, "big")
     assert list(found.partitions.items()) == [("normal", {}), ("long", {"max_time": "48:00:00"})]
-    listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
-    made.program(programs, "lshosts", "printf '%s'" % listed)
-    assert "gpu_request" not in lsf.lsf(Tools()).scheduler
-    first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
-    made.program(programs, "lshosts", "printf '%s'" % (listed + first))
-    assert lsf.lsf(Tools()).scheduler["gpu_request"] == "gpu"
     made.program(programs, "bqueues", BQUEUES.replace("2880.0 min of hostA", "0.5 min").replace("60.0", "0.5"))
     assert lsf.lsf(Tools()).partitions["long"] == {"max_time": "00:00:30"}
+    listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
+    made.program(programs, "lshosts", "printf '%s'" % listed)
+    assert "gpu_request" not in lsf.lsf(Tools()).partitions["normal"]
+    first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
+    made.program(programs, "lshosts", "printf '%s'" % (listed + first))
+    assert lsf.lsf(Tools()).partitions["normal"] == {"gpu_request": "gpu"}
 
 
 @pytest.mark.parametrize(
