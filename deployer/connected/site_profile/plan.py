@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
+from deployer.connected.site_profile.machine import NodeGpus
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract import placeholders, runtime_table
@@ -213,6 +214,10 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
+def _request(word: str, gpus: NodeGpus | None) -> GpuRequest:
+    return GpuRequest(word, gpus.count or 0, gpus.type) if gpus else GpuRequest(word, 0)
+
+
 def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
     """Return the word with which jobs of a partition request its GPUs; None if it has some and the word is unknown."""
     word = partition.gpu_request or scheduler.gpu_request
@@ -231,7 +236,7 @@ def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Par
         constraint=partition.constraint,
         account_suffix=partition.account_suffix,
         storage=_distinct(scheduler.storage, partition.storage),
-        gpus=GpuRequest(word, gpus.count or 0, gpus.type) if gpus and word != NO_REQUEST else None,
+        gpus=_request(word, gpus) if word != NO_REQUEST and (gpus or partition.gpu_request) else None,
         parallel_environment=partition.parallel_environment,
         hosts=tuple(partition.hosts),
         exclusive=partition.exclusive is True,

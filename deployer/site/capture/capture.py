@@ -114,8 +114,6 @@ def _of_node(
             tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, own[key], kernel[key]))
     # Other nodes of the partition may differ from this one, and the job may see fewer GPUs than its node has.
     dealt = dict(own, **(batch.partitions.get(partition, {}).get("node", {}) if batch else {}))
-    if "memory_mb" in own:
-        dealt["memory_mb"] = min(own["memory_mb"], dealt["memory_mb"])
     known_gpus = dealt.pop("gpus", None)
     gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
     if known_gpus == {}:  # nodes of this partition have different numbers of GPUs

@@ -40,10 +40,10 @@ USER_NAMESPACES = machine.user_namespaces
 EMPTY = {"files": {}, "links": {}}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-21"}
 SINFO = """\
-small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96|(null)
-batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48|(null)
-gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40|(null)
-gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40|(null)
+small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96|(null)|n[1-2]
+batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48|(null)|n[1-2]
+gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40|(null)|n[1-2]
+gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40|(null)|n[1-2]
 Socket timed out on send/recv operation
 """
 #: What can be asked of by name; the fakes of the fault tests stand for all of them.
@@ -195,7 +195,7 @@ def test_slurm(programs):
     }  # fmt: skip
     (note,) = tools.notes
     assert note.startswith("partition gpu: its nodes differ in gpus (")
-    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)'")
+    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)|n1'")
     assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
     assert scheduler.own_node(tools, None) == {}
 
@@ -439,14 +439,14 @@ def test_lsf(programs):
     found = lsf.lsf(Tools())
     assert (found.scheduler, found.cluster) == ({"kind": "lsf", "version": "10.1.0.9"}, "big")
     assert list(found.partitions.items()) == [("normal", {}), ("long", {"max_time": "48:00:00"})]
-    listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
-    made.program(programs, "lshosts", "printf '%s'" % listed)
-    assert "gpu_request" not in lsf.lsf(Tools()).scheduler
-    first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
-    made.program(programs, "lshosts", "printf '%s'" % (listed + first))
-    assert lsf.lsf(Tools()).scheduler["gpu_request"] == "gpu"
     made.program(programs, "bqueues", BQUEUES.replace("2880.0 min of hostA", "0.5 min").replace("60.0", "0.5"))
     assert lsf.lsf(Tools()).partitions["long"] == {"max_time": "00:00:30"}
+    listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
+    made.program(programs, "lshosts", "printf '%s'" % listed)
+    assert "gpu_request" not in lsf.lsf(Tools()).partitions["normal"]
+    first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
+    made.program(programs, "lshosts", "printf '%s'" % (listed + first))
+    assert lsf.lsf(Tools()).partitions["normal"] == {"gpu_request": "gpu"}
 
 
 @pytest.mark.parametrize(
