@@ -27,12 +27,15 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    spawn,
+    variables,
     wheels,
 )
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import index, jobs
 from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.job_filesystem import Captured, Files
+from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
@@ -61,6 +64,9 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     inside.startable,
 )  # fmt: skip
 
+#: Of what a job starts, with its layout.
+JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (spawn.of_job, variables.of_job)
+
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
     "bind.place",
@@ -74,7 +80,7 @@ CODES = (
     "launch.inside", "launcher.missing",
     "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
-    "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
+    "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "rehearse.none",
     "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
@@ -258,6 +264,7 @@ def check_plan(
     case = Case(profile, place, plan, manifest, files, overlays, list(processes.values()), today)
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += [finding for job in linked for finding in programs.of_job(job, case, PROCESS_RULES)]
+    findings += [finding for job in linked for rule in JOB_RULES for finding in rule(job, case)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
     if plan.launch != plans.INSIDE:
