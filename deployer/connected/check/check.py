@@ -27,7 +27,9 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    spawn,
     uncaptured,
+    variables,
     wheels,
 )
 from deployer.connected.check.rules.case import Case
@@ -64,6 +66,9 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
 
+#: Of what a job starts, with its layout.
+JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (spawn.of_job, variables.of_job)
+
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
     "bind.place",
@@ -77,7 +82,7 @@ CODES = (
     "launch.inside", "launcher.missing",
     "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
-    "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
+    "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
     "queue.nodes", "queue.time", "rehearse.none",
@@ -294,6 +299,8 @@ def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Fi
     """Yield the findings that hold if this job is run."""
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += programs.of_job(linked, case, rules)
+    findings += [finding for job in linked for finding in programs.of_job(job, case, PROCESS_RULES)]
+    findings += [finding for job in linked for rule in JOB_RULES for finding in rule(job, case)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts import python_calls
 from deployer.connected.linker.starts.removed import lost
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import CHARLIECLOUD_KIT, INSIDE, NO_MPI, OPENMPI, Plan, StartOption
@@ -111,7 +112,8 @@ def _is_large(package: str) -> bool:
 
 def _removed(process: Process, shared: set[str]) -> Iterator[Finding]:
     """Yield what removes the variables that a program needs for each PMI that it shares with its launcher."""
-    removers = [lost(_NEEDED[each], process.removed, process.environment) for each in sorted(shared)]
+    removed = process.removed | python_calls.removed(process.text)
+    removers = [lost(_NEEDED[each], removed, process.environment) for each in sorted(shared)]
     if not all(removers):
         return
     first = removers[0][0]
