@@ -55,10 +55,10 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested, gpu.vendor,
-    gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room,
-    wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working,
-    proof.outside, layout.memory, inside.startable,
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, cpu.code,
+    gpu.requested, gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable,
+    runtimes.entering, space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl,
+    places.bound, places.working, proof.outside, layout.memory, inside.startable,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
