@@ -60,10 +60,10 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested, gpu.vendor,
-    gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room,
-    wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working,
-    proof.outside, layout.numbers, inside.startable,
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, cpu.code, gpu.requested,
+    gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
+    space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
+    places.working, proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
 
 #: Of what a job starts, with its layout.
@@ -299,8 +299,7 @@ def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Fi
     """Yield the findings that hold if this job is run."""
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += programs.of_job(linked, case, rules)
-    findings += [finding for job in linked for finding in programs.of_job(job, case, PROCESS_RULES)]
-    findings += [finding for job in linked for rule in JOB_RULES for finding in rule(job, case)]
+    findings += [finding for rule in JOB_RULES for finding in rule(linked, case)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings

@@ -68,7 +68,7 @@ def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     if worst is None:
         return
     for process in [*linked.processes, *linked.conditional]:
-        sure = refusing and process.decisive and any(process is each for each in linked.processes)
+        sure = refusing and any(process is each for each in linked.processes) and linked.decides(process)
         for text, certain, remedy in _asking(process) if process.uses_mpi else ():
             message = f"{text} starts more ranks while it runs, and {worst.text}"
             yield Finding("mpi.spawn", ERROR if sure and certain else MISSING_FACTS, process.name, message, remedy)

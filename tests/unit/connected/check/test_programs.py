@@ -98,6 +98,15 @@ def test_a_c_program_loads_no_python_package() -> None:
     assert started(FILES, command=GOOD).plugins == []
 
 
+@pytest.mark.parametrize(
+    "words", [("/opt/tool",), ("sh", "-c", "exec /opt/tool"), ("env", "A=1", "/opt/tool"), ("sh", "-ec", "/opt/tool x")]
+)
+def test_a_program_for_another_machine_behind_a_wrapper(words: tuple[str, ...]) -> None:
+    static = lib(None)._replace(dynamic=lib(None).dynamic._replace(machine=183))
+    found = judged(linked(*words, files={**FILES, "/usr/bin/env": SMALL, "/opt/tool": static}))
+    assert [(each.code, each.severity, each.subject) for each in found] == [("link.machine", ERROR, "/opt/tool")]
+
+
 HVD = "/usr/lib/python3/dist-packages/hvd"
 
 
