@@ -7,6 +7,7 @@ shape with codes of its own.
 from typing import Any, Dict, List, NamedTuple
 
 from deployer.contract.errors import Refused
+from deployer.contract.hostfiles import of_system
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.text import printable
 
@@ -405,6 +406,15 @@ def refused(item: Finding) -> Refused:
 def coded(message: str, code: str) -> str:
     """Return a message with its code, which `explain` knows."""
     return "%s (%s)" % (message, code)
+
+
+def drifted(subject: str, path: str, identity: str, expected: str) -> Finding:
+    """Return the finding about a library that is not as it was captured.
+
+    Most updates of the system's libraries are compatible, so theirs is a warning.
+    """
+    found = finding("mpi.host-drift", subject, library=path, identity=identity, expected=expected)
+    return found._replace(severity=WARNING) if of_system(path) else found
 
 
 def errors(found: List[Finding]) -> List[Finding]:

@@ -12,7 +12,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Se
 from deployer.contract import evidence, json_records, measurements, memory, rank_record
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
-from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
+from deployer.contract.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.json_records import Record
 from deployer.contract.lastlines import Told
@@ -329,6 +329,8 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                         expected=first.identity,
                     )
                 )
+            for path, here in sorted(item.changed.items()):
+                findings.append(drifted(item.host, path, here, launch.mpi.libraries.get(path, "another")))
     return findings
 
 

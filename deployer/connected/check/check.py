@@ -6,6 +6,7 @@ container, and the rules look at what would be mapped. Nothing is unpacked and n
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -60,12 +61,14 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, cpu.code, gpu.requested,
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
     gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
     space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
     places.working, proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
 
+#: Of one program on a partition's nodes.
+NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
 #: Of what a job starts, with its layout.
 JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (spawn.of_job, variables.of_job)
 
@@ -290,7 +293,7 @@ def check_plan(
     for each in linked:
         own = manifest._replace(jobs=[each.job] if each.job else [])
         case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
-        rules = PROCESS_RULES if captured else uncaptured.RULES
+        rules = (*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)) if captured else uncaptured.RULES
         found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
     return judged(_by_job(found), accept)
 

@@ -61,6 +61,7 @@ class Process(NamedTuple):
     """What is mapped when a program runs, and each file of ``users``, which call MPI, is loaded.
 
     Attributes:
+        passed_over: users for another family of MPI than the site's; their package has one for the site's as well.
         plugins: those of TensorFlow.
         command: what was to be started.
         via: the wrappers that start it.
@@ -92,6 +93,7 @@ class Process(NamedTuple):
     text: str = ""
     missing: Sequence[MissingModule] = ()
     packages: Collection[str] | None = None
+    passed_over: Sequence[str] = ()
     environment: Mapping[str, str] = {}
     foreign: Foreign | None = None
 
@@ -211,7 +213,7 @@ def start(
     loader = Loader(view, search.split(":"), machine)
     program = loader.start(path) if path and not foreign else None
     is_python = _is_python(loader)
-    users, serial = [], {}
+    users, passed_over, serial = [], [], {}
     text = _text(view, script)
     for group in _groups(files, overlays, packages, _starts_nvshmem_by_mpi(environment)) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
@@ -223,7 +225,8 @@ def start(
                     serial[chooser] = options if choosers.selects(chooser, path, view, text) else []
                     continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
-                continue  # its package has one for the site's family of MPI as well
+                passed_over.append(path)
+                continue
             mapped = loader.dlopen(path)
             if mapped is not None:
                 users.append(mapped)
@@ -250,7 +253,7 @@ def start(
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
     seen = Process(plan, view, loader, program, users, sonames, opened, command)
-    seen = seen._replace(foreign=foreign)
+    seen = seen._replace(foreign=foreign, passed_over=passed_over)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 

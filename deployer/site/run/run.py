@@ -540,10 +540,10 @@ def check_verdict(plan: Plan, force: bool = False) -> None:
 
 
 def check_drift(plan: Plan) -> None:
-    """Raise Refused if the MPI for which the plan was made was replaced since; the job checks the nodes.
+    """Raise Refused if a library of the MPI for which the plan was made was replaced since; the job checks the nodes.
 
-    This is cheap: a few hundred bytes of one file are read, or all of it if it has no build id. A login node without
-    the file proves nothing.
+    This is cheap: a few hundred bytes of each file are read, or all of it if it has no build id. A login node without
+    the file proves nothing, and its system's libraries may differ from those of the nodes.
     """
     if plan.mpi is None or plan.mpi.identity is None or not files.is_file(plan.mpi.library):
         return
@@ -553,6 +553,11 @@ def check_drift(plan: Plan) -> None:
             "mpi.host-drift", "this host", library=plan.mpi.library, identity=here, expected=plan.mpi.identity
         )
         raise Refused(str(found), found.remedy)
+    own = {path: known for path, known in plan.mpi.libraries.items() if not hostfiles.of_system(path)}
+    for path, here in elf.changed(own).items():
+        if here != elf.MISSING:
+            found = findings.drifted("this host", path, here, own[path])
+            raise Refused(str(found), found.remedy)
 
 
 def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:

@@ -324,6 +324,22 @@ def test_numbers_as_the_kernel_writes_them():
     assert rank_record.render_numbers(set()) == ""
 
 
+def test_a_library_beside_the_mpi_that_was_replaced_is_named():
+    pal, system = "/opt/mpi/lib/libopen-pal.so.80", "/usr/lib64/libpsm2.so.2"
+    launch = LAUNCH._replace(mpi=MPI._replace(libraries={pal: "build-id:01", system: "build-id:02"}))
+    changed = {system: "build-id:0a", pal: "missing"}
+    found = good(hosts=[HOSTS[0], HOSTS[1]._replace(changed=changed)])
+    verdict = result.assemble(launch, found, after("hosts"))
+    assert codes(verdict) == [("mpi.host-drift", "cn2")] * 2
+    shown = verdict.record["findings"]
+    assert [each["severity"] for each in shown] == ["error", "warning"]
+    assert "its %s is missing, but the site was captured with build-id:01" % pal in shown[0]["message"]
+    assert evidence.read_launch(dumps(launch.record()), "launch") == launch
+    assert evidence.read_host(dumps(found.hosts[1].record()), "it").changed == changed
+    of_system = good(hosts=[HOSTS[0], HOSTS[1]._replace(changed={system: "build-id:0a"})])
+    assert result.assemble(launch, of_system, after()).exit_code == 0
+
+
 def test_an_mpi_that_was_replaced_since_the_capture_stops_the_job():
     launch = LAUNCH._replace(mpi=MPI._replace(identity="build-id:00"))
     verdict = result.assemble(launch, good(), after("hosts"))

@@ -13,7 +13,7 @@ from deployer.connected.linker.code_facts import BEYOND, Instructions
 from deployer.connected.linker.loader import Object
 from deployer.connected.linker.process import Process
 from deployer.connected.site_profile.profile import Partition
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.manifest import Manifest
 
 #: What the levels are made of, of what a profile tells (``contract.cpu.FLAGS``).
@@ -76,7 +76,7 @@ def instructions(case: Case) -> Iterator[Finding]:
             )
 
 
-def code(case: Case) -> Iterator[Finding]:
+def code(case: Case, process: Process) -> Iterator[Finding]:
     """cpu.instructions, facts.cpu: the code of a program, or of what it maps, has instructions that the nodes lack.
 
     A file whose note or name says so is reported by ``instructions``.
@@ -86,12 +86,11 @@ def code(case: Case) -> Iterator[Finding]:
     if case.manifest.image.architecture != "amd64" or set(BEYOND) <= set(flags or ()):
         return
     indexes = {id(index): index.code for index in (case.image, *(overlay.files for overlay in case.overlays))}
-    for process in case.processes:
-        for each in process.loader.objects:
-            where, inner = process.view.identity(each.path)
-            facts = indexes.get(where) if each.dynamic.machine == _X86_64 else None
-            if facts and each.facts.level not in _LEVELS and not _library(each.path):
-                yield from _of_file(case, process, each, facts.of(inner), flags)
+    for each in process.loader.objects:
+        where, inner = process.view.identity(each.path)
+        facts = indexes.get(where) if each.dynamic.machine == _X86_64 else None
+        if facts and each.facts.level not in _LEVELS and not _library(each.path):
+            yield from _of_file(case, process, each, facts.of(inner), flags)
 
 
 def _of_file(
@@ -104,7 +103,7 @@ def _of_file(
     elif flags is not None and sets:
         yield Finding(
             "cpu.instructions",
-            severity if process.decisive else NOTE,
+            severity,
             mapped.path,
             f"its code uses {_shown(sets)} without asking the processor, and the nodes of {case.plan.partition} do not "
             "have it: the program ends with SIGILL (illegal instruction)",

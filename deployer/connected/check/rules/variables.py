@@ -215,7 +215,7 @@ def _pmix(value: str, _: Use) -> Problem | None:
 
 
 def _mpi4py(value: str, use: Use) -> Problem | None:
-    names = [each.path for each in use.process.users] + use.process.passed_over
+    names = [*(each.path for each in use.process.users), *use.process.passed_over]
     if not any(map(_NAMED_MODULE.search, names)):  # it was built for one library, and does not read the variable
         return None
     wanted = {"impi": MPICH}.get(value.lower(), value.lower())

@@ -374,8 +374,8 @@ def test_code_for_newer_processors(
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
     note = [(code, NOTE if code == "cpu.instructions" and not decisive else severity) for code, severity in expected]
-    assert codes(cpu.code(made._replace(processes=[linked]))) == note
-    assert cpu.code in check.RULES
+    assert codes(cpu.code(made, linked)) == note
+    assert cpu.code in check.NODE_RULES
 
 
 @pytest.mark.parametrize(
@@ -394,10 +394,10 @@ def test_code_of_libraries_for_newer_processors(
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith(name) else Instructions())
     linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
-    assert codes(cpu.code(made._replace(processes=[linked]))) == ([("cpu.instructions", severity)] if severity else [])
+    assert codes(cpu.code(made, linked)) == ([("cpu.instructions", severity)] if severity else [])
     newer = case({"node": {"cpu": {"flags": [*V3, "avx512f"]}}}, image)  # nothing is decoded for them
     monkeypatch.setattr(made.image.code, "of", None)
-    assert list(cpu.code(newer._replace(image=made.image, processes=[linked]))) == []
+    assert list(cpu.code(newer._replace(image=made.image), linked)) == []
 
 
 # ------------------------------------------------------------------------------------------------ GPUs
