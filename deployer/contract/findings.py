@@ -165,7 +165,7 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free space there, use fewer ranks per node, or run the installed image in place: --staging folder",
     ),
-    # The container's root on each node, which the first step reads (in older scripts: a step `root`).
+    # The container's root on each node, which the first step reads.
     "runtime.root": Rule(
         ERROR,
         "{runtime} does not show the image's root: {said}",

@@ -30,7 +30,6 @@ WHOLE_JOB = "job"
 HOSTS = "hosts"
 NETWORK = "network"
 STAGED = "stage"
-ROOT = "root"
 PROBED = "probe"
 PAYLOAD = "payload"
 
@@ -386,8 +385,8 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                 code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
             findings.append(finding(code, host, runtime=launch.runtime, said=said))
     begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
-    missing = launch.nodes - len(found.roots) if begun or outcome.step == ROOT else 0
-    if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
+    missing = launch.nodes - len(found.roots) if begun else 0
+    if not findings and missing:
         said = "the step failed with exit code %d, and %s left no record" % (
             outcome.exit_code,
             counted(missing, "node"),

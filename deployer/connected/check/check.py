@@ -293,7 +293,9 @@ def check_plan(
     for each in linked:
         own = manifest._replace(jobs=[each.job] if each.job else [])
         case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
-        rules = (*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)) if captured else uncaptured.RULES
+        rules: programs.Rules = uncaptured.RULES
+        if captured:
+            rules = [*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)]
         found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
     return judged(_by_job(found), accept)
 

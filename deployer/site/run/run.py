@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import findings, first_bytes, hostfiles, json_records, memory_copies
+from deployer.contract import findings, hostfiles, json_records, memory_copies
 from deployer.contract import layout as layouts
 from deployer.contract import links as linked
 from deployer.contract import plan as plans
@@ -284,7 +284,6 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         reader=canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
         stdin=resolved.job.stdin,
-        fast=_has_first_bytes(store.tool),
         gpus=_gpus_of_each(resolved, chosen.start_option),
         own_launcher=chosen.own,
     )
@@ -304,12 +303,6 @@ def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:
     """Return the word that tells `rank` which GPUs are its own; empty: all."""
     each = resolved.job.gpus
     return "" if each is None else gpus.word(each, resolved.plan, _near_gpus(resolved, option))
-
-
-def _has_first_bytes(tool: str) -> bool:
-    """Return whether ranks can start from the first bytes of the .pyz, which may be of an older deployer."""
-    with files.errors_named("read " + tool), open(tool, "rb") as stream:
-        return first_bytes.is_in(stream.read(first_bytes.SIZE))
 
 
 def _write(store: Store, rendered: _Rendered) -> None:

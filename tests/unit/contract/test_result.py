@@ -491,14 +491,13 @@ def test_a_container_with_another_root_stops_the_job(text, code, outcome):
     assert (text.strip().splitlines() or ["without a message"])[-1] in verdict.record["findings"][0]["message"]
 
 
-def test_a_root_step_that_ends_without_a_word_is_no_success():
+def test_a_node_that_reads_no_canary_is_no_success():
     found = good(probes=[], payloads=[])
-    assert codes(result.assemble(LAUNCH, found, after("root", 1))) == [("runtime.start", "job")]
     right = found._replace(roots={"cn1": CANARY_TEXT, "cn2": CANARY_TEXT})
-    assert codes(result.assemble(LAUNCH, right, after("root"))) == [("job.unfinished", "job")]
+    assert codes(result.assemble(LAUNCH, right, after("network"))) == [("job.unfinished", "job")]
     one = found._replace(roots={"cn1": CANARY_TEXT})  # the other node has a fault of its own, or is not done
     assert codes(result.assemble(LAUNCH, one, after("hosts"))) == [("job.unfinished", "job")]
-    assert codes(result.assemble(LAUNCH, one, after("root"))) == [("runtime.start", "job")]
+    assert codes(result.assemble(LAUNCH, one, after("network"))) == [("runtime.start", "job")]
 
 
 def test_what_the_payload_could_not_write_is_a_cause_with_a_remedy():
