@@ -1,7 +1,7 @@
 """What the dynamic loader reads from an ELF file: names, search paths, versions, and its MPI symbols.
 
-Only 64-bit little-endian files count: the loader of these machines loads no other files of an image. Every offset and
-count is bounded, so a hostile file costs little. A file that the loader could not use raises BadElf.
+Only little-endian files count; of 32-bit ones, which a caller has to ask for, no symbols. Every offset and count is
+bounded, so a hostile file costs little. A file that the loader could not use raises BadElf.
 
 Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, elf/dl-load.c and elf/dl-version.c.
 """
@@ -14,7 +14,9 @@ from deployer.contract.elf import EHDR, PHDR, ReadAt, notes
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.linked_mpi import linked_mpi
 
-_DYN = struct.Struct("<qQ")
+_DYN, _DYN_32 = struct.Struct("<qQ"), struct.Struct("<iI")
+_EHDR_32, _PHDR_32 = struct.Struct("<16sHHIIIIIHHHHHH"), struct.Struct("<IIIIIIII")
+_CLASS_32 = b"\x7fELF\x01\x01"
 _SYM = struct.Struct("<IBBHQQ")
 _VERNEED = struct.Struct("<HHIII")
 _VERNAUX = struct.Struct("<IHHII")
@@ -97,8 +99,9 @@ class Facts(NamedTuple):
         level: the x86-64 level that it needs (3 for x86-64-v3); 0 for any.
         linked: how a program shows that an MPI library is linked into it (``linked_mpi``), or None.
         opens: it is a program that calls no MPI function and opens libraries by name (``dlopen``).
+        sha256: the digest of a library that has no build-id, of those that capture reads; else None.
 
-    A record leaves out the last four if they are empty.
+    A record leaves out the last five if they are empty.
     """
 
     dynamic: Dynamic
@@ -108,6 +111,14 @@ class Facts(NamedTuple):
     level: int = 0
     linked: Optional[str] = None
     opens: bool = False
+    sha256: Optional[str] = None
+
+    @property
+    def identity(self) -> Optional[str]:
+        """Return the identity of the file (``deployer.system.elf``), or None if it is unknown."""
+        if self.dynamic.build_id:
+            return "build-id:" + self.dynamic.build_id
+        return "sha256:" + self.sha256 if self.sha256 else None
 
     def record(self) -> Record:
         """Return the facts as a JSON object."""
@@ -120,6 +131,8 @@ class Facts(NamedTuple):
             found["linked"] = self.linked
         if self.opens:
             found["opens"] = True
+        if self.sha256:
+            found["sha256"] = self.sha256
         return found
 
     @staticmethod
@@ -145,6 +158,7 @@ class Facts(NamedTuple):
             fields.maybe_number("level") or 0,
             fields.maybe_text("linked"),
             fields.record.get("opens") is True,
+            fields.maybe_text("sha256"),
         )
 
 
@@ -174,11 +188,17 @@ def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
     return _symbols(elf, wanted) if elf else iter(())
 
 
-def facts(read_at: ReadAt) -> Optional[Facts]:
-    """Return the facts of a file; None if it is not a 64-bit little-endian ELF file. Raises BadElf."""
-    elf = _open(read_at)
+def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
+    """Return the facts of a file; None if it is not a little-endian ELF file. Raises BadElf.
+
+    Args:
+        narrow: 32-bit files count as well.
+    """
+    elf = _open(read_at) or (_open_32(read_at) if narrow else None)
     if elf is None:
         return None
+    if elf.dyn is _DYN_32:
+        return Facts(_dynamic(elf, None), [], [])
     imports, exports, components = set(), set(), set()
     for symbol in _symbols(elf, _is_wanted) if _names_one(elf, _MPI_BYTES) else ():
         if _COMPONENT.match(symbol.name):
@@ -248,9 +268,17 @@ def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
 class _Elf(object):
     """An ELF file's program headers and dynamic section."""
 
-    def __init__(self, read_at: ReadAt, kind: int, machine: int, headers: List[Tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        read_at: ReadAt,
+        kind: int,
+        machine: int,
+        headers: List[Tuple[int, ...]],
+        dyn: struct.Struct = _DYN,
+    ) -> None:
         self.read_at = read_at
         self.machine = machine
+        self.dyn = dyn
         self._kind = kind
         self._headers = headers
         #: Address, offset in the file, and size of each part that is loaded.
@@ -279,8 +307,8 @@ class _Elf(object):
                 continue
             if header[5] > _MAX_DYNAMIC:
                 raise BadElf("its dynamic section has %d bytes" % header[5])
-            data = self.exactly(header[2], header[5] - header[5] % _DYN.size)
-            for tag, value in _DYN.iter_unpack(data):
+            data = self.exactly(header[2], header[5] - header[5] % self.dyn.size)
+            for tag, value in self.dyn.iter_unpack(data):
                 if tag == _NULL:
                     break
                 found.append((tag, value))
@@ -368,6 +396,19 @@ def _open(read_at: ReadAt) -> Optional[_Elf]:
     if len(table) != size * count:
         raise BadElf("it ends in its program headers")
     return _Elf(read_at, kind, machine, list(PHDR.iter_unpack(table)))
+
+
+def _open_32(read_at: ReadAt) -> Optional[_Elf]:
+    head = read_at(0, _EHDR_32.size)
+    if head[:6] != _CLASS_32 or len(head) < _EHDR_32.size:
+        return None
+    fields = _EHDR_32.unpack(head)
+    kind, machine, offset, size, count = fields[1], fields[2], fields[5], fields[9], fields[10]
+    if kind not in (_ET_EXEC, _ET_DYN) or size != _PHDR_32.size or count > _MAXPHDRS:
+        return None
+    table = read_at(offset, size * count)
+    headers = [(h[0], h[6], *h[1:6], h[7]) for h in _PHDR_32.iter_unpack(table[: len(table) - len(table) % size])]
+    return _Elf(read_at, kind, machine, headers, _DYN_32)
 
 
 def _paths(elf: _Elf, tag: int) -> List[str]:

@@ -4,6 +4,7 @@ It lists the exact binds, the environment, and the start options. ``choose.choos
 of nodes and the facts of the site. Facts of the site can rule out a start option; they never add one.
 """
 
+import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import hostfiles, json_records
@@ -74,6 +75,7 @@ class NodeShape(NamedTuple):
         memory_mb: MiB that a job may use.
         numa_domains: at least as many as sockets; None if unknown.
         cpus: CPUs as the scheduler counts them, at some sites only cores; None: all hardware threads.
+        gpus: GPUs; None if unknown.
     """
 
     sockets: int
@@ -82,6 +84,7 @@ class NodeShape(NamedTuple):
     memory_mb: int
     numa_domains: Optional[int] = None
     cpus: Optional[int] = None
+    gpus: Optional[int] = None
 
     @staticmethod
     def read(fields: Fields) -> "NodeShape":
@@ -116,6 +119,7 @@ class HostMpi(NamedTuple):
         library: the absolute path of the file with the ABI's soname, the same on the host and in the container.
         says: the beginning of what MPI_Get_library_version returns; empty if unknown.
         identity: the file's identity (``deployer.system.elf``) when the site was captured.
+        libraries: likewise of the other libraries that jobs get with it, by path; those of the system too.
     """
 
     family: str
@@ -124,6 +128,11 @@ class HostMpi(NamedTuple):
     library: str
     says: str
     identity: Optional[str] = None
+    libraries: Mapping[str, str] = {}
+
+    def record(self) -> Record:
+        fields = dict(self._asdict(), libraries=dict(self.libraries))
+        return {name: value for name, value in fields.items() if name != "libraries" or value}
 
     @property
     def abi(self) -> str:
@@ -133,7 +142,8 @@ class HostMpi(NamedTuple):
     @staticmethod
     def read(fields: Fields) -> "HostMpi":
         family, version, prefix, library, says = (fields.text(name) for name in HostMpi._fields[:5])
-        return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"))
+        libraries = fields.mapping("libraries") if "libraries" in fields.record else {}
+        return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"), libraries)
 
 
 #: Where the image is while ranks run. FOLDER: where it was installed. The others are made once per node before ranks
@@ -224,12 +234,25 @@ class Limits(NamedTuple):
         )
 
 
+#: Directives that request GPUs: then nothing else does.
+_REQUESTS_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
+#: The usual words for GPUs in requests, by batch system; Grid Engine has none.
+GPU_WORDS = {"slurm": "gres", "pbs": "ngpus", "lsf": "gpu"}
+#: In place of a word: jobs see the GPUs of their nodes without a request.
+NO_REQUEST = "none"
+
+
+def requests_gpus(directive: str) -> bool:
+    """Return whether a directive requests GPUs, in the usual words of a batch system."""
+    return _REQUESTS_GPUS.match(directive) is not None
+
+
 class GpuRequest(NamedTuple):
     """How a job requests the GPUs of its nodes.
 
     Attributes:
         word: the batch system's word for it, for instance gres.
-        per_node: GPUs per node.
+        per_node: GPUs per node; 0: nodes have different numbers, and a job requests those that its ranks need.
         type: the batch system's word for the model; None: none is needed.
     """
 
@@ -271,6 +294,8 @@ class Batch(NamedTuple):
         gpus: the GPUs.
         parallel_environment: Grid Engine's name for how slots are dealt to nodes.
         hosts: the nodes, for a site without a batch system.
+        exclusive: whole nodes.
+        request_memory: memory, also if the job does not say how much it needs: its part of the nodes'.
     """
 
     queue: Optional[str] = None
@@ -282,6 +307,8 @@ class Batch(NamedTuple):
     gpus: Optional[GpuRequest] = None
     parallel_environment: Optional[str] = None
     hosts: Tuple[str, ...] = ()
+    exclusive: bool = False
+    request_memory: bool = False
 
     def record(self) -> Record:
         return {
@@ -298,7 +325,9 @@ class Batch(NamedTuple):
         storage = _texts(fields, "storage")
         request = GpuRequest.read(gpus) if gpus else None
         environment = fields.maybe_text("parallel_environment")
-        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, _texts(fields, "hosts"))
+        flags = (fields.maybe_flag(name) is True for name in Batch._fields[-2:])
+        hosts = _texts(fields, "hosts")
+        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, hosts, *flags)
 
 
 class InsideWay(NamedTuple):
@@ -347,7 +376,6 @@ class Plan(NamedTuple):
     Attributes:
         site: the site profile's name.
         partition: the partition.
-        profile_digest: the digest of the site profile.
         bundle: NAME:VERSION.
         workspace: the root folder; may begin with ``~``, which the site expands.
         python: the site's Pythons, in order of preference.
@@ -384,7 +412,6 @@ class Plan(NamedTuple):
 
     site: str
     partition: str
-    profile_digest: str
     bundle: str
     workspace: str
     python: List[str]
@@ -488,7 +515,7 @@ class Plan(NamedTuple):
         keys = {"start_options": _START_OPTIONS_KEY}
         fields = {keys.get(name, name): value for name, value in self._asdict().items()}
         fields["node"] = dict(self.node._asdict())
-        fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
+        fields["mpi"] = self.mpi.record() if self.mpi else None
         fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
         fields["against"], fields["without"] = dict(self.against), dict(self.without)
         fields[_START_OPTIONS_KEY] = [dict(option._asdict()) for option in self.start_options]
@@ -519,7 +546,6 @@ def read(data: bytes, what: str) -> Plan:
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
-        profile_digest=fields.text("profile_digest"),
         bundle=fields.text("bundle"),
         workspace=fields.text("workspace"),
         python=fields.texts("python"),

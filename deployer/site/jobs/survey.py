@@ -13,7 +13,7 @@ from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract import json_records, shell
 from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.plan import GpuRequest
+from deployer.contract.plan import GPU_WORDS, GpuRequest
 from deployer.contract.shell import code
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
@@ -27,8 +27,6 @@ from deployer.system import files
 
 #: The states of a partition's capture. WAITING and RUNNING can still change.
 CAPTURED, WAITING, RUNNING, FAILED, SKIPPED = "captured", "waiting", "running", "failed", "skipped"
-#: The batch systems' usual words for GPUs.
-_GPU_WORDS = {"slurm": "gres", "pbs": "ngpus", "lsf": "gpu"}
 #: The time limit of a job. A capture takes at most half a minute.
 _MINUTES = 10
 #: The state, within ``step``, of a job that has ended and whose capture is not there yet.
@@ -236,8 +234,9 @@ exit 7
 
 def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
     """Return what the job for a partition asks for."""
-    node = (profile.get("partitions") or {}).get(part.name, {}).get("node") or {}
-    kind = str((profile.get("scheduler") or {}).get("kind"))
+    partition = (profile.get("partitions") or {}).get(part.name, {})
+    scheduler = profile.get("scheduler") or {}
+    word = partition.get("gpu_request") or scheduler.get("gpu_request") or GPU_WORDS.get(str(scheduler.get("kind")))
     return JobRequest(
         name="capture",
         folder=request.folder,
@@ -250,7 +249,7 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         queue=part.name,
         account=request.account or os.environ.get("SBATCH_ACCOUNT"),
         # Without one the job may see no GPU at all; the scheduler tells how many a node has.
-        gpus=GpuRequest(_GPU_WORDS[kind], 1, None) if "gpus" in node and kind in _GPU_WORDS else None,
+        gpus=GpuRequest(word, 1, None) if "gpus" in (partition.get("node") or {}) and word else None,
         directives=list(request.directives),
     )
 

@@ -12,6 +12,7 @@ from deployer.connected.linker import jobs, process
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts.removed import Removed
 from deployer.contract.dynamic import Facts
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.job import Job
@@ -97,6 +98,15 @@ def test_a_c_program_loads_no_python_package() -> None:
     assert started(FILES, command=GOOD).plugins == []
 
 
+@pytest.mark.parametrize(
+    "words", [("/opt/tool",), ("sh", "-c", "exec /opt/tool"), ("env", "A=1", "/opt/tool"), ("sh", "-ec", "/opt/tool x")]
+)
+def test_a_program_for_another_machine_behind_a_wrapper(words: tuple[str, ...]) -> None:
+    static = lib(None)._replace(dynamic=lib(None).dynamic._replace(machine=183))
+    found = judged(linked(*words, files={**FILES, "/usr/bin/env": SMALL, "/opt/tool": static}))
+    assert [(each.code, each.severity, each.subject) for each in found] == [("link.machine", ERROR, "/opt/tool")]
+
+
 HVD = "/usr/lib/python3/dist-packages/hvd"
 
 
@@ -154,10 +164,25 @@ def test_what_a_wrapper_sets_decides_what_is_found() -> None:
 
 def test_an_empty_environment_makes_singletons() -> None:
     (process,) = linked("env", "-i", GOOD, files={**FILES, "/usr/bin/env": SMALL}).processes
-    assert process.cleared
-    own = started(FILES, command=GOOD)._replace(via="env", cleared=True)
-    (finding,) = pmi.spoken(case(processes=[own]))
+    assert process.removed == {Removed("*", True, "env -i")}
+    (finding,) = pmi.spoken(case(processes=[started(FILES, command=GOOD)._replace(removed=process.removed)]))
     assert (finding.code, finding.severity, finding.subject) == ("pmi.unmet", ERROR, GOOD)
+    assert "`env -i` removes variables by which ranks find their launcher (PMI_FD" in finding.message
+
+
+@pytest.mark.parametrize(("removed", "expected"), [
+    ([Removed("PMI_FD", True, "unset PMI_FD")], [("pmi.unmet", ERROR)]),
+    ([Removed("*", False, "unset $v"), Removed("PMI_RANK", True, "env -u PMI_RANK")], [("pmi.unmet", ERROR)]),
+    ([Removed("*", False, "unset $v")], [("pmi.unmet", UNKNOWN)]),
+    ([Removed("PMI*", False, "unset ${!PMI@}")], [("pmi.unmet", UNKNOWN)]),
+    ([Removed("SLURM_*", False, "unset ${!SLURM_@}")], []),  # tried: PMI needs none of them
+    ([Removed("PMIX_RANK", True, "unset PMIX_RANK"), Removed("CONDA_EXE", True, "unset CONDA_EXE")], []),
+])  # fmt: skip
+def test_variables_of_the_launcher_that_are_unset(removed: list[Removed], expected: list[tuple[str, str]]) -> None:
+    own = started(FILES, command=GOOD)._replace(removed=frozenset(removed))
+    assert [(each.code, each.severity) for each in pmi.spoken(case(processes=[own]))] == expected
+    kept = own._replace(environment={"PMI_FD": "3", "PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert list(pmi.spoken(case(processes=[kept]))) == []  # env -i PMI_FD=$PMI_FD ...
 
 
 def test_a_preload_is_not_followed() -> None:

@@ -31,12 +31,13 @@ from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture
@@ -160,6 +161,23 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
         run.prepare(store, REQUEST._replace(gpus_per_rank=1, options=SubmissionOptions(gpus=0)))
 
 
+@pytest.mark.parametrize(("there", "message"), [(0, "no GPU"), (3, "3 GPUs"), (4, None), (None, None)])
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_job_with_gpus_needs_nodes_that_have_them(tmp_path, programs, there, message, is_checked):
+    found = [Finding("gpu.none", ERROR, "job train", "a node has no GPU", "-", "train")]
+    checked = verdict.judged(found) if is_checked and there == 0 else None
+    plan = made.PLAN._replace(node=made.PLAN.node._replace(gpus=there), checked=checked)
+    store = made.store(tmp_path / "root", plan=plan, jobs=[made.JOBS[0]._replace(ranks_per_node=2, gpus=2)])
+    if message:
+        with pytest.raises(Refused, match="a node has " + message):
+            run.prepare(store, REQUEST)
+    else:
+        assert " --gpus 2:" in run.show_script(run.prepare(store, REQUEST))
+    assert " --gpus 2:" in run.show_script(run.prepare(store, REQUEST._replace(force=True, token="b")))
+    none = REQUEST._replace(options=SubmissionOptions(gpus=0), token="c")
+    assert " --gpus " not in run.show_script(run.prepare(store, none))
+
+
 @pytest.mark.parametrize("launch", ["torchrun", "node"])
 def test_one_process_per_node_has_all_of_the_node(tmp_path, programs, launch):
     plan = made.PLAN._replace(node=NodeShape(2, 8, 2, 64000))
@@ -248,7 +266,7 @@ def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, pro
         (REQUEST._replace(image="other"), "no image other is installed"),
         (REQUEST._replace(job="nope"), "hello has no job nope"),
         (REQUEST._replace(plan="moon"), "no plan for site moon"),
-        (REQUEST._replace(time="1h"), "is not"),
+        (REQUEST._replace(time="1x"), "is not"),
         (REQUEST._replace(nodes=0), "at least 1"),
         (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
         (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
@@ -922,6 +940,22 @@ def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, program
         run.prepare(store, REQUEST)
     assert "make a new plan" in error.value.hint
     library.unlink()  # a login node that does not have it proves nothing
+    run.prepare(store, REQUEST)
+
+
+def test_a_library_beside_an_unchanged_mpi_that_was_replaced_is_refused(tmp_path, programs, monkeypatch):
+    library, pal = tmp_path / "libmpi.so.12", tmp_path / "libopen-pal.so.80"
+    for path in (library, pal):
+        path.write_bytes(b"the library that was captured")
+    identity = "sha256:" + hashlib.sha256(pal.read_bytes()).hexdigest()
+    known = {str(pal): identity, "/usr/lib64/libpsm2.so.2": "build-id:00"}
+    mpi = made.PLAN.mpi._replace(library=str(library), identity=identity, libraries=known)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
+    run.prepare(store, REQUEST)
+    pal.write_bytes(b"another")
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*libopen-pal.so.80 is sha256:"):
+        run.prepare(store, REQUEST)
+    pal.unlink()
     run.prepare(store, REQUEST)
 
 
