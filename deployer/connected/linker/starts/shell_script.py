@@ -82,12 +82,14 @@ class Reader(NamedTuple):
         unclear: called with a reason and a line.
         content: returns the text of a file that is sourced, or raises NotReadable; with the folder and PATH.
         located: returns the path of a program by its name, None if unknown; with the folder and PATH.
+        normal: whether commands before ``&&`` succeed, but for conditions and those that are known to fail.
     """
 
     start: Callable[[list[str], Seen], int | None]
     unclear: Callable[[str, int], None]
     content: Callable[[str, str | None, str | None], tuple[str, str]]
     located: Callable[[str, str | None, str | None], str | None]
+    normal: bool = False
 
 
 class Budget:
@@ -241,13 +243,16 @@ class Script(ShellVariables):
         self._tested([node["X"]], state)
         if not state.alive:
             return
+        normal = needed and not is_test(node["X"])
+        if state.status is None and normal and self._reader.normal:
+            state.status = 0
         if state.status is not None:
             if (state.status == 0) == needed:
                 self._statement(node["Y"], state)
             return
         after = state.copy()
         after.status, state.status = (0, FAILED) if needed else (FAILED, 0)
-        after.certain = state.certain and needed and not is_test(node["X"])
+        after.certain = state.certain and normal
         self._statement(node["Y"], after)
         state.merge([state.copy(), after], state.certain)
 

@@ -384,6 +384,7 @@ class _Walk:
             ),
             self._content,
             self._real,
+            normal=self._failing is not None,
         )
         if len(before) > _MAX_DEPTH:
             self._not_followed("too many scripts in each other", context)

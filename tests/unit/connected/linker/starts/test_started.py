@@ -536,6 +536,8 @@ def test_where_modules_are_searched() -> None:
         ("set -e\nexport x=$(python3 t.py)\necho", False),
         ("set -e\necho $(python3 t.py)\necho", False),
         ("(exec python3 t.py) || true", False),
+        ("set -e\ncd /x && python3 t.py\necho", True),
+        ("set -e\ntest -f /x && python3 t.py\necho", False),
         ("for i in 1 2; do python3 t.py; done", True),
         ("python3 t.py\necho", False),
         ("set -e\npython3 t.py || echo", False),
