@@ -105,3 +105,19 @@ def gres_conf():
         if kind.gres
         for node in kind.nodes
     )
+
+
+#: The truth of the recording of Grid Engine: two nodes of 2 cores, of which one has GPUs and a queue of its own.
+OF_GRID_ENGINE = {
+    "batch": {
+        "nodes": 2,
+        "node": {"sockets": 1, "cores": 2, "threads_per_core": 1, "gpus": {}},
+        "parallel_environment": "mpi",
+    },
+    "fast": {
+        "nodes": 1,
+        "max_time": "12:00:00",
+        "node": {"sockets": 1, "cores": 2, "threads_per_core": 1, "gpus": {"count": 4}},
+        "parallel_environment": "mpi",
+    },
+}

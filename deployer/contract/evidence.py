@@ -60,7 +60,7 @@ class Launch(NamedTuple):
         provider: libfabric's provider, if the plan names one.
         created: seconds since the epoch.
         data: digests of the bundles whose data the job reads.
-        expects: what the probe must prove besides MPI (``measurements.EXPECTABLE``).
+        expects: what the probe must prove besides MPI (``measurements.GPU``).
         checked: the plan's verdict.
         forced: the verdict was REFUSE, and the user started the job regardless.
         bound: host paths that are bound and must exist on every node.

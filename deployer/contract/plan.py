@@ -369,7 +369,6 @@ class Plan(NamedTuple):
     Attributes:
         site: the site profile's name.
         partition: the partition.
-        profile_digest: the digest of the site profile.
         bundle: NAME:VERSION.
         workspace: the root folder; may begin with ``~``, which the site expands.
         python: the site's Pythons, in order of preference.
@@ -406,7 +405,6 @@ class Plan(NamedTuple):
 
     site: str
     partition: str
-    profile_digest: str
     bundle: str
     workspace: str
     python: List[str]
@@ -541,7 +539,6 @@ def read(data: bytes, what: str) -> Plan:
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
-        profile_digest=fields.text("profile_digest"),
         bundle=fields.text("bundle"),
         workspace=fields.text("workspace"),
         python=fields.texts("python"),

@@ -17,16 +17,18 @@ from deployer.site.jobs.schedulers.slurm import Slurm
 from deployer.site.run.submission import SubmissionOptions, ask
 from tests import mixed
 from tests.integration.conftest import Cli
-from tests.lab import Lab
+from tests.lab import Lab, roots
 
 pytestmark = pytest.mark.slow
 #: Facts of a node that only its kernel shows.
 _KERNEL = {"numa_domains", "memory_total_mb", "cpu"}
 
 
-@pytest.fixture
-def site() -> Iterator[Lab]:
-    lab = Lab(f"pytest-{os.getpid()}-mixed", mixed=True, say=lambda line: None)
+@pytest.fixture(params=["bookworm", "trixie", "sid"])
+def site(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Yield a lab of Slurm 22.05, 24.11 or the newest one."""
+    root = Path("/") if request.param == "bookworm" else roots.node(request.param)
+    lab = Lab(f"pytest-{os.getpid()}-mixed", root=root, mixed=True, say=lambda line: None)
     try:
         lab.up(nodes=len(mixed.NODES))
         yield lab

@@ -163,7 +163,7 @@ def imports(args: argparse.Namespace) -> None:
         with subprocess.Popen(["tar", "-x", "-C", before], stdin=subprocess.PIPE) as unpack:
             if unpack.stdin is None:
                 raise AssertionError("a pipe was asked for")
-            engines.export_rootfs(client, args.image, unpack.stdin)
+            unpack.stdin.writelines(engines.rootfs_chunks(client, args.image))
             unpack.stdin.close()
         client.close()
         packed = pack.pack(sources.from_image(args.image, "bench", "1"), [], WORK / "bench.tar")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # what stages import is imported by them, while the connectio
     from deployer.connected.transfer.push import Pushed, PushOptions
 
 #: The stages in order.
-BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = STAGES = ("build", "pack", "rehearse", "check", "push", "run")
+BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
 #: What a stage did.
 DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 

@@ -60,7 +60,6 @@ class Process(NamedTuple):
     """What is mapped when a program runs, and each file of ``users``, which call MPI, is loaded.
 
     Attributes:
-        passed_over: users for another family of MPI than the site's; their package has one for the site's as well.
         plugins: those of TensorFlow.
         command: what was to be started.
         via: the wrappers that start it.
@@ -71,7 +70,6 @@ class Process(NamedTuple):
             that chooses is missing.
         text: the Python script; empty if it is unknown.
         missing: Python modules without which it ends with an error.
-        decisive: whether the job ends with an error if the program does.
         environment: the variables that it sees; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
         foreign: the program that was found, if it is for another machine.
@@ -82,7 +80,6 @@ class Process(NamedTuple):
     loader: Loader
     program: Object | None
     users: list[Object]
-    passed_over: list[str]
     sonames: frozenset[str]
     plugins: Sequence[str] = ()
     command: str = ""
@@ -93,7 +90,6 @@ class Process(NamedTuple):
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
     missing: Sequence[MissingModule] = ()
-    decisive: bool = True
     packages: Collection[str] | None = None
     environment: Mapping[str, str] = {}
     foreign: Foreign | None = None
@@ -214,7 +210,7 @@ def start(
     loader = Loader(view, search.split(":"), machine)
     program = loader.start(path) if path and not foreign else None
     is_python = _is_python(loader)
-    users, passed_over, serial = [], [], {}
+    users, serial = [], {}
     text = _text(view, script)
     for group in _groups(files, overlays, packages, _starts_nvshmem_by_mpi(environment)) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
@@ -226,8 +222,7 @@ def start(
                     serial[chooser] = options if choosers.selects(chooser, path, view, text) else []
                     continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
-                passed_over.append(path)
-                continue
+                continue  # its package has one for the site's family of MPI as well
             mapped = loader.dlopen(path)
             if mapped is not None:
                 users.append(mapped)
@@ -253,7 +248,7 @@ def start(
         if facts.dynamic.machine == machine
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+    seen = Process(plan, view, loader, program, users, sonames, opened, command)
     seen = seen._replace(foreign=foreign)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 

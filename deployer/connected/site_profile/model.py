@@ -80,7 +80,6 @@ class SiteScheduler(Model):
             immediately on the login host.
         version: its version: ``22.05.8``.
         pmi: PMI types of its launcher, as ``srun --mpi=list`` prints them: ``[pmi2, pmix]``.
-        default_pmi: the PMI type that the launcher uses by default: ``pmi2``.
         account: the account for jobs whose user names none: ``pn12ab``, or a variable: ``$PROJECT``.
         gpu_request: the word with which jobs request GPUs. Slurm: ``gres`` (``--gres=gpu:TYPE:N``) or
             ``gpus-per-node``; PBS: ``ngpus``; LSF: ``gpu``; Grid Engine: the name of the resource. ``none``: jobs see
@@ -92,7 +91,6 @@ class SiteScheduler(Model):
     kind: Literal["slurm", "gridengine", "pbs", "lsf", "hosts", "local"]
     version: str | None = None
     pmi: list[str] = []
-    default_pmi: str | None = None
     account: Account | None = None
     gpu_request: BatchName | None = None
     storage: list[Storage] = []

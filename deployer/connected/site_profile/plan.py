@@ -1,6 +1,5 @@
 """plan: resolve a site profile and a bundle to exact binds, environment and start options."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +7,7 @@ from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
-from deployer.contract import json_records, placeholders, runtime_table
+from deployer.contract import placeholders, runtime_table
 from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.contract.image_launcher import OF_ABI
 from deployer.contract.plan import (
@@ -89,7 +88,6 @@ def make_plan(
     return Plan(
         site=profile.name,
         partition=name,
-        profile_digest=digest(profile),
         bundle=bundle,
         workspace=known(profile.workspace, profile, "workspace"),
         python=profile.login.python,
@@ -239,12 +237,6 @@ def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Par
         exclusive=partition.exclusive is True,
         request_memory=partition.request_memory is True,
     )
-
-
-def digest(profile: Profile) -> str:
-    """Return the digest of a profile's facts. It does not depend on the layout of the YAML."""
-    facts = json_records.dumps(profile.model_dump(mode="json"))
-    return "sha256:" + hashlib.sha256(facts).hexdigest()
 
 
 def _host_mpi(mpi: Mpi) -> HostMpi:

@@ -38,13 +38,11 @@ def gridengine(tools: Tools) -> Optional[BatchFacts]:
     version = _VERSION.match(about.out) if about else None
     scheduler: Record = {"kind": "gridengine", **({"version": version.group(1)} if version else {})}
     word = _gpu_word(tools)
+    scheduler.update({"gpu_request": word} if word else {})
     hosts = tools.ask(["qhost", "-q", *(["-F", word] if word else []), "-xml"])
     nodes = _nodes(hosts.out, word, tools) if hosts else {}
     environments = _environments(tools)
     partitions = {name: _partition(name, nodes.get(name, []), environments, tools) for name in queues}
-    for each in partitions.values() if word else ():
-        if "gpus" in each.get("node", {}):
-            each["gpu_request"] = word
     return BatchFacts(scheduler, dict(partitions), None)
 
 

@@ -51,9 +51,6 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
     if pmi:
         scheduler["pmi"] = pmi
     settings = _settings(tools)
-    default = settings.get("MpiDefault", "")
-    if _PMI.match(default):
-        scheduler["default_pmi"] = default
     # If the controller did not answer, it will not answer now.
     listed = tools.ask(SINFO) if settings else None
     details = _details(tools) if listed else {}

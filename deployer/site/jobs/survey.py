@@ -235,7 +235,8 @@ exit 7
 def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
     """Return what the job for a partition asks for."""
     partition = (profile.get("partitions") or {}).get(part.name, {})
-    word = partition.get("gpu_request") or GPU_WORDS.get(str((profile.get("scheduler") or {}).get("kind")))
+    scheduler = profile.get("scheduler") or {}
+    word = partition.get("gpu_request") or scheduler.get("gpu_request") or GPU_WORDS.get(str(scheduler.get("kind")))
     return JobRequest(
         name="capture",
         folder=request.folder,

@@ -107,7 +107,7 @@ def ask(
         gpus=_gpus(plan, options.gpus, directives, gpus),
         parallel_environment=batch.parallel_environment,
         directives=directives,
-        exclusive=batch.exclusive,
+        exclusive=batch.exclusive and queue == plan.queue,
     )
     for name in ("qos", "cluster", "storage", "parallel_environment", "gpus", "exclusive"):
         if getattr(found, name) and name not in scheduler.knows and scheduler.prefix:

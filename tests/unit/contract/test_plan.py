@@ -6,7 +6,6 @@ MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Inte
 PLAN = Plan(
     site="lab",
     partition="batch",
-    profile_digest="sha256:00",
     bundle="tiny:1.0",
     workspace="~/deployer",
     python=["python3"],

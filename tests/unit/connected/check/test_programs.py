@@ -1,5 +1,8 @@
 """Each program of a job is judged by itself, and what may be started refuses nothing."""
 
+import inspect
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from deployer.connected.check import check
@@ -205,6 +208,60 @@ def test_without_a_job_it_depends_on_what_the_user_starts() -> None:
     assert codes(linked()) == [("mpi.family", UNKNOWN), ("mpi.family", UNKNOWN)]
     none = {path: facts for path, facts in FILES.items() if path != GOOD}
     assert codes(linked(files=none)) == [("mpi.family", ERROR), ("mpi.family", ERROR)]
+
+
+# --------------------------------------------------------------------------- programs that do not decide about a job
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (f"nvidia-smi\n{GOOD}", [("link.program", NOTE)]),
+    (f"nvidia-smi || true\n{GOOD}", [("link.program", NOTE)]),
+    (f"module load gcc 2>/dev/null\n{GOOD}", [("link.program", NOTE)]),
+    (f"if nvidia-smi >/dev/null 2>&1; then echo; fi\n{GOOD}", [("link.program", NOTE)]),
+    (f"scontrol show hostnames | head -1\n{GOOD}", [("link.program", NOTE), ("link.program", NOTE)]),
+    (f'set -e\nexport HOST="$(hostname)"\n{GOOD}', [("link.program", NOTE)]),
+    (f"{GOOD}; lscpu; free; date", [("link.program", ERROR), *[("link.program", NOTE)] * 2]),
+    (f"set -e\nnvidia-smi\n{GOOD}", [("link.program", ERROR)]),
+    (f"set -e\nHOST=$(hostname)\n{GOOD}", [("link.program", ERROR)]),
+    (f"{GOOD}\nexec gone", [("link.program", ERROR)]),
+    ("gone\necho done", [("link.program", WARNING)]),  # it computes nothing, and nobody sees it
+    (f"{BAD}\necho done", [("mpi.family", WARNING)]),
+    (f"{BAD} || {GOOD}", [("mpi.family", NOTE)]),
+    (f"python3 -c 'import gone'\n{GOOD}", [("import.missing", NOTE)]),
+    (f"set -e\npython3 -c 'import gone'\n{GOOD}", [("import.missing", ERROR)]),
+])  # fmt: skip
+def test_a_program_without_which_the_script_goes_on_refuses_nothing(text: str, expected: list[tuple[str, str]]) -> None:
+    files = {**FILES, "/usr/lib/python3/os.py": None}
+    files.pop(MODULE)
+    found = judged(linked("sh", "-c", text, files=files))
+    assert sorted((each.code, each.severity) for each in found) == sorted(expected)
+    for each in found:
+        assert each.message.endswith("; the job may go on without it") == (each.severity != ERROR)
+
+
+@pytest.mark.parametrize("rule", check.PROCESS_RULES)
+def test_no_rule_decides_by_itself_whether_the_job_fails(
+    rule: Callable[[Process], Iterator[Finding]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule says what ends the program; one place knows whether this ends the job."""
+    code = f"x.{rule.__name__}"
+
+    def broken(_: Process) -> Iterator[Finding]:
+        yield Finding(code, ERROR, "x", "y", "z")
+
+    assert "decides" not in inspect.getsource(inspect.getmodule(rule))  # type: ignore[arg-type]
+    rules = [broken if each is rule else lambda _: iter(()) for each in check.PROCESS_RULES]
+    job_ = linked("sh", "-c", f"{SERIAL}\n{SERIAL}")._replace(decides=lambda _: False)
+    found = programs.of_job(job_, case(), rules)
+    assert {each.severity for each in found if each.code == code} == {WARNING}
+    alone_ = LinkedJob(job("x"), alone(SERIAL))
+    assert {each.severity for each in programs.of_job(alone_, case(), rules) if each.code == code} == {ERROR}
+
+
+def test_a_wrong_mpi_library_fails_the_job_whatever_its_script_does() -> None:
+    """The processes of its ranks are watched, and their libraries are in the result."""
+    files = {**FILES, "/usr/lib/libmpi.so.40": lib("libmpi.so.40", exports=HAS)}
+    assert codes(linked("sh", "-c", f"{BAD}\n{GOOD}", files=files)) == [("mpi.family", ERROR)]
 
 
 # ------------------------------------------------------------------------------------------------ no MPI at all

@@ -33,7 +33,7 @@ from deployer.connected.check.rules import (
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands, jobs
 from deployer.connected.linker.index import Index, Indexed
-from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.forms import RuntimeName
@@ -48,6 +48,7 @@ from deployer.contract.job import Job
 from deployer.contract.manifest import BundleMember, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
+from tests.host_files import HostFiles
 from tests.running import IMAGE, PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import (
     CALLS,

@@ -62,9 +62,7 @@ def test_each_makes_a_plan_and_a_script(name: str, short: Path, monkeypatch: pyt
     jobs = [Job("hello", ["python3", "x.py"], 1, 1, 2 if plan.node.cores > 1 else 1, "00:10:00")]
     store = made.store(short / "root", plan=plan, jobs=jobs)
     Path(store.tool).write_bytes(make_pyz())
-    request = REQUEST._replace(
-        options=SubmissionOptions(account="project") if plan.limits.account else REQUEST.options
-    )
+    request = REQUEST._replace(options=SubmissionOptions(account="project") if plan.limits.account else REQUEST.options)
     text = run.show_script(run.prepare(store, request))
     text = text.replace(str(short / "root"), "WORKSPACE").replace(str(short), "/usr/bin")
     path = GOLDEN / f"site-{name}.sh"

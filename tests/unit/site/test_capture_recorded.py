@@ -1,6 +1,6 @@
-"""capture of a site with five partitions and three kinds of nodes, from recordings of real Slurms: see tests/mixed.py.
+"""capture of a site with several partitions and kinds of nodes, from recordings of real ones: see tests/mixed.py.
 
-If a question of ``capture`` is not in the recordings, record again: ``python -m tests.lab.record_slurm``.
+If a question of ``capture`` is not in the recordings, record again: docs/lab.md.
 """
 
 import glob
@@ -10,29 +10,27 @@ import os
 import pytest
 
 from deployer.contract.shell import quoted
-from deployer.site.capture import machine, mpi, node, scheduler
+from deployer.site.capture import gridengine, machine, mpi, node, scheduler
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import merge
 from deployer.site.capture.tools import Tools
 from tests import mixed
 from tests import running as made
 
-RECORDINGS = sorted(
-    glob.glob(os.path.join(os.path.dirname(os.path.realpath(mixed.__file__)), "recordings", "slurm-*.json"))
-)
+FOLDER = os.path.join(os.path.dirname(os.path.realpath(mixed.__file__)), "recordings")
+RECORDINGS = sorted(glob.glob(os.path.join(FOLDER, "slurm-*.json")))
 KERNEL = {"sockets": 9, "cores": 9, "threads_per_core": 9, "numa_domains": 1, "memory_total_mb": 9}
 
 
 @pytest.fixture(params=RECORDINGS, ids=os.path.basename)
 def recorded(request, tmp_path, monkeypatch):
     """Put programs into PATH that print what the real ones printed; return the recording."""
-    with open(request.param) as stream:
+    return replay(tmp_path, monkeypatch, request.param)
+
+
+def replay(folder, monkeypatch, path):
+    with open(path) as stream:
         recording = json.load(stream)
-    replay(tmp_path, monkeypatch, recording)
-    return recording
-
-
-def replay(folder, monkeypatch, recording):
     for program in {words.split()[0] for words in recording}:
         cases = [
             "%s) cat <<'EOF'\n%s\nEOF\n;;" % (quoted([words.partition(" ")[2]]), "\n".join(lines))
@@ -44,6 +42,7 @@ def replay(folder, monkeypatch, recording):
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)
     for name in ("SLURM_JOB_PARTITION", "SLURMD_NODENAME"):
         monkeypatch.delenv(name, raising=False)
+    return recording
 
 
 def test_there_are_recordings():
@@ -102,3 +101,12 @@ def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, mo
     own = capture(CaptureRequest(node=True, partition="all-fat"))  # an entry of the profile, with a queue of Slurm's
     assert own.profile["partitions"]["all-fat"]["node"]["memory_mb"] == 31000
     assert "partition all-fat: Slurm reports cores 4, the kernel 9" in own.profile["notes"]
+
+
+def test_each_field_of_a_real_grid_engine(tmp_path, monkeypatch):
+    replay(tmp_path, monkeypatch, os.path.join(FOLDER, "gridengine-8.1.json"))
+    tools = Tools()
+    found = gridengine.gridengine(tools)
+    assert found.partitions == mixed.OF_GRID_ENGINE
+    assert found.scheduler == {"kind": "gridengine", "version": "8.1.9", "gpu_request": "gpu"}
+    assert [note.partition(":")[0] for note in tools.notes] == ["partition batch"]  # its nodes differ in GPUs
