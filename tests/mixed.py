@@ -4,7 +4,7 @@ The truth is written by hand beside the configuration. Recordings of real Slurms
 of ``capture``; a lab of it is captured as a whole.
 """
 
-from typing import NamedTuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 #: The group of a partition that the user may not use.
 CLOSED = "partition closed: left out: only groups root may use it"
@@ -13,7 +13,7 @@ CLOSED = "partition closed: left out: only groups root may use it"
 class Kind(NamedTuple):
     """A kind of nodes, as slurm.conf has it."""
 
-    nodes: tuple
+    nodes: Tuple[str, ...]
     hardware: str
     gres: str = ""
 
@@ -27,8 +27,6 @@ FAT = Kind(
     "CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=32000 MemSpecLimit=1000"
     " Feature=fat,opa",
 )
-#: What jobs may use of a node, without what is kept for the system: only the node itself shows that.
-USABLE = {"large": 31000}
 ACCELERATED = Kind(
     ("cn4", "cn5"),
     "CPUs=6 Boards=1 SocketsPerBoard=2 CoresPerSocket=3 ThreadsPerCore=1 RealMemory=16000 Feature=accelerated",
@@ -58,7 +56,7 @@ PartitionName=empty State=UP
 _THIN = {"sockets": 2, "cores": 4, "threads_per_core": 1, "memory_mb": 8000}
 _SHORT = dict(_THIN, gpus={})
 #: What a profile has of each partition: of one with several kinds of nodes, the smallest.
-TRUTH = {
+TRUTH: Dict[str, Dict[str, Any]] = {
     "batch": {
         "nodes": 2,
         "max_nodes": 1,
@@ -81,14 +79,14 @@ TRUTH = {
         },
     },
     "all": {"nodes": 5, "max_time": "1:00:00", "request_memory": True, "gpu_request": "gres", "node": _SHORT},
-    "large": {"nodes": 1, "node": {"sockets": 1, "cores": 4, "threads_per_core": 2, "memory_mb": 32000}},
+    "large": {"nodes": 1, "node": {"sockets": 1, "cores": 4, "threads_per_core": 2, "memory_mb": 31000}},
     "short": {"nodes": 4, "max_time": "30:00", "gpu_request": "gres", "node": _SHORT},
 }
 #: A feature of each kind of nodes of a partition, which the others lack.
 TOLD_APART = {"short": "opa, accelerated", "all": "thin, fat, accelerated"}
 
 
-def slurm_nodes(address):
+def slurm_nodes(address: Dict[str, str]) -> str:
     """Return the lines of slurm.conf about nodes, with the addresses of their daemons."""
     return "\n".join(
         "NodeName=%s NodeAddr=%s %s%s" % (node, address[node], kind.hardware, " Gres=" + kind.gres if kind.gres else "")
@@ -97,7 +95,7 @@ def slurm_nodes(address):
     )
 
 
-def gres_conf():
+def gres_conf() -> str:
     """Return gres.conf: a daemon counts devices, so some of all Linuxes pretend to be GPUs."""
     return "".join(
         "NodeName=%s Name=%s Type=%s File=%s\n" % (node, *kind.gres.split(":")[:2], DEVICES)
@@ -108,7 +106,7 @@ def gres_conf():
 
 
 #: The truth of the recording of Grid Engine: two nodes of 2 cores, of which one has GPUs and a queue of its own.
-OF_GRID_ENGINE = {
+OF_GRID_ENGINE: Dict[str, Dict[str, Any]] = {
     "batch": {
         "nodes": 2,
         "node": {"sockets": 1, "cores": 2, "threads_per_core": 1, "gpus": {}},

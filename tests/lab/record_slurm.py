@@ -71,6 +71,12 @@ exec chroot /mnt setpriv --reuid {_NOBODY} --regid {_NOBODY} --clear-groups "$@"
 """
 
 
+#: Lines that differ each time.
+_TIMES = re.compile(r"Configuration data as of|BOOT_TIME|HASH_VAL|NEXT_JOB_ID")
+#: A node of each kind.
+_FIRSTS = ",".join(kind.nodes[0] for kind in mixed.KINDS)
+
+
 def commands() -> list[list[str]]:
     """Return what ``capture`` asks, on the login node and on each node."""
     return [
@@ -80,7 +86,7 @@ def commands() -> list[list[str]]:
         ["scontrol", "--oneliner", "--all", "show", "partition"],
         scheduler.SINFO,
         *([*scheduler.SINFO, "--nodes=" + node] for node in mixed.NODES),
-        *(["scontrol", "--oneliner", "show", "node", node] for node in mixed.NODES),
+        *(["scontrol", "--oneliner", "show", "node", nodes] for nodes in (*mixed.NODES, _FIRSTS)),
     ]
 
 
@@ -102,7 +108,8 @@ def record(root: Path) -> dict[str, list[str]]:
     answers = re.split(r"^=== (\d+)\n", done.stdout, flags=re.MULTILINE)
     if len(answers) != 2 * len(words) + 1 or set(answers[1::2]) != {"0"}:
         raise SystemExit(f"{root}: not all commands were answered:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return {" ".join(argv): text.splitlines() for argv, text in zip(commands(), answers[::2], strict=False)}
+    lines = ([line for line in text.splitlines() if not _TIMES.match(line)] for text in answers[::2])
+    return {" ".join(argv): each for argv, each in zip(commands(), lines, strict=False)}
 
 
 def main(suites: list[str]) -> None:

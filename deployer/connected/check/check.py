@@ -6,6 +6,7 @@ container, and the rules look at what would be mapped. Nothing is unpacked and n
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,6 +28,9 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    spawn,
+    uncaptured,
+    variables,
     wheels,
 )
 from deployer.connected.check.rules.case import Case
@@ -57,11 +61,16 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested, gpu.vendor,
-    gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room,
-    wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working,
-    proof.outside, layout.numbers, inside.startable,
+    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
+    gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
+    space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
+    places.working, proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
+
+#: Of one program on a partition's nodes.
+NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
+#: Of what a job starts, with its layout.
+JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (spawn.of_job, variables.of_job)
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
@@ -76,7 +85,7 @@ CODES = (
     "launch.inside", "launcher.missing",
     "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
-    "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
+    "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
     "queue.nodes", "queue.time", "rehearse.none",
@@ -278,20 +287,24 @@ def check_plan(
     host = host_files(profile, plan)
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
-    known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
-    linked = jobs.link(manifest, plan, files, overlays, host) if known else jobs.unlinked(manifest)
+    captured = bool(host) or not plan.mpi
+    linked = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
     found = {}
     for each in linked:
         own = manifest._replace(jobs=[each.job] if each.job else [])
-        case = Case(profile, place, plan, own, files, overlays, list(each.processes), today)
-        found[each.job.name if each.job else ""] = list(_of_job(each, case))
+        case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
+        rules: programs.Rules = uncaptured.RULES
+        if captured:
+            rules = [*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)]
+        found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
     return judged(_by_job(found), accept)
 
 
-def _of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
+def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:
     """Yield the findings that hold if this job is run."""
     findings = [finding for rule in RULES for finding in rule(case)]
-    findings += programs.of_job(linked, case, PROCESS_RULES)
+    findings += programs.of_job(linked, case, rules)
+    findings += [finding for rule in JOB_RULES for finding in rule(linked, case)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings

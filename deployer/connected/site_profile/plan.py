@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
+from deployer.connected.site_profile.machine import NodeGpus
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract import placeholders, runtime_table
@@ -72,7 +73,7 @@ def make_plan(
             )
     mpi = profile.mpi[chosen.mpi[0]] if chosen.mpi else None
     bound = bindmap.make(profile, name, chosen.model_copy(update={"mpi": []}) if without else chosen)
-    host_mpi = _host_mpi(mpi) if mpi and not without else None
+    host_mpi = _host_mpi(mpi, bound.identities) if mpi and not without else None
     if host_mpi and abis and host_mpi.abi not in abis:
         raise Refused(
             f"{bundle} cannot run on {profile.name}: the site's MPI, {host_mpi.says or host_mpi.family}, is of the "
@@ -213,6 +214,10 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
+def _request(word: str, gpus: NodeGpus | None) -> GpuRequest:
+    return GpuRequest(word, gpus.count or 0, gpus.type) if gpus else GpuRequest(word, 0)
+
+
 def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
     """Return the word with which jobs of a partition request its GPUs; None if it has some and the word is unknown."""
     word = partition.gpu_request or scheduler.gpu_request
@@ -231,7 +236,7 @@ def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Par
         constraint=partition.constraint,
         account_suffix=partition.account_suffix,
         storage=_distinct(scheduler.storage, partition.storage),
-        gpus=GpuRequest(word, gpus.count or 0, gpus.type) if gpus and word != NO_REQUEST else None,
+        gpus=_request(word, gpus) if word != NO_REQUEST and (gpus or partition.gpu_request) else None,
         parallel_environment=partition.parallel_environment,
         hosts=tuple(partition.hosts),
         exclusive=partition.exclusive is True,
@@ -239,8 +244,9 @@ def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Par
     )
 
 
-def _host_mpi(mpi: Mpi) -> HostMpi:
-    return HostMpi(mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity)
+def _host_mpi(mpi: Mpi, identities: Mapping[str, str]) -> HostMpi:
+    others = {path: identity for path, identity in identities.items() if identity != mpi.identity}
+    return HostMpi(mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity, others)
 
 
 def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:

@@ -52,17 +52,18 @@ def capture(request: CaptureRequest) -> CaptureReport:
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
     batch = scheduler.slurm(tools) or gridengine.gridengine(tools) or pbs.pbs(tools) or lsf.lsf(tools)
     libraries = Libraries(tools)
-    named = modules.names(tools)
-    described = modules.show(tools, modules.like_mpi(named))
-    mpis = mpi.find(tools, libraries, described, list(request.mpi), source)
+    available = modules.find(tools)
+    mpis = mpi.find(tools, libraries, available.mpi, list(request.mpi), source)
     if batch and batch.spool:
         for found in mpis.mpi.values():
             if found["family"] == "cray":  # Cray's PMI reads there which ranks there are
                 found["binds"] = sorted({*found.get("binds", ()), batch.spool})
     network = fabric.find(tools, libraries)
     this = machine.machine(tools, request.words)
-    for name, (module, version) in modules.runtimes(named).items():
-        this["runtimes"].setdefault(name, dict({"module": module}, **({"version": version} if version else {})))
+    for name, (module, version) in modules.runtimes(available.chains).items():
+        loads = available.chains[module]
+        own = {"module": list(loads) if len(loads) > 1 else module, "version": version}
+        this["runtimes"].setdefault(name, {key: value for key, value in own.items() if value})
     if network.fabric:
         this["fabric"] = network.fabric
     if network.driver:
@@ -114,8 +115,6 @@ def _of_node(
             tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, own[key], kernel[key]))
     # Other nodes of the partition may differ from this one, and the job may see fewer GPUs than its node has.
     dealt = dict(own, **(batch.partitions.get(partition, {}).get("node", {}) if batch else {}))
-    if "memory_mb" in own:
-        dealt["memory_mb"] = min(own["memory_mb"], dealt["memory_mb"])
     known_gpus = dealt.pop("gpus", None)
     gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
     if known_gpus == {}:  # nodes of this partition have different numbers of GPUs

@@ -36,9 +36,11 @@ def lsf(tools: Tools) -> Optional[BatchFacts]:
     cluster = _CLUSTER.search(about.out)
     scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
     gpus = tools.ask(["lshosts", "-gpu"], any_status=True)
-    if gpus and _GPUS.search(gpus.out):
-        scheduler["gpu_request"] = GPU_WORDS["lsf"]
-    return BatchFacts(scheduler, {name: _partition(text) for name, text in queues}, cluster and cluster.group(1))
+    # Which queues have them is unknown: a job without a request sees none.
+    word: Record = {"gpu_request": GPU_WORDS["lsf"]} if gpus and _GPUS.search(gpus.out) else {}
+    return BatchFacts(
+        scheduler, {name: dict(_partition(text), **word) for name, text in queues}, cluster and cluster.group(1)
+    )
 
 
 def _partition(text: str) -> Record:

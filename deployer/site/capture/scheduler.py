@@ -8,8 +8,8 @@ from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
 #: One line per kind of node of a partition: name (* for the default), nodes, sockets, cores per socket, threads per
-#: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them, features.
-_FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c|%f"
+#: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them, features, names.
+_FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c|%f|%N"
 #: The question about all partitions.
 SINFO = ["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]
 #: GPUs among a node's generic resources: gpu:TYPE:COUNT; a list of sockets in brackets may follow.
@@ -52,9 +52,9 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
         scheduler["pmi"] = pmi
     settings = _settings(tools)
     # If the controller did not answer, it will not answer now.
-    listed = tools.ask(SINFO) if settings else None
-    details = _details(tools) if listed else {}
-    partitions = parse_partitions(listed.out, tools, details, settings) if listed else {}
+    rows = _rows(tools) if settings else []
+    details = _details(tools) if rows else {}
+    partitions = _partitions(rows, tools, details, settings)
     _note_closed(details, list(partitions), tools)
     spool = settings.get("SlurmdSpoolDir", "")
     known = spool.startswith("/") and "%" not in spool  # %n and %h are of each node
@@ -63,14 +63,8 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
 
 def own_node(tools: Tools, name: Optional[str]) -> Record:
     """Return the hardware of the node ``name`` according to Slurm; empty if Slurm does not report it."""
-    said = tools.ask([*SINFO, "--nodes=" + name]) if name else None
-    rows = _rows(said.out) if said else []
-    if name is None or not rows:
-        return {}
-    shape = _shape(rows[0])
-    about = tools.ask(["scontrol", "--oneliner", "show", "node", name]) if _MEMORY in shape else None
-    kept = re.search(r" MemSpecLimit=(\d+)", about.out) if about else None  # for the system, of the node's memory
-    return dict(shape, **{_MEMORY: shape[_MEMORY] - int(kept.group(1))}) if kept else shape
+    rows = _rows(tools, "--nodes=" + name) if name else []
+    return _shape(rows[0]) if rows else {}
 
 
 def _pmi_types(tools: Tools) -> List[str]:
@@ -111,14 +105,27 @@ def _note_closed(details: Dict[str, Dict[str, str]], usable: Sequence[str], tool
                 tools.note("partition %s: only for %s %s" % (name, what, row[setting]))
 
 
-def _rows(text: str) -> List[List[str]]:
-    """Return sinfo's rows. It also prints partitions without any of the nodes that were asked for."""
-    rows = [line.strip().split("|") for line in text.splitlines()]
-    return [row for row in rows if len(row) == _FORMAT.count("|") + 1 and row[1].isdigit() and int(row[1])]
+def _rows(tools: Tools, *more: str) -> List[List[str]]:
+    """Return sinfo's rows, with the memory that is not kept for the system (MemSpecLimit).
+
+    It also prints partitions without any of the nodes that were asked for, which are left out.
+    """
+    said = tools.ask([*SINFO, *more])
+    rows = [line.strip().split("|") for line in said.out.splitlines()] if said else []
+    rows = [row for row in rows if len(row) == _FORMAT.count("|") + 1 and row[1].isdigit() and int(row[1])]
+    firsts = [re.sub(r"\[(\w+)[^\]]*\]", r"\1", row[-1]).partition(",")[0] for row in rows]
+    asked = ["scontrol", "--oneliner", "show", "node", ",".join(sorted(set(firsts)))]
+    about = tools.ask(asked) if rows else None
+    kept = dict(re.findall(r"^NodeName=(\S+) .* MemSpecLimit=(\d+)", about.out, re.MULTILINE)) if about else {}
+    for row, first in zip(rows, firsts):
+        row[5] = str(int(row[5]) - int(kept.get(first, 0))) if row[5].isdigit() else row[5]
+    return rows
 
 
-def parse_partitions(text: str, tools: Tools, details: Dict[str, Dict[str, str]], settings: Dict[str, str]) -> Record:
-    """Return partitions from sinfo's lines.
+def _partitions(
+    found: List[List[str]], tools: Tools, details: Dict[str, Dict[str, str]], settings: Dict[str, str]
+) -> Record:
+    """Return partitions from sinfo's rows.
 
     Args:
         details: the settings of each partition.
@@ -126,7 +133,7 @@ def parse_partitions(text: str, tools: Tools, details: Dict[str, Dict[str, str]]
     """
     rows: Dict[str, List[List[str]]] = {}
     default = None
-    for row in _rows(text):
+    for row in found:
         name = row[0].rstrip("*")
         if row[0].endswith("*"):
             default = name

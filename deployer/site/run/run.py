@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import findings, first_bytes, hostfiles, json_records, memory_copies
+from deployer.contract import findings, hostfiles, json_records, memory_copies
 from deployer.contract import layout as layouts
 from deployer.contract import links as linked
 from deployer.contract import plan as plans
@@ -284,7 +284,6 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         reader=canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
         stdin=resolved.job.stdin,
-        fast=_has_first_bytes(store.tool),
         gpus=_gpus_of_each(resolved, chosen.start_option),
         own_launcher=chosen.own,
     )
@@ -304,12 +303,6 @@ def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:
     """Return the word that tells `rank` which GPUs are its own; empty: all."""
     each = resolved.job.gpus
     return "" if each is None else gpus.word(each, resolved.plan, _near_gpus(resolved, option))
-
-
-def _has_first_bytes(tool: str) -> bool:
-    """Return whether ranks can start from the first bytes of the .pyz, which may be of an older deployer."""
-    with files.errors_named("read " + tool), open(tool, "rb") as stream:
-        return first_bytes.is_in(stream.read(first_bytes.SIZE))
 
 
 def _write(store: Store, rendered: _Rendered) -> None:
@@ -540,10 +533,10 @@ def check_verdict(plan: Plan, force: bool = False) -> None:
 
 
 def check_drift(plan: Plan) -> None:
-    """Raise Refused if the MPI for which the plan was made was replaced since; the job checks the nodes.
+    """Raise Refused if a library of the MPI for which the plan was made was replaced since; the job checks the nodes.
 
-    This is cheap: a few hundred bytes of one file are read, or all of it if it has no build id. A login node without
-    the file proves nothing.
+    This is cheap: a few hundred bytes of each file are read, or all of it if it has no build id. A login node without
+    the file proves nothing, and its system's libraries may differ from those of the nodes.
     """
     if plan.mpi is None or plan.mpi.identity is None or not files.is_file(plan.mpi.library):
         return
@@ -553,6 +546,11 @@ def check_drift(plan: Plan) -> None:
             "mpi.host-drift", "this host", library=plan.mpi.library, identity=here, expected=plan.mpi.identity
         )
         raise Refused(str(found), found.remedy)
+    own = {path: known for path, known in plan.mpi.libraries.items() if not hostfiles.of_system(path)}
+    for path, here in elf.changed(own).items():
+        if here != elf.MISSING:
+            found = findings.drifted("this host", path, here, own[path])
+            raise Refused(str(found), found.remedy)
 
 
 def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:

@@ -94,9 +94,7 @@ def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, mo
             own = capture(CaptureRequest(node=True, partition=partition))
             merged = merge([login, own]).profile["partitions"][partition]
             kernel = {key: KERNEL[key] for key in ("numa_domains", "memory_total_mb")}
-            expected = dict(mixed.TRUTH[partition]["node"], **kernel)
-            expected["memory_mb"] = mixed.USABLE.get(partition, expected["memory_mb"])
-            assert merged["node"] == expected
+            assert merged["node"] == dict(mixed.TRUTH[partition]["node"], **kernel)
     monkeypatch.setenv("SLURMD_NODENAME", "cn3")
     own = capture(CaptureRequest(node=True, partition="all-fat"))  # an entry of the profile, with a queue of Slurm's
     assert own.profile["partitions"]["all-fat"]["node"]["memory_mb"] == 31000

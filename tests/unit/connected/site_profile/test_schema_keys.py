@@ -50,6 +50,7 @@ def test_gpus_are_requested_only_with_a_word_for_it_and_a_number(tmp_path: Path)
     scheduler = {"kind": "slurm", "pmi": ["pmi2"], "gpu_request": "gres"}
     assert plan(tmp_path, {"scheduler": scheduler}, node=node).batch.gpus == GpuRequest("gres", 4)
     assert plan(tmp_path, {"scheduler": scheduler}).batch.gpus is None
+    assert plan(tmp_path, gpu_request="gres").batch.gpus == GpuRequest("gres", 0)  # jobs of this partition can
     different = {**node, "gpus": {}}  # nodes with and without GPUs
     assert plan(tmp_path, {"scheduler": scheduler}, node=different).batch.gpus == GpuRequest("gres", 0)
     assert (

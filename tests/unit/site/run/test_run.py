@@ -943,6 +943,22 @@ def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, program
     run.prepare(store, REQUEST)
 
 
+def test_a_library_beside_an_unchanged_mpi_that_was_replaced_is_refused(tmp_path, programs, monkeypatch):
+    library, pal = tmp_path / "libmpi.so.12", tmp_path / "libopen-pal.so.80"
+    for path in (library, pal):
+        path.write_bytes(b"the library that was captured")
+    identity = "sha256:" + hashlib.sha256(pal.read_bytes()).hexdigest()
+    known = {str(pal): identity, "/usr/lib64/libpsm2.so.2": "build-id:00"}
+    mpi = made.PLAN.mpi._replace(library=str(library), identity=identity, libraries=known)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
+    run.prepare(store, REQUEST)
+    pal.write_bytes(b"another")
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*libopen-pal.so.80 is sha256:"):
+        run.prepare(store, REQUEST)
+    pal.unlink()
+    run.prepare(store, REQUEST)
+
+
 ESCAPE = Finding("mpi.escape", ERROR, "/usr/lib/x.so", "it would use the image's", "patchelf --remove-rpath it")
 
 

@@ -64,7 +64,7 @@ def full():
         directives=["--exclusive"],
         against={"udocker": "why"},
         limits=plans.Limits(4, "01:00:00", True),
-        mpi=running.PLAN.mpi._replace(identity="sha256:0"),
+        mpi=running.PLAN.mpi._replace(identity="sha256:0", libraries={"/opt/mpi/lib/x.so": "sha256:1"}),
         start_options=[option],
         batch=plans.Batch(
             "normal", "long", "one", "cpu", "-gpu", ("a",), plans.GpuRequest("gres", 4, "v100"), "mpi", ("cn1", "cn2")
