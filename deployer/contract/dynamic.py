@@ -97,8 +97,9 @@ class Facts(NamedTuple):
         components: the components of Open MPI's framework "pmix" in the file (``mca_pmix_s2_component``).
         level: the x86-64 level that it needs (3 for x86-64-v3); 0 for any.
         linked: how a program shows that an MPI library is linked into it (``linked_mpi``), or None.
+        sha256: the digest of a library that has no build-id, of those that capture reads; else None.
 
-    A record leaves out the last three if they are empty.
+    A record leaves out the last four if they are empty.
     """
 
     dynamic: Dynamic
@@ -107,6 +108,14 @@ class Facts(NamedTuple):
     components: Sequence[str] = ()
     level: int = 0
     linked: Optional[str] = None
+    sha256: Optional[str] = None
+
+    @property
+    def identity(self) -> Optional[str]:
+        """Return the identity of the file (``deployer.system.elf``), or None if it is unknown."""
+        if self.dynamic.build_id:
+            return "build-id:" + self.dynamic.build_id
+        return "sha256:" + self.sha256 if self.sha256 else None
 
     def record(self) -> Record:
         """Return the facts as a JSON object."""
@@ -117,6 +126,8 @@ class Facts(NamedTuple):
             found["level"] = self.level
         if self.linked:
             found["linked"] = self.linked
+        if self.sha256:
+            found["sha256"] = self.sha256
         return found
 
     @staticmethod
@@ -141,6 +152,7 @@ class Facts(NamedTuple):
             tuple(fields.texts("components")) if "components" in fields.record else (),
             fields.maybe_number("level") or 0,
             fields.maybe_text("linked"),
+            fields.maybe_text("sha256"),
         )
 
 

@@ -117,7 +117,7 @@ class Launch(NamedTuple):
     def record(self) -> Record:
         keys = {"start_option": START_OPTION_KEY}
         fields = {keys.get(name, name): value for name, value in self._asdict().items()}
-        fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
+        fields["mpi"] = self.mpi.record() if self.mpi else None
         fields["checked"] = self.checked.record() if self.checked else None
         return json_records.stamped(LAUNCH, fields)
 
@@ -171,6 +171,7 @@ class HostRecord(NamedTuple):
         numa: the CPUs of each NUMA domain, as the kernel lists them.
         addresses: its IPv4 addresses.
         port: a TCP port that was free there; None: none was found.
+        changed: the identity, or MISSING, of each other library that is not as it was captured, by path.
     """
 
     host: str
@@ -179,9 +180,10 @@ class HostRecord(NamedTuple):
     numa: Tuple[str, ...] = ()
     addresses: Tuple[NodeAddress, ...] = ()
     port: Optional[int] = None
+    changed: Mapping[str, str] = {}
 
     def record(self) -> Record:
-        fields = dict(self._asdict())
+        fields = dict(self._asdict(), changed=dict(self.changed))
         fields["addresses"] = [dict(item._asdict()) for item in self.addresses]
         return json_records.stamped(HOST, fields)
 
@@ -192,7 +194,8 @@ def read_host(data: bytes, what: str) -> HostRecord:
     missing, numa = (tuple(fields.texts(name)) if name in fields.record else () for name in ("missing", "numa"))
     addresses = tuple(map(NodeAddress.read, fields.items("addresses"))) if "addresses" in fields.record else ()
     port = fields.maybe_number("port")
-    return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa, addresses, port)
+    changed = fields.mapping("changed") if "changed" in fields.record else {}
+    return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa, addresses, port, changed)
 
 
 class NetworkRecord(NamedTuple):

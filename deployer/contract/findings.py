@@ -6,6 +6,8 @@ shape with codes of its own.
 
 from typing import Any, Dict, List, NamedTuple
 
+from deployer.contract.errors import Refused
+from deployer.contract.hostfiles import of_system
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.text import printable
 
@@ -163,7 +165,7 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free space there, use fewer ranks per node, or run the installed image in place: --staging folder",
     ),
-    # The container's root on each node, which the first step reads (in older scripts: a step `root`).
+    # The container's root on each node, which the first step reads.
     "runtime.root": Rule(
         ERROR,
         "{runtime} does not show the image's root: {said}",
@@ -217,6 +219,13 @@ RULES: Dict[str, Rule] = {
         ERROR,
         "its MPI library cannot find the other ranks, so each rank runs alone: {reason}",
         "see the plan's launcher and pmi, `srun --mpi=list`, and check that the container receives PMI_* and PMIX_*",
+    ),
+    "mpi.unset": Rule(
+        ERROR,
+        "its program that uses MPI was started without {names}, which the launcher gave to the rank: each such rank "
+        "runs alone, as rank 0 of 1",
+        "keep PMI_*, PMIX_* and SLURM_* where the job's script starts the program: look for `env -i`, `unset`, and "
+        "loops over `env`",
     ),
     "mpi.static": Rule(
         ERROR,
@@ -387,6 +396,25 @@ RULES: Dict[str, Rule] = {
 def finding(code: str, subject: str, **values: Any) -> Finding:
     """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts."""
     return RULES[code].about(code, subject, **values)
+
+
+def refused(item: Finding) -> Refused:
+    """Return a finding as the error of a command that goes no further; ``explain`` knows the code in it."""
+    return Refused(coded(item.message, item.code), item.remedy)
+
+
+def coded(message: str, code: str) -> str:
+    """Return a message with its code, which `explain` knows."""
+    return "%s (%s)" % (message, code)
+
+
+def drifted(subject: str, path: str, identity: str, expected: str) -> Finding:
+    """Return the finding about a library that is not as it was captured.
+
+    Most updates of the system's libraries are compatible, so theirs is a warning.
+    """
+    found = finding("mpi.host-drift", subject, library=path, identity=identity, expected=expected)
+    return found._replace(severity=WARNING) if of_system(path) else found
 
 
 def errors(found: List[Finding]) -> List[Finding]:

@@ -273,13 +273,6 @@ class Manifest(NamedTuple):
             return _WITH_ENVIRONMENT
         return _WITH_STDIN if any(job.stdin for job in self.jobs) else json_records.FORMAT
 
-    def job(self, name: Optional[str]) -> Optional[Job]:
-        """Return the job of that name, or the first if no name is given; None if the job does not exist."""
-        for job in self.jobs:
-            if name is None or job.name == name:
-                return job
-        return None
-
 
 def _records(items: Iterable[Any]) -> List[Record]:
     return [item.record() for item in items]

@@ -119,6 +119,7 @@ class HostMpi(NamedTuple):
         library: the absolute path of the file with the ABI's soname, the same on the host and in the container.
         says: the beginning of what MPI_Get_library_version returns; empty if unknown.
         identity: the file's identity (``deployer.system.elf``) when the site was captured.
+        libraries: likewise of the other libraries that jobs get with it, by path; those of the system too.
     """
 
     family: str
@@ -127,6 +128,11 @@ class HostMpi(NamedTuple):
     library: str
     says: str
     identity: Optional[str] = None
+    libraries: Mapping[str, str] = {}
+
+    def record(self) -> Record:
+        fields = dict(self._asdict(), libraries=dict(self.libraries))
+        return {name: value for name, value in fields.items() if name != "libraries" or value}
 
     @property
     def abi(self) -> str:
@@ -136,7 +142,8 @@ class HostMpi(NamedTuple):
     @staticmethod
     def read(fields: Fields) -> "HostMpi":
         family, version, prefix, library, says = (fields.text(name) for name in HostMpi._fields[:5])
-        return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"))
+        libraries = fields.mapping("libraries") if "libraries" in fields.record else {}
+        return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"), libraries)
 
 
 #: Where the image is while ranks run. FOLDER: where it was installed. The others are made once per node before ranks
@@ -508,7 +515,7 @@ class Plan(NamedTuple):
         keys = {"start_options": _START_OPTIONS_KEY}
         fields = {keys.get(name, name): value for name, value in self._asdict().items()}
         fields["node"] = dict(self.node._asdict())
-        fields["mpi"] = dict(self.mpi._asdict()) if self.mpi else None
+        fields["mpi"] = self.mpi.record() if self.mpi else None
         fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
         fields["against"], fields["without"] = dict(self.against), dict(self.without)
         fields[_START_OPTIONS_KEY] = [dict(option._asdict()) for option in self.start_options]

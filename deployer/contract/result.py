@@ -12,7 +12,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Se
 from deployer.contract import evidence, json_records, measurements, memory, rank_record
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
-from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
+from deployer.contract.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.json_records import Record
 from deployer.contract.lastlines import Told
@@ -30,7 +30,6 @@ WHOLE_JOB = "job"
 HOSTS = "hosts"
 NETWORK = "network"
 STAGED = "stage"
-ROOT = "root"
 PROBED = "probe"
 PAYLOAD = "payload"
 
@@ -144,6 +143,8 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     else:
         findings.append(finding("job.unfinished", WHOLE_JOB))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
+    if any(item.unset for item in found.payloads):  # the payload's world was not the probe's
+        sizes = []
     record = json_records.stamped(
         SCHEMA,
         OrderedDict(
@@ -327,6 +328,8 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                         expected=first.identity,
                     )
                 )
+            for path, here in sorted(item.changed.items()):
+                findings.append(drifted(item.host, path, here, launch.mpi.libraries.get(path, "another")))
     return findings
 
 
@@ -382,8 +385,8 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                 code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
             findings.append(finding(code, host, runtime=launch.runtime, said=said))
     begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
-    missing = launch.nodes - len(found.roots) if begun or outcome.step == ROOT else 0
-    if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
+    missing = launch.nodes - len(found.roots) if begun else 0
+    if not findings and missing:
         said = "the step failed with exit code %d, and %s left no record" % (
             outcome.exit_code,
             counted(missing, "node"),
@@ -518,8 +521,8 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
-        if item.outside and item.outside.alone and launch.ranks > 1:
-            by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+        if launch.ranks > 1:
+            _judge_world(item, by_rank)
         if launch.mpi and item.outside and item.outside.static and not item.libraries:
             by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
         elif expected and not item.libraries and outcome.exit_code == 0:
@@ -544,6 +547,14 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     if found.payload_error is not None:
         findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
     return findings
+
+
+def _judge_world(item: PayloadRecord, by_rank: "_ByRank") -> None:
+    """Note why a rank of several is a world of its own."""
+    if item.outside and item.outside.alone:
+        by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+    elif item.unset:
+        by_rank.add(item.task, "mpi.unset", names=", ".join(item.unset))
 
 
 def _how(first: Optional[PayloadRecord], outcome: StepOutcome, said: Optional[str]) -> str:

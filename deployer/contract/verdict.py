@@ -1,6 +1,6 @@
 """The verdict: what ``check`` concluded about a bundle at a site. The plan carries it to ``run``."""
 
-from typing import Iterable, List, NamedTuple, Sequence
+from typing import Container, Iterable, List, NamedTuple, Sequence
 
 from deployer import __version__
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -61,7 +61,7 @@ class Checked(NamedTuple):
         """Return the verdict on one job: findings that are only about other jobs do not count."""
         return self._with([item for item in self.findings if item.job in ("", name)])
 
-    def without(self, codes: Iterable[str]) -> "Checked":
+    def without(self, codes: Container[str]) -> "Checked":
         """Return the verdict without the findings of these codes."""
         return self._with([item for item in self.findings if item.code not in codes])
 

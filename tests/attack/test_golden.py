@@ -32,7 +32,7 @@ def write(folder, data):
 def test_a_golden_bundle_is_installed(tmp_path, name):
     image = install(write(tmp_path, golden(name)), Store(str(tmp_path / "root"))).image
     assert image.receipt.digest == "sha256:ede76244480ff7e9e4a5a112f0d1dd6b1836b1a6297cfed405e33ff39edc27af"
-    assert image.manifest().job("hello") == bundles.JOB
+    assert image.manifest().jobs == [bundles.JOB]
     with io.open(os.path.join(image.rootfs, "bin", "same"), "rb") as stream:
         assert stream.read() == b"#!/bin/sh"
     with io.open(os.path.join(image.app, "train.py"), "rb") as stream:

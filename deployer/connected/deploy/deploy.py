@@ -218,6 +218,11 @@ class Deploy:
             self._connect()
         return cast("Future[Remote]", self._connection).result()
 
+    @property
+    def profile(self) -> Profile:
+        """The site's profile."""
+        return self._profile
+
     def _connect(self) -> None:
         """Begin to connect. The login takes a part of a second, in which other stages work."""
 

@@ -96,7 +96,7 @@ class _Linker:
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         found = self.start(program.path or program.argv[0], packages, environment, program.script or "", module)
-        return found._replace(via=program.via, cleared=program.cleared, missing=program.missing)
+        return found._replace(via=program.via, removed=program.removed, missing=program.missing)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
@@ -210,5 +210,6 @@ def link(
     linker = _Linker(manifest, plan, files, overlays, host)
     if manifest.jobs:
         return [linker.of_job(job) for job in manifest.jobs]
-    python = linker.start(manifest.image.python or "/bin/sh")
-    return [LinkedJob(None, [python, *(each for each in linker.candidates() if each.name != python.name)])]
+    python = [linker.start(manifest.image.python)] if manifest.image.python else []
+    names = {each.name for each in python}
+    return [LinkedJob(None, [*python, *(each for each in linker.candidates() if each.name not in names)])]

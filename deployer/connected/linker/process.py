@@ -15,6 +15,7 @@ from deployer.connected.linker.loader import Foreign, Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts import python_command
 from deployer.connected.linker.starts.python_packages import MissingModule
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.words import known
 from deployer.contract import hostfiles
 from deployer.contract.command import variables
@@ -60,10 +61,11 @@ class Process(NamedTuple):
     """What is mapped when a program runs, and each file of ``users``, which call MPI, is loaded.
 
     Attributes:
+        passed_over: users for another family of MPI than the site's; their package has one for the site's as well.
         plugins: those of TensorFlow.
         command: what was to be started.
         via: the wrappers that start it.
-        cleared: whether they removed the launcher's variables.
+        removed: variables that they removed, the launcher's perhaps among them.
         may_import: why it may not import all of its packages; empty if it does.
         may_load: the module that it may load: R's, Ruby's, another language's; empty if none was added.
         serial: packages that take their serial build, with the start options by which they do; no option: the file
@@ -84,13 +86,14 @@ class Process(NamedTuple):
     plugins: Sequence[str] = ()
     command: str = ""
     via: str = ""
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     may_import: str = ""
     may_load: str = ""
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
     missing: Sequence[MissingModule] = ()
     packages: Collection[str] | None = None
+    passed_over: Sequence[str] = ()
     environment: Mapping[str, str] = {}
     foreign: Foreign | None = None
 
@@ -210,7 +213,7 @@ def start(
     loader = Loader(view, search.split(":"), machine)
     program = loader.start(path) if path and not foreign else None
     is_python = _is_python(loader)
-    users, serial = [], {}
+    users, passed_over, serial = [], [], {}
     text = _text(view, script)
     for group in _groups(files, overlays, packages, _starts_nvshmem_by_mpi(environment)) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
@@ -222,7 +225,8 @@ def start(
                     serial[chooser] = options if choosers.selects(chooser, path, view, text) else []
                     continue
             if len(group) > 1 and plan.abi in families.values() and families[path] != plan.abi:
-                continue  # its package has one for the site's family of MPI as well
+                passed_over.append(path)
+                continue
             mapped = loader.dlopen(path)
             if mapped is not None:
                 users.append(mapped)
@@ -249,7 +253,7 @@ def start(
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
     seen = Process(plan, view, loader, program, users, sonames, opened, command)
-    seen = seen._replace(foreign=foreign)
+    seen = seen._replace(foreign=foreign, passed_over=passed_over)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 

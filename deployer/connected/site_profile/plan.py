@@ -73,7 +73,7 @@ def make_plan(
             )
     mpi = profile.mpi[chosen.mpi[0]] if chosen.mpi else None
     bound = bindmap.make(profile, name, chosen.model_copy(update={"mpi": []}) if without else chosen)
-    host_mpi = _host_mpi(mpi) if mpi and not without else None
+    host_mpi = _host_mpi(mpi, bound.identities) if mpi and not without else None
     if host_mpi and abis and host_mpi.abi not in abis:
         raise Refused(
             f"{bundle} cannot run on {profile.name}: the site's MPI, {host_mpi.says or host_mpi.family}, is of the "
@@ -244,8 +244,9 @@ def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Par
     )
 
 
-def _host_mpi(mpi: Mpi) -> HostMpi:
-    return HostMpi(mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity)
+def _host_mpi(mpi: Mpi, identities: Mapping[str, str]) -> HostMpi:
+    others = {path: identity for path, identity in identities.items() if identity != mpi.identity}
+    return HostMpi(mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity, others)
 
 
 def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:

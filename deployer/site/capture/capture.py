@@ -52,17 +52,18 @@ def capture(request: CaptureRequest) -> CaptureReport:
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
     batch = scheduler.slurm(tools) or gridengine.gridengine(tools) or pbs.pbs(tools) or lsf.lsf(tools)
     libraries = Libraries(tools)
-    named = modules.names(tools)
-    described = modules.show(tools, modules.like_mpi(named))
-    mpis = mpi.find(tools, libraries, described, list(request.mpi), source)
+    available = modules.find(tools)
+    mpis = mpi.find(tools, libraries, available.mpi, list(request.mpi), source)
     if batch and batch.spool:
         for found in mpis.mpi.values():
             if found["family"] == "cray":  # Cray's PMI reads there which ranks there are
                 found["binds"] = sorted({*found.get("binds", ()), batch.spool})
     network = fabric.find(tools, libraries)
     this = machine.machine(tools, request.words)
-    for name, (module, version) in modules.runtimes(named).items():
-        this["runtimes"].setdefault(name, dict({"module": module}, **({"version": version} if version else {})))
+    for name, (module, version) in modules.runtimes(available.chains).items():
+        loads = available.chains[module]
+        own = {"module": list(loads) if len(loads) > 1 else module, "version": version}
+        this["runtimes"].setdefault(name, {key: value for key, value in own.items() if value})
     if network.fabric:
         this["fabric"] = network.fabric
     if network.driver:

@@ -30,6 +30,7 @@ from deployer.site.capture import (
 )
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
+from deployer.site.capture.module_command import Module, parse
 from deployer.site.capture.tools import Said, Tools
 from deployer.system import files
 from tests import running as made
@@ -480,29 +481,28 @@ prepend-path    LD_LIBRARY_PATH /sw/openmpi/4.1.4/lib
 
 
 def test_what_modules_set():
-    found = modules.parse("intel-mpi/2021.15", LMOD_SHOW)
+    found = parse("intel-mpi/2021.15", LMOD_SHOW)
     assert found.sets == {"I_MPI_ROOT": "/opt/intel/mpi", "FI_PROVIDER": "psm2", "I_MPI_CC": "icc"}
     assert found.adds == [("PATH", "/opt/intel/mpi/bin")]
-    found = modules.parse("openmpi/4.1.4", TCL_SHOW)
+    found = parse("openmpi/4.1.4", TCL_SHOW)
     assert found.sets == {"MPI_HOME": "/sw/openmpi/4.1.4", "OMPI_MCA_btl": "^openib"}
     assert found.adds == [("LD_LIBRARY_PATH", "/sw/openmpi/4.1.4/lib")]
 
 
-def test_names_of_modules(programs, monkeypatch):
-    listed = "/opt/modulefiles:\nintel-mpi/\nintel-mpi/2021.15(default)\nmpi.intel/2019\nOpenMPI/4.1.4-GCC-11\n"
+def test_names_of_modules(programs, tmp_path, monkeypatch):
+    listed = "/x:\nintel-mpi/\nintel-mpi/2021.15(default)\nmpi.intel/2019\nOpenMPI/4.1.4-GCC-11\n"
     listed += "gcc/12\nimpi/5\ncharliecloud/0.31"
     made.program(programs, "lmod", "printf '%s\\n' >&2\nprintf 'MODULEPATH=/x;\\nexport MODULEPATH;\\n'" % listed)
-    monkeypatch.setenv("LMOD_CMD", str(programs / "lmod"))
-    found = modules.names(Tools())
-    assert modules.like_mpi(found) == ["OpenMPI/4.1.4-GCC-11", "impi/5", "intel-mpi/2021.15", "mpi.intel/2019"]
+    (tmp_path / ".bash_profile").write_text("unset BASH_ENV; export MODULEPATH=/x LMOD_CMD=%s/lmod\n" % programs)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = modules.find(Tools()).chains
+    assert sorted(modules.like_mpi(found)) == ["OpenMPI/4.1.4-GCC-11", "impi/5", "intel-mpi/2021.15", "mpi.intel/2019"]
     assert modules.runtimes(found) == {"charliecloud": ("charliecloud/0.31", "0.31")}
     assert modules.like_mpi(["gompi/2022a", "simpit/1", "hdf5/1.12-openmpi", "compiler/1"]) == ["hdf5/1.12-openmpi"]
 
 
 def test_an_installation_of_mpi(programs, intel):
-    described = modules.Module(
-        "mpi/intel", {"I_MPI_ROOT": str(intel), "I_MPI_FABRICS": "shm:ofi", "I_MPI_CC": "icc"}, []
-    )
+    described = Module("mpi/intel", {"I_MPI_ROOT": str(intel), "I_MPI_FABRICS": "shm:ofi", "I_MPI_CC": "icc"}, [])
     tools, found = find_mpi("/nowhere", [described])
     (name,) = [name for name, each in found.mpi.items() if each["prefix"] == str(intel)]
     assert name == "intel-2021.99"
@@ -817,7 +817,7 @@ def test_the_driver_s_program_and_libraries(programs, intel, tmp_path):
 def test_the_pmi_library_that_a_site_names(programs, intel, tmp_path):
     pmi = tmp_path / "libpmi2.so.0"
     shutil.copy(str(intel / "lib" / "libmpi.so.12.0"), str(pmi))
-    described = modules.Module("mpi/intel", {"I_MPI_ROOT": str(intel), "I_MPI_PMI_LIBRARY": str(pmi)}, [])
+    described = Module("mpi/intel", {"I_MPI_ROOT": str(intel), "I_MPI_PMI_LIBRARY": str(pmi)}, [])
     _, found = find_mpi("/nowhere", [described])
     assert str(pmi) in found.system.files
 

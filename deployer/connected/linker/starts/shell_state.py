@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deployer.connected.linker.starts.removed import Removed, of_branches
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
 
@@ -34,6 +35,7 @@ class State:
         tested: whether a condition looks at the status of what is run here.
         stops: whether the script ends at the first command that fails (``set -e``).
         pipefail: whether a pipeline fails if one of its commands does.
+        removed: variables that were unset.
     """
 
     name: str
@@ -52,6 +54,7 @@ class State:
     tested: bool = False
     stops: bool = False
     pipefail: bool = False
+    removed: frozenset[Removed] = frozenset()
 
     def copy(self) -> "State":
         """Return a state that changes on its own."""
@@ -69,9 +72,10 @@ class State:
             return
         first = alive[0]
         self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
-        self.status = merged([each.status for each in alive])
+        self.status = either([each.status for each in alive])
         self.stops = all(each.stops for each in alive)
         self.pipefail = all(each.pipefail for each in alive)
+        self.removed = of_branches([each.removed for each in alive])
         self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
         self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
         names = dict.fromkeys(name for each in alive for name in each.variables)
@@ -94,7 +98,7 @@ class State:
         }
 
 
-def merged(statuses: Sequence[int | None]) -> int | None:
+def either(statuses: Sequence[int | None]) -> int | None:
     """Return the status that is one of these."""
     if None in statuses or not statuses or (0 in statuses and any(statuses)):
         return None
@@ -104,7 +108,7 @@ def merged(statuses: Sequence[int | None]) -> int | None:
 def piped(statuses: Sequence[int | None]) -> int | None:
     """Return the status of a pipeline that fails if one of its commands does."""
     failed = [each for each in statuses if each]
-    return failed[-1] if failed else merged(statuses)
+    return failed[-1] if failed else either(statuses)
 
 
 def _same(name: str, values: Sequence[VariableValue | None]) -> VariableValue:

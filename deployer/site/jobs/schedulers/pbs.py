@@ -10,13 +10,13 @@ import re
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import Refused, UsageError
+from deployer.contract.job import clock
 from deployer.contract.shell import Code, Variable, code
 from deployer.site.jobs.schedulers.interface import (
     JobRequest,
     JobState,
     Queue,
     Scheduler,
-    clock,
     counted,
     job_name,
     word,

@@ -28,6 +28,7 @@ from deployer.connected.rootfs.entries import OnDisk
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.connected.site_profile.profile import Profile, load
+from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, DataNeed
@@ -504,7 +505,19 @@ def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_lin
     tool.write_bytes(make_pyz())
     words = [sys.executable, "-I", "-S", str(tool)]
     done = subprocess.run(
-        [*words, "rank", "--out", str(tmp_path), "--", "sh", "-c", "echo here; exit 5"],
+        [
+            *words[:-1],
+            "-c",
+            first_bytes.PROGRAM,
+            str(tool),
+            "rank",
+            "--out",
+            str(tmp_path),
+            "--",
+            "sh",
+            "-c",
+            "echo here; exit 5",
+        ],
         check=False,
         capture_output=True,
     )

@@ -28,10 +28,12 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    uncaptured,
     wheels,
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands, jobs
+from deployer.connected.linker.code_facts import CodeFacts, Instructions
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
@@ -99,13 +101,15 @@ def test_memory_that_ranks_need_is_compared_with_a_node() -> None:
     job = Job("t", ["true"], 1, 4, 1, "00:01:00")
 
     def found(memory: int | None) -> list[Finding]:
-        return list(layout.memory(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
+        return list(layout.numbers(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
 
     room = PLAN.node.memory_mb
     assert found(None) == found(room // 4) == []
     (few,) = found(room // 4 + 1)
-    assert (few.code, few.severity, few.remedy) == ("job.memory", WARNING, "start it with --ranks-per-node 3 at most")
-    assert f"4 x {room // 4 + 1} MiB = {4 * (room // 4 + 1)} MiB, but a job may use {room} MiB" in few.message
+    assert (few.code, few.severity, few.job) == ("job.memory", ERROR, "t")
+    assert few.remedy == "use fewer ranks per node and more nodes: --ranks-per-node 3 at most"
+    each = room // 4 + 1
+    assert f"4 ranks per node x {each} MiB = {4 * each} MiB, but a job may use {room} MiB" in few.message
     assert codes(found(room + 1)) == [("job.memory", ERROR)]
 
 
@@ -343,6 +347,57 @@ def test_tensorflow_s_wheel_uses_avx() -> None:
 def test_an_image_for_another_machine(node: str | None, image: str, expected: list[tuple[str, str]]) -> None:
     found = cpu.architecture(case({"architecture": node}, manifest=manifest_of([], architecture=image)))
     assert codes(found) == expected
+
+
+V3 = ["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "sse4_1", "sse4_2"]
+
+
+@pytest.mark.parametrize(
+    ("found", "flags", "expected"),
+    [
+        (Instructions(["avx"], ["avx"], ["avx"]), ["sse4_2"], [("cpu.instructions", ERROR)]),
+        (Instructions(["avx"], ["avx"], ["avx"]), V3, []),
+        (Instructions(["avx"], ["avx"], ["avx"]), None, [("facts.cpu", UNKNOWN)]),
+        (Instructions(["avx", "avx512f"], ["avx", "avx512f"]), V3, [("cpu.instructions", ERROR)]),
+        (Instructions(["avx"]), ["sse4_2"], [("cpu.instructions", WARNING)]),
+        (Instructions(["avx"]), None, []),
+        (Instructions(["avx"], asks=True), ["sse4_2"], []),
+        (Instructions(["avx"], [], ["avx"], asks=True), ["sse4_2"], [("cpu.instructions", ERROR)]),
+    ],
+)
+@pytest.mark.parametrize("decisive", [True, False])
+def test_code_for_newer_processors(
+    found: Instructions, flags: Any, expected: list[tuple[str, str]], decisive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = case({"node": {"cpu": {"flags": flags}}})
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")._replace(decisive=decisive)
+    made.image.code = CodeFacts(lambda path: None, None)
+    monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
+    note = [(code, NOTE if code == "cpu.instructions" and not decisive else severity) for code, severity in expected]
+    assert codes(cpu.code(made, linked)) == note
+    assert cpu.code in check.NODE_RULES
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "severity"),
+    [
+        ("libc.so.6", Instructions(["avx"], ["avx"]), ERROR),
+        ("libc.so.6", Instructions(["avx"], ["avx"], asks=True), None),  # most of its code is there to be chosen
+        ("libkernels-avx2.so", Instructions(["avx"], ["avx"]), WARNING),
+    ],
+)
+def test_code_of_libraries_for_newer_processors(
+    name: str, found: Instructions, severity: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = {"/usr/bin/python3": lib(None, name), f"/usr/lib/{name}": lib(name)}
+    made = case({"node": {"cpu": {"flags": ["sse4_2"]}}}, image)
+    made.image.code = CodeFacts(lambda path: None, None)
+    monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith(name) else Instructions())
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
+    assert codes(cpu.code(made, linked)) == ([("cpu.instructions", severity)] if severity else [])
+    newer = case({"node": {"cpu": {"flags": [*V3, "avx512f"]}}}, image)  # nothing is decoded for them
+    monkeypatch.setattr(made.image.code, "of", None)
+    assert list(cpu.code(newer._replace(image=made.image), linked)) == []
 
 
 # ------------------------------------------------------------------------------------------------ GPUs
@@ -634,9 +689,24 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
         assert [each.checked for each in check.check_carried(bundle, profile, tmp_path / "c")] == [plan.checked]
         text = b"".join(map(bundle.read, bundle.member_segments("deployer/plans/there.json")))
     assert plans.read(text, "it") == plan
-    assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check
+    assert len(list((tmp_path / "c").glob("*[0-9a-f].json"))) == 1  # what pack read is there for check
     again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
     assert again.digest == packed.digest
+
+
+def test_what_is_certain_is_said_beside_what_was_not_captured(
+    rootfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi", "says": "MPICH"}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    profile = Profile.model_validate({**SITE, "mpi": mpi, "partitions": {"batch": partition}})
+    wrong = Finding("link.missing", ERROR, "/bin/true", "it needs libgone.so", "add it")
+    monkeypatch.setattr(uncaptured, "RULES", (lambda _: iter([wrong]),))
+    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar")
+    checked = packed.plans[0].checked
+    assert checked is not None
+    assert {("facts.mpi", verdict.MISSING_FACTS), ("link.missing", ERROR)} <= set(codes(checked.findings))
+    assert checked.verdict == "REFUSE"
 
 
 def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:

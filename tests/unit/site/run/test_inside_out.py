@@ -9,6 +9,7 @@ from deployer.contract.errors import Refused
 from deployer.contract.image_launcher import ImageLauncher
 from deployer.contract.plan import Bind, InsideWay
 from deployer.site.run import inside_out, run
+from deployer.site.run.request import RunRequest
 from tests import running as made
 
 OWN = Bind("/scratch", "/data", "the site's folder")
@@ -18,8 +19,8 @@ INSIDE = BOTH.started_inside()
 
 
 def request(**options):
-    values = dict.fromkeys(run.RunRequest._fields[:9])
-    return run.RunRequest(**{**values, "image": "hello", "binds": [], "extra": [], **options})
+    values = dict.fromkeys(RunRequest._fields[:9])
+    return RunRequest(**{**values, "image": "hello", "binds": [], "extra": [], **options})
 
 
 @pytest.fixture

@@ -31,12 +31,13 @@ from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture
@@ -265,7 +266,7 @@ def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, pro
         (REQUEST._replace(image="other"), "no image other is installed"),
         (REQUEST._replace(job="nope"), "hello has no job nope"),
         (REQUEST._replace(plan="moon"), "no plan for site moon"),
-        (REQUEST._replace(time="1h"), "is not"),
+        (REQUEST._replace(time="1x"), "is not"),
         (REQUEST._replace(nodes=0), "at least 1"),
         (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
         (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
@@ -939,6 +940,22 @@ def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, program
         run.prepare(store, REQUEST)
     assert "make a new plan" in error.value.hint
     library.unlink()  # a login node that does not have it proves nothing
+    run.prepare(store, REQUEST)
+
+
+def test_a_library_beside_an_unchanged_mpi_that_was_replaced_is_refused(tmp_path, programs, monkeypatch):
+    library, pal = tmp_path / "libmpi.so.12", tmp_path / "libopen-pal.so.80"
+    for path in (library, pal):
+        path.write_bytes(b"the library that was captured")
+    identity = "sha256:" + hashlib.sha256(pal.read_bytes()).hexdigest()
+    known = {str(pal): identity, "/usr/lib64/libpsm2.so.2": "build-id:00"}
+    mpi = made.PLAN.mpi._replace(library=str(library), identity=identity, libraries=known)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
+    run.prepare(store, REQUEST)
+    pal.write_bytes(b"another")
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*libopen-pal.so.80 is sha256:"):
+        run.prepare(store, REQUEST)
+    pal.unlink()
     run.prepare(store, REQUEST)
 
 

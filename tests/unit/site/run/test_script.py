@@ -601,17 +601,6 @@ def test_without_python_ranks_are_watched_on_the_host():
         assert watch(staging=STAGING._replace(kind=kind, held=kind == plan.SQUASHFS)) == expected
 
 
-@pytest.mark.parametrize("name", ["pbs", "local", "staged"])
-def test_nodes_of_an_older_deployer_read_the_canary_in_a_step_of_its_own(name):
-    text = script.render(CASES[name]._replace(fast=False))
-    assert text.count("/bin/cat /deployer/canary") == 1
-    assert text.index("result hosts") < text.index("/bin/cat /deployer/canary") < text.index("result root $? || exit")
-
-
-def test_ranks_of_an_older_deployer_start_from_its_zip_file():
-    assert " -S /deployer/deployer.pyz rank --out " in script.render(inputs(fast=False))
-
-
 def test_the_image_tells_the_launcher_nothing():
     """It runs on the host: a variable of the image could make it run another program there."""
     case = CASES["local"]
