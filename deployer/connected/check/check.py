@@ -61,7 +61,7 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
+    command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
     gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
     space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
     places.working, proof.outside, layout.numbers, inside.startable,
@@ -77,6 +77,7 @@ CODES = (
     "bind.place",
     "command.missing", "command.unclear",
     "cpu.instructions",
+    "data.missing",
     "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels", "gpu.none", "gpu.vendor",

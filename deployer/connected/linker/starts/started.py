@@ -17,6 +17,7 @@ from deployer.connected.linker.starts.shell_syntax import NotReadable
 from deployer.connected.linker.starts.words import UnknownWord
 from deployer.contract import command
 from deployer.contract.command import CommandSearch, Located, Unsure
+from deployer.contract.mount_points import OF_THE_NODE
 from deployer.contract.text import printable
 
 #: Wrappers and scripts in each other, and programs in all.
@@ -36,6 +37,7 @@ _TOOLS = frozenset((
     "truncate", "tsort", "tty", "uname", "unexpand", "uniq", "unlink", "unxz", "unzip", "uptime", "vdir", "wc",
     "which", "who", "whoami", "xz", "yes", "zcat", "[",
 ))  # fmt: skip
+_OF_THE_NODE = tuple(f"{folder}/" for folder in OF_THE_NODE)
 _SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib")
 #: Programs that start others in a way that is not followed.
 _STARTERS = frozenset((
@@ -344,6 +346,9 @@ class _Walk:
         except NotReadable as error:
             self._not_followed(f"{words[0]}: {error}", context)
             return None
+        if text.partition("\n")[0].endswith("\r"):
+            self._not_followed(f"the lines of {words[0]} end with carriage returns, as on Windows", context)
+            return None
         return self._run(text, dialect, words[0], tuple(words[1:]), posixpath.basename(path), context, how, path)
 
     def _run(
@@ -453,6 +458,8 @@ class _Walk:
             names = [name] if "/" in name else [f"{folder}/{name}" for folder in place.path.split(":")]
             names += [f"./{name}"] if look is command.there else []
             for path in (each if each.startswith("/") else f"{place.workdir}/{each}" for each in names):
+                if path.startswith(_OF_THE_NODE):
+                    continue
                 real = self._at.view.resolve(path) if path.startswith("/") else None
                 if real and self._at.view.is_file(real):
                     return Located(path, real, command.PathInfo(command.FILE))

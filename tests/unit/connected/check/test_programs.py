@@ -350,6 +350,38 @@ def test_a_job_that_calls_no_mpi(words: tuple[str, ...], ranks: int, expected: l
     assert codes(linked(*words, ranks=ranks)) == expected
 
 
+DLOPENS = program("libc.so.6")._replace(opens=True)
+
+
+@pytest.mark.parametrize("words", [
+    ("python3", "-c", "import ctypes; ctypes.CDLL('libmpi.so.12')"),
+    ("python3", "-c", "from cffi import FFI"),
+    ("sh", "-c", "python3 -c 'import ctypes'"),
+    ("sh", "-c", "/usr/bin/opens x"),
+    ("julia", "x.jl"),
+    ("trampoline",),
+])  # fmt: skip
+def test_what_may_open_mpi_by_its_name_is_not_called_unused(words: tuple[str, ...]) -> None:
+    """A warning was said of worlds that were whole."""
+    files = {
+        **FILES,
+        "/usr/bin/opens": DLOPENS,
+        "/usr/bin/julia": SMALL,
+        "/usr/bin/trampoline": program("libmpitrampoline.so.5"),
+        "/usr/lib/libmpitrampoline.so.5": lib("libmpitrampoline.so.5"),
+        "/usr/lib/python3/ctypes/__init__.py": None,
+        "/usr/lib/python3/dist-packages/cffi/__init__.py": None,
+    }
+    del files[MODULE]
+    assert codes(linked(*words, files=files)) == [("mpi.unused", UNKNOWN)]
+
+
+def test_a_python_that_is_started_under_a_condition_counts_beside_another() -> None:
+    found = linked("sh", "-c", "python3 -c 'import os'\nif [ -f x ]; then python3 -c 'import hvd.mpi_lib'; fi")
+    assert [each.uses_mpi for each in found.conditional] == [True]
+    assert "mpi.unused" not in [each.code for each in judged(found)]
+
+
 @pytest.mark.parametrize("package", ["torch", "jax"])
 def test_a_rendezvous_without_mpi_is_no_unused_mpi(package: str) -> None:
     unused = linked("python3", "-c", f"import {package}")._replace(conditional=[])

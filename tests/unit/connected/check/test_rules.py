@@ -47,7 +47,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.job import Job
-from deployer.contract.manifest import BundleMember, Manifest, Segment
+from deployer.contract.manifest import BundleMember, DataNeed, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
 from tests.host_files import HostFiles
@@ -365,16 +365,14 @@ V3 = ["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "sse4_1", "sse4_2"]
         (Instructions(["avx"], [], ["avx"], asks=True), ["sse4_2"], [("cpu.instructions", ERROR)]),
     ],
 )
-@pytest.mark.parametrize("decisive", [True, False])
 def test_code_for_newer_processors(
-    found: Instructions, flags: Any, expected: list[tuple[str, str]], decisive: bool, monkeypatch: pytest.MonkeyPatch
+    found: Instructions, flags: Any, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = case({"node": {"cpu": {"flags": flags}}})
-    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")._replace(decisive=decisive)
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
-    note = [(code, NOTE if code == "cpu.instructions" and not decisive else severity) for code, severity in expected]
-    assert codes(cpu.code(made, linked)) == note
+    assert codes(cpu.code(made, linked)) == expected
     assert cpu.code in check.NODE_RULES
 
 
@@ -707,6 +705,21 @@ def test_what_is_certain_is_said_beside_what_was_not_captured(
     assert checked is not None
     assert {("facts.mpi", verdict.MISSING_FACTS), ("link.missing", ERROR)} <= set(codes(checked.findings))
     assert checked.verdict == "REFUSE"
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["x", "/deployer/data/set/train.csv", "--out=/deployer/job/y"], []),
+    (["x", "--data=/deployer/data/set"], []),
+    (["sh", "-c", "x /deployer/data/set/tr*.csv /deployer/data/set/$N /deployer/data/shared/any"], []),
+    (["x", "/deployer/data/sets/train.csv"], [("data.missing", ERROR)]),
+    (["x", "--data", "/deployer/data/set/tset.csv"], [("data.missing", WARNING)]),
+    (["sh", "-c", "cat /deployer/data/gone/* /deployer/data/gone/x"], [("data.missing", ERROR)] * 2),
+])  # fmt: skip
+def test_arguments_below_the_data_folders_are_compared(words: list[str], expected: list[tuple[str, str]]) -> None:
+    members = [BundleMember("deployer/data/set/train.csv", 0, 0o644)]
+    job = Job("t", words, 1, 1, 1, "00:01:00")
+    manifest = manifest_of(members)._replace(jobs=[job], needs=(DataNeed("shared", "other:1"),))
+    assert codes(command.readable(case(manifest=manifest))) == expected
 
 
 def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ def option(launcher: str) -> StartOption:
     return START_OPTION._replace(launcher=launcher, pmi="pmi2" if launcher == "srun" else "")
 
 
-def found(process: Process, launcher: str, launch: str = OUTSIDE, conditional: bool = False) -> list[Finding]:
+def found(
+    process: Process, launcher: str, launch: str = OUTSIDE, conditional: bool = False, decides: bool = True
+) -> list[Finding]:
     plan = PLAN._replace(start_options=[option(launcher)], launch=launch)
     empty = linked()._replace(job=job("x"), processes=[], conditional=[])
     of = empty._replace(conditional=[process]) if conditional else empty._replace(processes=[process])
-    return list(spawn.of_job(of, case(plan=plan)))
+    return list(spawn.of_job(of._replace(decides=lambda _: decides), case(plan=plan)))
 
 
 @pytest.mark.parametrize(("launcher", "launch", "expected"), [
@@ -48,7 +50,7 @@ def test_what_is_not_certain_refuses_nothing() -> None:
     maybe = script._replace(text=POOL.replace("with", "if alone:\n  with"))
     assert [each.severity for each in found(maybe, "srun")] == [UNKNOWN]
     assert [each.severity for each in found(script, "srun", conditional=True)] == [UNKNOWN]
-    assert [each.severity for each in found(script._replace(decisive=False), "srun")] == [UNKNOWN]
+    assert [each.severity for each in found(script, "srun", decides=False)] == [UNKNOWN]
     assert found(script._replace(text=""), "srun") == []  # python3 -m mpi4py.futures SCRIPT
 
 

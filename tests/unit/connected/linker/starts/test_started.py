@@ -553,6 +553,17 @@ def test_whether_a_failure_is_the_job_s(text: str, decisive: bool) -> None:
     assert bool(follow(["bash", f"{APP}/run.sh"], scripts, PYTHON, failing=program.key).status) == decisive
 
 
+def test_what_is_below_the_node_s_own_folders_is_not_the_image_s() -> None:
+    for words in (["/tmp/solver"], ["sh", "-c", "/tmp/solver x"]):
+        found = follow(words, {}, {"/tmp/solver": None})
+        assert (names(found), len(found.unclear)) == ([], 1)
+
+
+def test_a_script_with_windows_line_ends_is_not_followed() -> None:
+    found = follow(["timeout", "9", "bash", f"{APP}/run.sh"], {"run.sh": "#!/bin/sh\r\nsolver\r\n"})
+    assert found.unclear == [f"timeout: the lines of {APP}/run.sh end with carriage returns, as on Windows"]
+
+
 def test_what_may_be_built_in_is_known_without_the_library_of_this_python() -> None:
     compiled = {name for name in sys.builtin_module_names if name in sys.stdlib_module_names}
     assert {name for name in compiled if not python_path.may_be_built_in(name)} == set()
