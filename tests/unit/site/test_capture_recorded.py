@@ -104,3 +104,24 @@ def test_each_field_of_a_real_grid_engine(tmp_path, monkeypatch):
     assert found.partitions == mixed.OF_GRID_ENGINE
     assert found.scheduler == {"kind": "gridengine", "version": "8.1.9", "gpu_request": "gpu"}
     assert [note.partition(":")[0] for note in tools.notes] == ["partition batch"]  # its nodes differ in GPUs
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:4", {"count": 4}),
+        ("gpu:a100:4(S:0,2)", {"type": "a100", "count": 4}),
+        ("gpu:2080ti:2", {"type": "2080ti", "count": 2}),
+        ("gpu:tesla:no_consume:4", {"type": "tesla", "count": 4}),
+        ("craynetwork:4,gpu:8", {"count": 8}),
+        ("gpu:a100:4,gpu:v100:2", {"count": 6}),  # without a type, Slurm gives any of them
+        ("gpu:a100:3(S:0),gpu:1g.5gb:7(S:1),shard:8", {"count": 10}),
+        ("gpu:1g.5gb:7", {"type": "1g.5gb", "count": 7}),
+        ("shard:8", None),
+        ("(null)", None),
+    ],
+)
+def test_gpus_in_the_words_of_slurm(tmp_path, monkeypatch, gres, gpus):
+    made.program(tmp_path, "sinfo", "echo 'p|1|2|24|2|96000|%s|1:00|1-16|96|(null)|n1'" % gres)
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    assert scheduler.own_node(Tools(), "n1").get("gpus") == gpus
