@@ -65,7 +65,9 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 )  # fmt: skip
 
 #: Of what a job starts, with its layout.
-JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (spawn.of_job, variables.of_job)
+JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
+    runtimes.private, spawn.of_job, variables.of_job,
+)  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
@@ -83,8 +85,8 @@ CODES = (
     "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "rehearse.none",
-    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
-    "runtime.unsupported",
+    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.private",
+    "runtime.start", "runtime.unsupported",
     "space.files", "space.purge", "space.size",
     "wheel.tags",
     "workdir.missing", "workdir.read-only",
