@@ -66,7 +66,7 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 
 #: Of what a job starts, with its layout.
 JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
-    runtimes.private, spawn.of_job, variables.of_job,
+    pmi.kept, runtimes.private, spawn.of_job, variables.of_job,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.

@@ -1,5 +1,7 @@
 """Each program of a job is judged by itself, and what may be started refuses nothing."""
 
+from collections.abc import Iterable, Mapping
+
 import pytest
 
 from deployer.connected.check import check
@@ -144,10 +146,24 @@ def test_what_a_wrapper_sets_decides_what_is_found() -> None:
     assert codes(linked("env", "OMP_NUM_THREADS=1", GOOD, files=files)) == []
 
 
+def kept(removed: Iterable[Removed], environment: Mapping[str, str] | None = None, ranks: int = 2) -> list[Finding]:
+    """Return the findings on a job's program before which these variables are removed."""
+    own = started(FILES, command=GOOD)._replace(removed=frozenset(removed))
+    own = own._replace(environment={**own.environment, **(environment or {})})
+    return list(pmi.kept(linked()._replace(job=job(GOOD, ranks=ranks), processes=[own]), case()))
+
+
+def test_a_helper_without_the_launcher_beside_a_whole_program() -> None:
+    whole = started(FILES, command=GOOD)
+    helper = whole._replace(removed=frozenset([Removed("*", True, "env -i")]))
+    of = linked()._replace(job=job(GOOD), processes=[helper, whole])
+    assert [(each.code, each.severity) for each in pmi.kept(of, case())] == [("pmi.unmet", UNKNOWN)]
+
+
 def test_an_empty_environment_makes_singletons() -> None:
     (process,) = linked("env", "-i", GOOD, files={**FILES, "/usr/bin/env": SMALL}).processes
     assert process.removed == {Removed("*", True, "env -i")}
-    (finding,) = pmi.spoken(case(processes=[started(FILES, command=GOOD)._replace(removed=process.removed)]))
+    (finding,) = kept(process.removed)
     assert (finding.code, finding.severity, finding.subject) == ("pmi.unmet", ERROR, GOOD)
     assert "`env -i` removes variables by which ranks find their launcher (PMI_FD" in finding.message
 
@@ -161,10 +177,9 @@ def test_an_empty_environment_makes_singletons() -> None:
     ([Removed("PMIX_RANK", True, "unset PMIX_RANK"), Removed("CONDA_EXE", True, "unset CONDA_EXE")], []),
 ])  # fmt: skip
 def test_variables_of_the_launcher_that_are_unset(removed: list[Removed], expected: list[tuple[str, str]]) -> None:
-    own = started(FILES, command=GOOD)._replace(removed=frozenset(removed))
-    assert [(each.code, each.severity) for each in pmi.spoken(case(processes=[own]))] == expected
-    kept = own._replace(environment={"PMI_FD": "3", "PMI_RANK": "0", "PMI_SIZE": "2"})
-    assert list(pmi.spoken(case(processes=[kept]))) == []  # env -i PMI_FD=$PMI_FD ...
+    assert [(each.code, each.severity) for each in kept(removed)] == expected
+    assert kept(removed, ranks=1) == []
+    assert kept(removed, {"PMI_FD": "3", "PMI_RANK": "0", "PMI_SIZE": "2"}) == []  # env -i PMI_FD=$PMI_FD ...
 
 
 def test_a_preload_is_not_followed() -> None:
