@@ -62,10 +62,10 @@ def test_a_program_that_is_linked_to_it() -> None:
     assert found(started(image, command=GOOD), "srun") == []
 
 
-def test_each_launcher_says_with_what_it_was_tried() -> None:
+def test_each_launcher_has_its_answer() -> None:
     assert spawn.of_job in check.JOB_RULES
-    assert set(spawn.SPAWNING) >= {"srun", "mpiexec.hydra", "mpirun"}
-    assert all(each.tried for each in spawn.SPAWNING.values())
+    assert {"srun", *pmi._LAUNCHERS} == set(spawn.OUTSIDE)
+    assert set(pmi._LAUNCHERS) == set(spawn.WITHIN)
 
 
 def test_a_script_that_removes_the_launcher_s_variables_itself() -> None:
