@@ -14,7 +14,7 @@ from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.words import UnknownWord
 from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import ABIS, OPENMPI
+from deployer.contract.plan import ABIS, NO_MPI, OPENMPI
 
 INTEL, MPICH, OPEN = ("intel",), ("mpich",), ("openmpi",)
 _ALL = tuple(ABIS)
@@ -189,9 +189,10 @@ def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     several = linked.job is None or linked.job.nodes > 1
     fabric, mpi = case.partition.fabric, case.plan.mpi
     family = mpi.family if mpi else "openmpi" if case.plan.abi == OPENMPI else "mpich"
+    known = mpi is not None or family == "openmpi"  # the image's may be of another family with MPICH's ABI
     place = several, (fabric and fabric.kind) or "", frozenset(fabric.devices if fabric else ())
-    for process in [*linked.processes, *linked.conditional]:
-        sure = linked.job is not None and any(process is each for each in linked.processes)
+    for process in [*linked.processes, *linked.conditional] if case.plan.abi != NO_MPI else ():
+        sure = linked.job is not None and known and any(process is each for each in linked.processes)
         use = Use(process, family, mpi.version if mpi else "", *place)
         for name, value in sorted(process.environment.items()) if process.uses_mpi else ():
             certain, text = judged(name, value, use) if value else (False, "")

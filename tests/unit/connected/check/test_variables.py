@@ -189,6 +189,13 @@ def test_other_networks() -> None:
     assert severities(PLAN, None, omni_path, FI_PROVIDER="psm2", FI_TCP_IFACE="lo") == [UNKNOWN]
 
 
+def test_the_image_s_own_mpi() -> None:
+    own = {PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
+    plan = PLAN._replace(mpi=None)
+    assert severities(plan, own, FI_PROVIDER="shm") == [UNKNOWN]
+    assert severities(plan._replace(abi="none"), own, FI_PROVIDER="shm") == []
+
+
 def test_only_a_program_that_calls_mpi_and_is_certain() -> None:
     serial = started({**IMAGE_FILES, GOOD: program("libc.so.6")}, command=GOOD)
     one = serial._replace(environment={"I_MPI_FABRICS": "shm"})
