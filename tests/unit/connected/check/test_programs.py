@@ -373,3 +373,26 @@ def test_what_a_program_may_import_is_cut_off_by_slurm_as_well() -> None:
     assert ("pmi.truncated", UNKNOWN) in [
         (finding.code, finding.severity) for finding in programs.of_job(found, here, check.PROCESS_RULES)
     ]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("good", []),
+    ("unset PMI_FD; exec good", [("pmi.unmet", ERROR)]),
+    ("env -u PMI_RANK good", [("pmi.unmet", ERROR)]),
+    ("for v in $(env | grep -o '^SLURM_[^=]*'); do unset $v; done; good", [("pmi.unmet", UNKNOWN)]),
+    ("unset $(compgen -e | grep PMI); good", [("pmi.unmet", UNKNOWN)]),
+    ("unset SLURM_CPU_BIND; good", []),
+    ("export I_MPI_FABRICS=shm; good", [("mpi.variable", ERROR)]),
+    ("I_MPI_FABRICS=shm good", [("mpi.variable", ERROR)]),
+    ("env I_MPI_FABRICS=shm good", [("mpi.variable", ERROR)]),
+    ("I_MPI_FABRICS=shm; good", []),  # not exported
+    ("export I_MPI_FABRICS=$(cat x); good", [("mpi.variable", UNKNOWN)]),
+    ("if test -f x; then export I_MPI_FABRICS=shm; fi; good", [("mpi.variable", UNKNOWN)]),
+    ("export I_MPI_FABRICS=shm:ofi I_MPI_DEBUG=5; good", []),
+])  # fmt: skip
+def test_what_a_script_sets_or_unsets_for_a_program_with_mpi(text: str, expected: list[tuple[str, str]]) -> None:
+    files = {**FILES, "/usr/bin/env": SMALL, "/usr/bin/grep": SMALL}
+    of = linked("sh", "-c", text, files=files)
+    of = of._replace(job=job("sh")._replace(nodes=2))
+    found = [finding for rule in check.JOB_RULES for finding in rule(of, case())]
+    assert [(each.code, each.severity) for each in found] == expected
