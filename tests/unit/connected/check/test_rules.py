@@ -1015,3 +1015,43 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(
         (finding,) = checked.against
         assert runtime in finding.message
         assert finding.remedy.startswith("allow ")
+
+
+# ------------------------------------------------------------------------------------- arguments of the site's runtime
+
+
+def parted(*words: str, ranks: int = 2, nodes: int = 1, plan: Plan = PLAN, runtime: str = "apptainer") -> list[Finding]:
+    """Return the findings on a job whose ranks a runtime starts with these arguments; "" has a start option of none."""
+    options = [START_OPTION._replace(runtime=runtime, arguments=(word,) if word else ()) for word in words]
+    of = Job("t", ["python3"], nodes, ranks, 1, "00:01:00")
+    linked = jobs.LinkedJob(of, [started()])
+    return list(runtimes.private(linked, case(plan=plan._replace(start_options=options))))
+
+
+@pytest.mark.parametrize("word", [
+    "--scratch=/dev/shm", "--scratch=/a,/dev/shm", "-S=/dev/shm", "-S/dev/shm/", "--contain", "--containall=true", "-C",
+    "--compat",
+])  # fmt: skip
+def test_ranks_with_a_dev_shm_of_their_own(word: str) -> None:
+    """Seen with Apptainer 1.4.5: MPI_Init fails or hangs with Intel MPI 2021.15 and MPICH 4.2.3."""
+    (found,) = parted(word)
+    assert (found.code, found.severity) == ("runtime.private", ERROR)
+    assert word in found.message
+    assert found.remedy == "remove it from runtimes.apptainer.arguments in the site's profile"
+    assert parted(word, ranks=1) == []
+    assert parted(word, runtime="charliecloud") == []
+    assert codes(parted("", word)) == [("runtime.private", UNKNOWN)]
+    assert codes(parted(word, plan=PLAN._replace(abi="openmpi"))) == [("runtime.private", UNKNOWN)]
+    assert parted(word, plan=PLAN._replace(launch=plans.INSIDE)) == []
+
+
+@pytest.mark.parametrize("word", ["--scratch=/work", "--ipc", "--no-mount=hostfs", "--contain=false", "--userns"])
+def test_arguments_that_leave_ranks_together(word: str) -> None:
+    """Seen: --ipc runs."""
+    assert parted(word, nodes=2) == []
+
+
+def test_ranks_with_a_network_of_their_own() -> None:
+    assert codes(parted("--net", nodes=2)) == [("runtime.private", UNKNOWN)]
+    assert codes(parted("--network=bridge", nodes=2, runtime="podman")) == [("runtime.private", UNKNOWN)]
+    assert parted("--network=host", nodes=2) == parted("--net") == []
