@@ -40,12 +40,6 @@ class Listed(NamedTuple):
     name: str
     folder: str
 
-    @property
-    def files(self) -> List[str]:
-        """Return the paths at which its file may be."""
-        path = os.path.join(self.folder, self.name)
-        return [path, path + ".lua"]
-
 
 class Module(NamedTuple):
     """A module.
@@ -134,7 +128,7 @@ class ModuleCommand(object):
                 path = re.sub(r"\.lua$", "", header.group(1))
                 name = next((each for each in names if path.endswith("/" + each)), os.path.relpath(path, folder))
             found.setdefault(name, []).append(line)
-        return {name: parse(name, "\n".join(lines)) for name, lines in found.items() if name}
+        return {name: parse(name, "\n".join(lines)) for name, lines in found.items() if _NAME.match(name)}
 
     def spider(self) -> List[str]:
         """Return the names of all modules that Lmod knows, also of those that need another one loaded first."""
