@@ -46,8 +46,8 @@ class Finding(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "Finding":
-        texts = (fields.text(name) for name in Finding._fields if name != "job")
-        return Finding(*texts, job=fields.maybe_text("job") or "")
+        code, severity, subject, message, remedy = (fields.text(name) for name in Finding._fields[:5])
+        return Finding(code, severity, subject, message, remedy, fields.maybe_text("job") or "")
 
     def __str__(self) -> str:
         return printable("%s %s: %s: %s" % (self.severity, self.code, self.about, self.message))

@@ -36,6 +36,12 @@ class Checked(NamedTuple):
         return [item for item in self.findings if item.severity == severity and item.code not in self.accepted]
 
     @property
+    def said(self) -> str:
+        """Return the verdict, with the jobs to which it applies if it does not apply to the others."""
+        jobs = {item.job for item in self.against}
+        return "%s for job %s" % (self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
+
+    @property
     def meaning(self) -> str:
         """Return in one line what UNKNOWN means; empty for the other verdicts, which need no explanation."""
         if self.verdict != UNKNOWN:
@@ -51,15 +57,9 @@ class Checked(NamedTuple):
             return ""
         return " (by deployer %s; this is %s)" % (self.deployer or "of an earlier version", __version__)
 
-    def of_job(self, name: str) -> "Checked":
-        """Return the verdict on one job: findings that are only about other jobs do not count."""
-        return self._with([item for item in self.findings if item.job in ("", name)])
-
-    def without(self, codes: Iterable[str]) -> "Checked":
-        """Return the verdict without the findings of these codes."""
-        return self._with([item for item in self.findings if item.code not in codes])
-
-    def _with(self, findings: List[Finding]) -> "Checked":
+    def of_job(self, name: str, without: Iterable[str] = ()) -> "Checked":
+        """Return the verdict on one job: findings that are only about other jobs, or of some codes, do not count."""
+        findings = [item for item in self.findings if item.job in ("", name) and item.code not in without]
         if len(findings) == len(self.findings):
             return self
         return judged(findings, self.accepted)._replace(deployer=self.deployer)

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
     for name, plan in packed.named_plans():
         if plan.checked:
-            terminal.show(f"check {name}: {plan.checked.verdict}")
+            terminal.show(f"check {name}: {plan.checked.said}")
             show(plan.checked, [plan.way])
     if outcome:
         from deployer.cli.laptop import rehearse

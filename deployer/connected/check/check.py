@@ -5,6 +5,7 @@ container, and the rules look at what would be mapped. Nothing is unpacked and n
 """
 
 import datetime as dt
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -27,12 +28,14 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    uncaptured,
     wheels,
 )
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import index, jobs
 from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.job_filesystem import Captured, Files
+from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
@@ -53,9 +56,9 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.gtl, mpi.doubled, mpi.serial,
     fabric.library, fabric.provider, python.modules,
 )  # fmt: skip
-#: Of the bundle and the site as a whole.
+#: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, cpu.code,
+    command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions,
     gpu.requested, gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable,
     runtimes.entering, space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl,
     places.bound, places.working, proof.outside, layout.memory, inside.startable,
@@ -66,6 +69,7 @@ CODES = (
     "bind.place",
     "command.missing", "command.unclear",
     "cpu.instructions",
+    "data.missing",
     "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels", "gpu.none", "gpu.vendor",
@@ -107,6 +111,13 @@ class Verdict(NamedTuple):
         """Return what ranks would run with; empty without a plan."""
         return self.plan.way if self.plan else ""
 
+    def of_job(self, name: str) -> "Verdict":
+        """Return the verdict on one job, and that in the plan."""
+        plan = self.plan
+        if plan and plan.checked:
+            plan = plan._replace(checked=plan.checked.of_job(name))
+        return self._replace(checked=self.checked.of_job(name), plan=plan)
+
     def record(self) -> json_records.Record:
         where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
         order = [{"name": name, "against": against} for name, against in self.plan.order] if self.plan else []
@@ -139,12 +150,21 @@ def check_all(
     accept: Sequence[str] = (),
     cache: Path | None = None,
     today: dt.date | None = None,
+    job: str | None = None,
 ) -> list[Verdict]:
-    """Return the verdicts on the bundle ``path`` on each partition of a site, as ``check`` does."""
+    """Return the verdicts on the bundle ``path`` on each partition of a site, as ``check`` does; with ``job``, on this
+    job alone.
+
+    Raises UsageError as well for a job that the bundle does not have.
+    """
     known_codes(accept)
     with opened(path) as stream:
         bundle = begin(stream, path)
-        return [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
+        if job is not None and bundle.manifest.job(job) is None:
+            names = ", ".join(each.name for each in bundle.manifest.jobs) or "none"
+            raise UsageError(f"{bundle.manifest.name} has no job {job}", f"its jobs: {names}")
+        found = [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
+    return [each.of_job(job) for each in found] if job is not None else found
 
 
 def plan(
@@ -252,17 +272,35 @@ def check_plan(
     host = host_files(profile, plan)
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
-    known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
-    linked = jobs.link(manifest, plan, files, overlays, host) if known else []
-    processes = {id(each): each for job in linked for each in job.processes}
-    case = Case(profile, place, plan, manifest, files, overlays, list(processes.values()), today)
+    captured = bool(host) or not plan.mpi
+    linked = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
+    found = {}
+    for each in linked:
+        own = manifest._replace(jobs=[each.job] if each.job else [])
+        case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
+        rules = PROCESS_RULES if captured else uncaptured.RULES
+        found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
+    return judged(_by_job(found), accept)
+
+
+def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:
+    """Yield the findings that hold if this job is run."""
     findings = [finding for rule in RULES for finding in rule(case)]
-    findings += [finding for job in linked for finding in programs.of_job(job, case, PROCESS_RULES)]
+    findings += programs.of_job(linked, case, (*rules, functools.partial(cpu.code, case)))
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
-    if plan.launch != plans.INSIDE:
-        findings += inside.suggested(findings, plan.site, manifest, files)
-    return judged(list(dict.fromkeys(findings)), accept)
+    yield from findings
+    if case.plan.launch != plans.INSIDE:
+        yield from inside.suggested(findings, case.plan.site, case.manifest, case.image)
+
+
+def _by_job(found: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """Return the findings on all jobs, each with its job. One that all jobs have is returned once, without a job."""
+    of_all = set.intersection(*map(set, found.values()))
+    findings = (
+        finding._replace(job="" if finding in of_all else job) for job, each in found.items() for finding in each
+    )
+    return list(dict.fromkeys(findings))
 
 
 def known_codes(codes: Sequence[str]) -> None:

@@ -172,6 +172,20 @@ class Loader:
                     if version not in provider.dynamic.defines:
                         yield WrongVersion(version, provider.path, each.path, each.first.path)
 
+    def without(self, names: re.Pattern[str]) -> "Loader":
+        """Return what holds whichever libraries with such names are found, also in place of the image's."""
+
+        def is_one(each: Object) -> bool:
+            return any(names.match(posixpath.basename(above.found)) for above in self._above(each))
+
+        found = copy.copy(self)
+        found.objects = [each for each in self.objects if not is_one(each)]
+        certain = {each.path for each in found.objects}
+        found.missing = [each for each in self.missing if each.needed_by in certain and not names.match(each.name)]
+        found.broken = [each for each in self.broken if not names.match(posixpath.basename(each.path))]
+        found._names = {name: each for name, each in self._names.items() if not names.match(name)}
+        return found
+
     # --- mapping ---
 
     def _open(self, path: str, by: Object | None = None) -> Object | None:

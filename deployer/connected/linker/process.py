@@ -71,7 +71,6 @@ class Process(NamedTuple):
             that chooses is missing.
         text: the Python script; empty if it is unknown.
         missing: Python modules without which it ends with an error.
-        decisive: whether the job ends with an error if the program does.
         environment: the variables that it sees; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
     """
@@ -92,7 +91,6 @@ class Process(NamedTuple):
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
     missing: Sequence[MissingModule] = ()
-    decisive: bool = True
     packages: Collection[str] | None = None
     environment: Mapping[str, str] = {}
 

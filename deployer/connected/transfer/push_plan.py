@@ -80,8 +80,8 @@ def push_plan(
 
 
 def _check(update: PlanUpdate) -> None:
-    """Raise Refused if ``check`` refused all plans when they were made."""
-    checked = [plan.checked for plan in update.plans]
+    """Raise Refused if ``check`` refused all plans when they were made, whatever job is run."""
+    checked = [plan.checked and plan.checked.of_job("") for plan in update.plans]
     refused = [each for each in checked if each and each.verdict == REFUSE]
     if refused and len(refused) == len(checked):
         first = refused[0].against[0]

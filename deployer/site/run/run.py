@@ -257,8 +257,9 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         request = request._replace(options=request.options._replace(partition=None))  # the plan has its queue
     if request.runtime == plans.NATIVE:
         plan = plan._replace(checked=None)  # it applies to the image
-    if request.options.gpus == 0 and plan.checked:
-        plan = plan._replace(checked=plan.checked.without(gpus.ABOUT_REQUESTED))
+    if plan.checked:
+        without = gpus.ABOUT_REQUESTED if request.options.gpus == 0 else ()
+        plan = plan._replace(checked=plan.checked.of_job(job.name, without))
     check_verdict(plan, request.force)
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders

@@ -40,7 +40,7 @@ def program(process: Process) -> Iterator[Finding]:
             "link.program",
             ERROR,
             process.plan.bundle,
-            "the job's program is not in the image, or is not a program for this machine",
+            f"{process.name}, which the job starts, is not in the image, or is not a program for this machine",
             "name a program of the image in the job's command; build it for the site's architecture",
         )
 

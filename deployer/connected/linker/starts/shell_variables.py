@@ -22,8 +22,8 @@ class ShellVariables:
         """Report what is not followed."""
         raise NotImplementedError
 
-    def _nested(self, node: Node, state: State) -> None:
-        """Follow what words start."""
+    def _nested(self, node: Node, state: State) -> int | None:
+        """Follow what words start, and return the last one's status."""
         raise NotImplementedError
 
     def _assign(self, node: Node, state: State) -> None:
@@ -148,6 +148,8 @@ class ShellVariables:
             rest = rest[len(names) :]
             if "e" in option[1:] or "errexit" in names:
                 state.stops = option.startswith("-")
+            if "pipefail" in names:
+                state.pipefail = option.startswith("-")
             if "n" in option[1:] or "t" in option[1:]:
                 self._unclear(f"set {option} is not followed")
         if rest and rest[0] in ("-", "--") and not isinstance(rest[0], UnknownWord):

@@ -5,7 +5,7 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from deployer.connected.linker.starts.shell_state import State, VariableValue
+from deployer.connected.linker.starts.shell_state import FAILED, State, VariableValue
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
 
@@ -148,6 +148,8 @@ class Words:
         if name == "#":
             counted = state.arguments is not None and _all_known(state.arguments)
             return str(len(state.arguments or ())) if counted else UnknownWord("$#", single=True)
+        if name == "?" and state.status not in (None, FAILED):
+            return str(state.status)
         if name in _NUMBERS:
             return UnknownWord(f"${name}", single=True)
         if name == "PWD" and state.folder:

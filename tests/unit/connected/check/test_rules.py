@@ -28,10 +28,11 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    uncaptured,
     wheels,
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
-from deployer.connected.linker import jobs
+from deployer.connected.linker import commands, jobs
 from deployer.connected.linker.code_facts import CodeFacts, Instructions
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
@@ -46,7 +47,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.job import Job
-from deployer.contract.manifest import BundleMember, Manifest, Segment
+from deployer.contract.manifest import BundleMember, DataNeed, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
 from tests.running import IMAGE, PREFIX, START_OPTION
@@ -361,17 +362,14 @@ V3 = ["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "sse4_1", "sse4_2"]
         (Instructions(["avx"], [], ["avx"], asks=True), ["sse4_2"], [("cpu.instructions", ERROR)]),
     ],
 )
-@pytest.mark.parametrize("decisive", [True, False])
 def test_code_for_newer_processors(
-    found: Instructions, flags: Any, expected: list[tuple[str, str]], decisive: bool, monkeypatch: pytest.MonkeyPatch
+    found: Instructions, flags: Any, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = case({"node": {"cpu": {"flags": flags}}})
-    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")._replace(decisive=decisive)
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
-    note = [(code, NOTE if code == "cpu.instructions" and not decisive else severity) for code, severity in expected]
-    assert codes(cpu.code(made._replace(processes=[linked]))) == note
-    assert cpu.code in check.RULES
+    assert codes(cpu.code(made, linked)) == expected
 
 
 @pytest.mark.parametrize(
@@ -390,10 +388,10 @@ def test_code_of_libraries_for_newer_processors(
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith(name) else Instructions())
     linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
-    assert codes(cpu.code(made._replace(processes=[linked]))) == ([("cpu.instructions", severity)] if severity else [])
+    assert codes(cpu.code(made, linked)) == ([("cpu.instructions", severity)] if severity else [])
     newer = case({"node": {"cpu": {"flags": [*V3, "avx512f"]}}}, image)  # nothing is decoded for them
     monkeypatch.setattr(made.image.code, "of", None)
-    assert list(cpu.code(newer._replace(image=made.image, processes=[linked]))) == []
+    assert list(cpu.code(newer._replace(image=made.image), linked)) == []
 
 
 # ------------------------------------------------------------------------------------------------ GPUs
@@ -689,6 +687,56 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
     assert len(kept) == 1  # what pack read is there for check
     again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
     assert again.digest == packed.digest
+
+
+def test_what_is_certain_is_said_beside_what_was_not_captured(
+    rootfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi", "says": "MPICH"}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    profile = Profile.model_validate({**SITE, "mpi": mpi, "partitions": {"batch": partition}})
+    wrong = Finding("link.missing", ERROR, "/bin/true", "it needs libgone.so", "add it")
+    monkeypatch.setattr(uncaptured, "RULES", (lambda _: iter([wrong]),))
+    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar")
+    checked = packed.plans[0].checked
+    assert checked is not None
+    assert {("facts.mpi", verdict.MISSING_FACTS), ("link.missing", ERROR)} <= set(codes(checked.findings))
+    assert checked.verdict == "REFUSE"
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["x", "/deployer/data/set/train.csv", "--out=/deployer/job/y"], []),
+    (["x", "--data=/deployer/data/set"], []),
+    (["sh", "-c", "x /deployer/data/set/tr*.csv /deployer/data/set/$N /deployer/data/shared/any"], []),
+    (["x", "/deployer/data/sets/train.csv"], [("data.missing", ERROR)]),
+    (["x", "--data", "/deployer/data/set/tset.csv"], [("data.missing", WARNING)]),
+    (["sh", "-c", "cat /deployer/data/gone/* /deployer/data/gone/x"], [("data.missing", ERROR)] * 2),
+])  # fmt: skip
+def test_arguments_below_the_data_folders_are_compared(words: list[str], expected: list[tuple[str, str]]) -> None:
+    members = [BundleMember("deployer/data/set/train.csv", 0, 0o644)]
+    job = Job("t", words, 1, 1, 1, "00:01:00")
+    manifest = manifest_of(members)._replace(jobs=[job], needs=(DataNeed("shared", "other:1"),))
+    assert codes(command.readable(case(manifest=manifest))) == expected
+
+
+def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:
+    """One job's error refused all jobs. What all jobs have is said once."""
+    good = Job("a", ["true"], 1, 1, 1, "00:01:00")
+    wrong = [good._replace(name="b", command=["gone"]), good._replace(name="c", memory=9_000)]
+    three = contents(rootfs)._replace(jobs=[good, *wrong])
+    packed = pack.pack(
+        three, [Profile.model_validate(SITE)], tmp_path / "b.tar", checking=pack.Checking([commands.CODE])
+    )
+    checked = verdict.judged(packed.plans[0].checked.findings)  # type: ignore[union-attr]
+    found = [(finding.code, finding.job) for finding in checked.findings]
+    assert found == [("proof.outside", ""), ("command.missing", "b"), ("job.memory", "c")]
+    assert [checked.of_job(name).verdict for name in "abc"] == ["RUN", "REFUSE", "REFUSE"]
+    assert checked.said == "REFUSE for job b, c"
+    profile = Profile.model_validate(SITE)
+    (one,) = check.check_all(str(packed.path), profile, job="a")
+    assert (one.checked.verdict, one.checked.said) == ("RUN", "RUN")
+    with pytest.raises(UsageError, match="no job d"):
+        check.check_all(str(packed.path), profile, job="d")
 
 
 def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None:

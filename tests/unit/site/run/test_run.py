@@ -957,6 +957,22 @@ def test_what_check_refused_is_refused_unless_it_is_forced(tmp_path, programs):
     assert run.warnings(folder)[0] == "check said REFUSE on the laptop"
 
 
+def test_what_check_found_about_a_job_is_told_of_this_job_alone(tmp_path, programs):
+    jobs_ = [made.JOBS[0]._replace(name=name) for name in ("a", "b")]
+    slow = ESCAPE._replace(code="fabric.tcp", severity=WARNING, job="a")
+    checked = verdict.judged([ESCAPE._replace(job="b"), slow])
+    refused = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked), jobs=jobs_)
+    folder = run.prepare(refused, REQUEST._replace(job="a"))
+    assert result.launch(folder).checked == verdict.judged([slow])
+    assert [line.split(":")[0] for line in run.warnings(folder)] == [
+        "check said WARN on the laptop",
+        "warning fabric.tcp",
+    ]
+    with pytest.raises(Refused, match="escape"):
+        run.prepare(refused, REQUEST._replace(job="b"))
+    assert not result.launch(run.prepare(refused, REQUEST._replace(job="a", force=True))).forced
+
+
 @pytest.mark.parametrize(
     ("version", "by"), [("0.0.1", "by deployer 0.0.1;"), ("", "by deployer of an earlier version;")]
 )

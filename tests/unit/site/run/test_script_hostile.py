@@ -54,7 +54,7 @@ def full():
     """Return inputs with a value in every field that can hold text."""
     option = running.START_OPTION._replace(join=True, program="/opt/run", place="/dev/shm", max_nodes=9, broadcast=1)
     option = option._replace(modules=("runtime/1",), arguments=("--no-x",))
-    checked = judged([Finding("a", ERROR, "b", "c", "d")], ["e"])
+    checked = judged([Finding("a", ERROR, "b", "c", "d", "train")], ["e"])
     plan = running.PLAN._replace(
         abi="mpich-abi",
         checked=checked,
