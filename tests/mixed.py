@@ -54,36 +54,28 @@ PartitionName=empty State=UP
 """
 
 _THIN = {"sockets": 2, "cores": 4, "threads_per_core": 1, "memory_mb": 8000}
-_SHORT = dict(_THIN, gpus={})
-#: What a profile has of each partition: of one with several kinds of nodes, the smallest.
+_FAT = {"sockets": 1, "cores": 4, "threads_per_core": 2, "memory_mb": 31000}
+_GPUS = {"sockets": 2, "cores": 6, "threads_per_core": 1, "memory_mb": 16000, "gpus": {"type": "a100", "count": 4}}
+_SHORT = {"nodes": 2, "max_time": "30:00", "queue": "short"}
+_ALL = {"nodes": 2, "max_time": "1:00:00", "queue": "all", "request_memory": True}
+#: What a profile has: an entry for each partition, or for each kind of its nodes.
 TRUTH: Dict[str, Dict[str, Any]] = {
-    "batch": {
-        "nodes": 2,
-        "max_nodes": 1,
-        "max_time": "1-00:00:00",
-        "request_memory": True,
-        "node": _THIN,
-    },
+    "batch": {"nodes": 2, "max_nodes": 1, "max_time": "1-00:00:00", "request_memory": True, "node": _THIN},
     "accelerated": {
         "nodes": 2,
         "max_time": "12:00:00",
         "exclusive": True,
         "request_memory": True,
         "gpu_request": "gres",
-        "node": {
-            "sockets": 2,
-            "cores": 6,
-            "threads_per_core": 1,
-            "memory_mb": 15000,
-            "gpus": {"type": "a100", "count": 4},
-        },
+        "node": dict(_GPUS, memory_mb=15000),
     },
-    "all": {"nodes": 5, "max_time": "1:00:00", "request_memory": True, "gpu_request": "gres", "node": _SHORT},
-    "large": {"nodes": 1, "node": {"sockets": 1, "cores": 4, "threads_per_core": 2, "memory_mb": 31000}},
-    "short": {"nodes": 4, "max_time": "30:00", "gpu_request": "gres", "node": _SHORT},
+    "large": {"nodes": 1, "node": _FAT},
+    "short-thin": dict(_SHORT, constraint="thin", node=_THIN),
+    "short-accelerated": dict(_SHORT, constraint="accelerated", gpu_request="gres", request_memory=True, node=_GPUS),
+    "all-thin": dict(_ALL, constraint="thin", node=_THIN),
+    "all-fat": dict(_ALL, nodes=1, constraint="fat", node=_FAT),
+    "all-accelerated": dict(_ALL, constraint="accelerated", gpu_request="gres", node=_GPUS),
 }
-#: A feature of each kind of nodes of a partition, which the others lack.
-TOLD_APART = {"short": "opa, accelerated", "all": "thin, fat, accelerated"}
 
 
 def slurm_nodes(address: Dict[str, str]) -> str:

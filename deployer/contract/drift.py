@@ -19,7 +19,8 @@ SHARED = (
 )  # fmt: skip
 #: Fields that are decisions or name the source of facts. They are not facts of the site.
 _NO_FACTS = (
-    "format", "name", "extends", "description", "source", "facts", "notes", "host", "python", "policy", "workspace",
+    "format", "name", "extends", "description", "retired", "source", "facts", "notes", "host", "python", "policy",
+    "workspace",
 )  # fmt: skip
 #: Objects whose keys are the things themselves: if a key is missing, the thing is gone.
 _THINGS = ("mpi", "partitions", "runtimes", "filesystems", "pythons", "libraries", "files", "links", "environment")
@@ -34,6 +35,7 @@ _TOLERANCE = 0.1
 #: that matches counts. A test changes each field of the schema and requires a row that is correct for plans.
 _MEANINGS = (
     (r"(^|\.)(format|description|notes|source)(\.|$)", NOTE, "documentation only: plans and bundles stay valid"),
+    (r"^retired$", WARNING, "whether the machine still exists: jobs cannot run on one that was switched off"),
     (r"^(extends|facts)(\.|$)", NOTE, "where the profile keeps its facts: their differences are listed too"),
     (r"^name$", WARNING, "plans are found by this name: make new plans"),
     (r"^workspace$", WARNING, "images and jobs go to another folder: make new plans and install there"),

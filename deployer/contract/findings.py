@@ -6,6 +6,7 @@ shape with codes of its own.
 
 from typing import Any, Dict, List, NamedTuple
 
+from deployer.contract import batch_words
 from deployer.contract.errors import Refused
 from deployer.contract.hostfiles import of_system
 from deployer.contract.json_records import Fields, Record
@@ -73,6 +74,7 @@ class Rule(NamedTuple):
         return Finding(code, self.severity, subject, self.message.format(**values), self.remedy.format(**values))
 
 
+CAPTURE_NODE = "python3 deployer.pyz capture --node"
 #: The codes of requests that a batch system refuses.
 REQUESTS = ("queue.account", "queue.feature", "queue.nodes", "queue.partition", "queue.policy", "queue.time")
 
@@ -98,13 +100,12 @@ RULES: Dict[str, Rule] = {
     "hosts.count": Rule(
         ERROR,
         "the job requested {asked} nodes, but {seen} took part: {hosts}",
-        "read the job's log, and exclude the missing node (--directive=--exclude=NODE)",
+        "read the job's log; if a node does not start, {batch.exclude}",
     ),
     "hosts.name": Rule(
         ERROR,
         "{count} nodes of the job have this host name",
-        "ask the site to give each node its own host name; until then, exclude all of them but one "
-        "(--directive=--exclude=NODE)",
+        "ask the site to give each node its own host name; until then, for all of them but one: {batch.exclude}",
     ),
     "hosts.missing": Rule(
         ERROR,
@@ -184,7 +185,7 @@ RULES: Dict[str, Rule] = {
     "runtime.namespaces": Rule(
         ERROR,
         "{runtime} needs user namespaces, which the node does not allow: {said}",
-        "capture a node (`srun python3 deployer.pyz capture --node`) and make a new plan, which uses udocker if "
+        "capture a node (`{capture_node}`) and make a new plan, which uses udocker if "
         "the site's policy allows it; if the other nodes have user namespaces, exclude this one",
     ),
     # The probe step: MPI, CPUs and GPUs of each rank in the container.
@@ -212,13 +213,12 @@ RULES: Dict[str, Rule] = {
     "mpi.singletons": Rule(
         ERROR,
         "{count} ranks were started, but each one is rank 0 of 1",
-        "the launcher and the MPI library use different kinds of PMI: see the plan's pmi and "
-        "`srun --mpi=list`, and check that PMI_* and SLURM_* are passed into the container",
+        "the launcher and the MPI library use different kinds of PMI: see {batch.pmi}",
     ),
     "mpi.alone": Rule(
         ERROR,
         "its MPI library cannot find the other ranks, so each rank runs alone: {reason}",
-        "see the plan's launcher and pmi, `srun --mpi=list`, and check that the container receives PMI_* and PMIX_*",
+        "see {batch.pmi}",
     ),
     "mpi.unset": Rule(
         ERROR,
@@ -265,7 +265,7 @@ RULES: Dict[str, Rule] = {
     "limits.shm": Rule(
         ERROR,
         "{folder} of its node had {free} bytes free; the node's {ranks} ranks send messages to each other through it",
-        "remove what other jobs have left there (`ls -l {folder}` on the node), or exclude the node (--exclude)",
+        "remove what other jobs have left there (`ls -l {folder}` on the node), or exclude the node",
     ),
     "limits.memlock": Rule(
         ERROR,
@@ -286,7 +286,7 @@ RULES: Dict[str, Rule] = {
     "layout.pinning": Rule(
         WARNING,
         "{threads} threads share {cpus} CPUs",
-        "see --cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
+        "see {batch.cpus}",
     ),
     "layout.numa": Rule(
         NOTE,
@@ -301,7 +301,7 @@ RULES: Dict[str, Rule] = {
     "layout.overlap": Rule(
         WARNING,
         "ranks {ranks} share CPUs {cpus}",
-        "see --cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
+        "see {batch.cpus}",
     ),
     # The payload: the libraries that its processes loaded, and how they ended.
     "payload.mpi-unseen": Rule(
@@ -393,9 +393,14 @@ RULES: Dict[str, Rule] = {
 }
 
 
-def finding(code: str, subject: str, **values: Any) -> Finding:
-    """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts."""
-    return RULES[code].about(code, subject, **values)
+def finding(code: str, subject: str, scheduler: str = "", **values: Any) -> Finding:
+    """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts.
+
+    Args:
+        scheduler: the site's batch system, whose words ``{batch...}`` is; without one: words that hold for all.
+    """
+    batch = batch_words.words(scheduler)
+    return RULES[code].about(code, subject, batch=batch, capture_node=batch.on_node % CAPTURE_NODE, **values)
 
 
 def refused(item: Finding) -> Refused:

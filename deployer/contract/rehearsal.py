@@ -381,15 +381,9 @@ def read(data: bytes, what: str) -> Rehearsal:
         tuple(Reached.read(item) for item in fields.items("findings")),
         tuple(fields.texts("accepted")),
         tuple(fields.words("command")),
-        tuple(fields.texts("requested")) if "requested" in fields.record else _subjects(fields),
-        fields.maybe_text("payload") or "",
+        tuple(fields.texts("requested")),
+        fields.text("payload"),
     )
-
-
-def _subjects(fields: Fields) -> Tuple[str, ...]:
-    """Return what the findings of an older deployer's record say that the job asked for."""
-    found = [Finding.read(item) for item in fields.items("findings")]
-    return tuple(sorted({item.subject for item in found if item.code == NETWORK_CODE}))
 
 
 def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:

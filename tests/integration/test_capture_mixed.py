@@ -1,5 +1,6 @@
 """capture HOST of a site with five partitions and three kinds of nodes: each field is what Slurm was told."""
 
+import json
 import os
 import re
 import shlex
@@ -8,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
 from deployer.contract import layout
 from deployer.contract.plan import MPICH_ABI, Plan
+from deployer.site.capture import node
+from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest
 from deployer.site.jobs.schedulers.slurm import Slurm
 from deployer.site.run.submission import SubmissionOptions, ask
 from tests import mixed
 from tests.integration.conftest import Cli
-from tests.lab import Lab, roots
+from tests.lab import Lab, record_gridengine, roots
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first run makes the nodes' root
 #: Facts of a node that only its kernel shows.
 _KERNEL = {"numa_domains", "memory_total_mb", "cpu"}
 
@@ -74,3 +78,29 @@ def _submitted(site: Lab, plan: Plan) -> str:
     site.sh("login1", "alice", f"scancel {number}")
     assert re.search(r"JobState=(RUNNING|COMPLETED|CONFIGURING)", shown), shown
     return shown
+
+
+def test_a_captured_grid_engine_is_the_truth() -> None:
+    lab = Lab(f"pytest-{os.getpid()}-queues", root=Path("/"), say=lambda line: None)
+    try:
+        lab.up(nodes=2)
+        record_gridengine.start(lab)
+        (lab.home / "alice" / "deployer.pyz").write_bytes(make_pyz())
+        # The lab's Slurm is hidden from the login node and from the jobs.
+        hide = "mkdir bin && printf '#!/bin/sh\\nexit 1\\n' >bin/sinfo && chmod +x bin/sinfo"
+        lab.sh("login1", "alice", hide + " && echo 'PATH=$HOME/bin:$PATH' >.bash_profile").check("hide Slurm")
+        command = "python3 deployer.pyz capture --partitions all -o captured.json"
+        lab.sh("login1", "alice", ["bash", "-lc", command], timeout=300).check("capture")
+        record = json.loads((lab.home / "alice" / "captured.json").read_text())
+    finally:
+        lab.down(purge=True)
+    assert record["scheduler"].items() >= {"kind": "gridengine", "version": "8.1.9", "gpu_request": "gpu"}.items()
+    assert set(record["partitions"]) == set(mixed.OF_GRID_ENGINE)
+    here = node.node(Tools())
+    for name, expected in mixed.OF_GRID_ENGINE.items():
+        found = record["partitions"][name]
+        own = {key: here[key] for key in ("sockets", "cores", "threads_per_core")}  # Grid Engine has no others
+        assert {**found["node"], **expected["node"], **own} == found["node"], name
+        assert {key: found.get(key) for key in ("nodes", "max_time", "parallel_environment")} == {
+            key: expected.get(key) for key in ("nodes", "max_time", "parallel_environment")
+        }

@@ -32,12 +32,17 @@ _COMMANDS = (
 )  # fmt: skip
 
 
+def start(lab: Lab) -> None:
+    """Start Grid Engine on a lab of two nodes, with a second queue, and GPUs on one of them."""
+    gridengine.start(lab)
+    lab.sh("login1", "root", ["bash", "-lc", _SETUP], timeout=60).check("set up the queues")
+
+
 def main() -> None:
     lab = Lab("record-gridengine")
     try:
         lab.up(nodes=2)
-        gridengine.start(lab)
-        lab.sh("login1", "root", ["bash", "-lc", _SETUP], timeout=60).check("set up the queues")
+        start(lab)
         found = {}
         for command in _COMMANDS:
             said = lab.sh("login1", "alice", ["bash", "-lc", f"{command} || :"]).check(shlex.quote(command))

@@ -70,7 +70,9 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
 #: Of one program on a partition's nodes.
 NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
 #: Of what a job starts, with its layout.
-JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (spawn.of_job, variables.of_job)
+JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
+    pmi.kept, runtimes.private, spawn.of_job, variables.of_job,
+)  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
@@ -90,8 +92,8 @@ CODES = (
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
     "queue.nodes", "queue.time", "rehearse.none",
-    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
-    "runtime.unsupported",
+    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.private",
+    "runtime.start", "runtime.unsupported",
     "space.files", "space.purge", "space.size",
     "wheel.tags",
     "workdir.missing", "workdir.read-only",

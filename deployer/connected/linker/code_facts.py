@@ -1,7 +1,7 @@
 """What is known of the code of files, kept for the next time. Code is only decoded if a node lacks what it may use."""
 
+import contextlib
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +12,6 @@ from deployer.contract.elf import ReadAt
 from deployer.contract.errors import DeployerError
 from deployer.system import files
 
-_log = logging.getLogger("deployer.linker")
 _SCHEMA = "code-facts"
 #: Raise it when something else is looked for: older facts are made anew.
 _VERSION = 1
@@ -53,32 +52,24 @@ class CodeFacts:
     def of(self, path: str) -> Instructions:
         """Return the sets of the ELF file at a path; none if there is no such file. Raises IntegrityError."""
         if self._known is None:
-            self._known = _load(self._kept) if self._kept else {}
+            self._known = self._load() if self._kept else {}
         if path not in self._known:
             from deployer.connected.linker import instructions  # the decoder takes a moment to import
 
             read_at = self._reader(path)
             self._known[path] = instructions.of_file(read_at) if read_at else Instructions()
-            self._save(self._known)
+            fields = json_records.stamped(_SCHEMA, {"version": _VERSION, "files": self._known})
+            with contextlib.suppress(DeployerError, OSError):  # it is made anew then
+                if self._kept:
+                    self._kept.parent.mkdir(parents=True, exist_ok=True)
+                    files.write_text(str(self._kept), json.dumps(fields))
         return self._known[path]
 
-    def _save(self, known: dict[str, Instructions]) -> None:
-        if self._kept:
-            fields = {"version": _VERSION, "files": known}
-            try:
-                self._kept.parent.mkdir(parents=True, exist_ok=True)
-                files.write_text(str(self._kept), json.dumps(json_records.stamped(_SCHEMA, fields)))
-            except (DeployerError, OSError) as error:
-                _log.debug("not kept: %s", error)
-
-
-def _load(path: Path) -> dict[str, Instructions]:
-    try:
-        fields = json_records.loads(path.read_bytes(), _SCHEMA, str(path), own=True, limit=json_records.MAX_LARGE)
-        if fields.number("version") != _VERSION:
-            return {}
-        os.utime(path)
-        return {name: Instructions(*found) for name, found in fields.child("files").record.items()}
-    except (OSError, DeployerError, ValueError, TypeError) as error:
-        _log.debug("%s is not used: %s", path, error)
+    def _load(self) -> dict[str, Instructions]:
+        path = self._kept or Path()
+        with contextlib.suppress(OSError, DeployerError, ValueError, TypeError):
+            fields = json_records.loads(path.read_bytes(), _SCHEMA, str(path), own=True, limit=json_records.MAX_LARGE)
+            os.utime(path)
+            if fields.number("version") == _VERSION:
+                return {name: Instructions(*found) for name, found in fields.child("files").record.items()}
         return {}

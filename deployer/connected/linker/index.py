@@ -92,9 +92,9 @@ class ContentPlace(NamedTuple):
 class Index:
     """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring.
 
-    ``places`` are those of small files, whose content ``read`` returns, and ``elf_places`` those of ELF files.
-    ``packages`` are Python packages by path, and what they import; by the empty path what plugins import. ``code`` has
-    the instruction sets of the ELF files.
+    ``places`` are those of small files, whose content ``read`` returns, and of ELF files. ``packages`` are Python
+    packages by path, and what they import; by the empty path what plugins import. ``code`` has the instruction sets of
+    ELF files.
     """
 
     def __init__(
@@ -105,7 +105,6 @@ class Index:
         places: Mapping[str, ContentPlace] | None = None,
         packages: Mapping[str, PackageImports] | None = None,
         read: Callable[[ContentPlace], bytes] | None = None,
-        elf_places: Mapping[str, ContentPlace] | None = None,
         code: CodeFacts | None = None,
     ) -> None:
         self.entries = entries
@@ -114,13 +113,15 @@ class Index:
         self._contents = contents
         self._places = places or {}
         self._read = read
-        self.elf_places = elf_places or {}
         self.code = code
 
     def reading(self, read: Callable[[ContentPlace], bytes], code: CodeFacts) -> "Index":
         """Return the index with access to the content of small files and to the code of ELF files."""
-        places = self._places, self.packages, read, self.elf_places, code
-        return Index(self.entries, self._contents, self.programs, *places)
+        return Index(self.entries, self._contents, self.programs, self._places, self.packages, read, code)
+
+    def place(self, path: str) -> ContentPlace | None:
+        """Return where the content of a small file or of an ELF file is; None if it is not in the layer."""
+        return self._places.get(path)
 
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -137,10 +138,9 @@ class Index:
 
     def content(self, path: str) -> bytes:
         """Return a small file's content; of a script that is not at hand the first line. Raises IntegrityError."""
-        place = self._places.get(path)
-        if place and self._read:
+        place, entry = self._places.get(path), self.entries.get(path)
+        if place and self._read and not (entry and entry.facts):
             return self._read(place)
-        entry = self.entries.get(path)
         script = _SCRIPT + os.fsencode(entry.target) if entry and entry.kind == FILE and entry.target else b""
         return self._contents.get(path, script)
 
@@ -164,7 +164,6 @@ class Index:
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
         fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
         fields["places"] = self._places
-        fields["elf_places"] = self.elf_places
         fields["packages"] = {path: [sorted(each) for each in found] for path, found in self.packages.items()}
         return json_records.stamped(SCHEMA, fields)
 
@@ -179,7 +178,7 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
     frame, segments = _frames(bundle), bundle.layer_segments()
 
     def elf(path: str) -> ReadAt | None:
-        place = found.elf_places.get(path)
+        place = found.place(path)
         return _reader(frame, segments, *place) if place else None
 
     code = CodeFacts(elf, _code_file(cache, key))
@@ -266,10 +265,7 @@ def _load(path: Path) -> Index | None:
         entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
         programs = fields.texts("programs")
-        places, elf_places = (
-            {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child(group).record.items()}
-            for group in ("places", "elf_places")
-        )
+        places = {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
         packages = {
             name: PackageImports(*map(frozenset, found)) for name, found in fields.child("packages").record.items()
         }
@@ -277,7 +273,7 @@ def _load(path: Path) -> Index | None:
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
         return None
-    return Index(entries, contents, programs, places, packages, elf_places=elf_places)
+    return Index(entries, contents, programs, places, packages)
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -344,30 +340,26 @@ def _read(bundle: Bundle) -> Index:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
     places: dict[str, ContentPlace] = {}
-    elf_places: dict[str, ContentPlace] = {}
     packages = package_imports.Collector()
     for entry, place, read_at in _files(bundle):
         path = "/" + os.fsdecode(entry.path)
         target = os.fsdecode(entry.target)
         if entry.kind == HARDLINK:
             entries[path] = entries["/" + target]
-            for each in (places, elf_places):
-                if "/" + target in each:
-                    each[path] = each["/" + target]
+            if "/" + target in places:
+                places[path] = places["/" + target]
         elif entry.kind == tarformat.FILE:
             entries[path] = _indexed(read_at)._replace(executable=bool(entry.mode & 0o111))
             match = PACKAGED.match(path) if entry.size <= package_imports.MAX_TEXT else None
             if match:
                 packages.add(match[1], match[2], match[3], functools.partial(read_at, 0, entry.size))
-            if entries[path].facts:
-                elf_places[path] = place
-            elif path in _WANTED:
+            if path in _WANTED:
                 contents[path] = read_at(0, min(entry.size, SMALL))
-            elif entry.size <= MAX_TEXT and _may_be_read(path, entries[path]):
+            elif entries[path].facts or (entry.size <= MAX_TEXT and _may_be_read(path, entries[path])):
                 places[path] = place
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
-    return Index(entries, contents, (), places, packages.packages(), elf_places=elf_places)
+    return Index(entries, contents, (), places, packages.packages())
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:

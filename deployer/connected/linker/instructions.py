@@ -10,7 +10,6 @@ file, parts all over it are decoded. Everything is bounded.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import capstone
 
@@ -53,9 +52,9 @@ _ASKS = re.compile(
     rb"(?i)avx|cpuinfo|cpu[_ ]?(id|model|flag|feature|info|support|cap|indicator)|getauxval|hwcap|simd|sse[34]|hwy"
 )
 _TEXTS = (b".dynstr", b".strtab", b".rodata")
-_CPUID, _XGETBV = b"\x0f\xa2", b"\x0f\x01\xd0"
+_CPUID = re.compile(rb"\x0f(\xa2|\x01\xd0)")  # or xgetbv
 _RELOCATIONS, _RELOCATION_SIZE, _IRELATIVE = 4, 24, b"\x25\0\0\0"
-_MAX_READ, _MAX_TABLE = 256 * 1024 * 1024, 16 * 1024 * 1024
+_MAX_READ = 256 * 1024 * 1024
 
 #: Where Go's programs say for which processors they were compiled; they ask for them at their start, and end.
 _GO_SECTION, _GO_LEVEL = b".go.buildinfo", re.compile(rb"GOAMD64=v([34])")
@@ -67,16 +66,6 @@ _OF_RIP = re.compile(r".*\[rip ([+-]) (0x[0-9a-f]+)\]")
 #: Bytes of start code and of a piece of code; instructions of ``main``, and of one that only starts the program.
 _MAX_START, _MAX_BLOCK, _MAX_MAIN, _SHORT = 128, 1024, 4000, 40
 _ENDS = ("ret", "jmp", "hlt", "ud2")
-
-
-class _Instruction(NamedTuple):
-    """An instruction: its address, place in what was decoded, size, mnemonic and operands."""
-
-    address: int
-    at: int
-    size: int
-    mnemonic: str
-    operands: str
 
 
 def of_file(read_at: ReadAt) -> Instructions:
@@ -94,7 +83,9 @@ def of_file(read_at: ReadAt) -> Instructions:
     found: Counter[str] = Counter()
     for part in parts:
         data = read_at(part.offset, part.size)
-        found.update(filter(None, (_set(data, each) for each in _decoded(data, part.address))))
+        found.update(
+            filter(None, (_set(data[at - part.address], *text) for at, _, *text in _decoded(data, part.address)))
+        )
     used = sorted(name for name in found if name != _LEGACY)
     if not used:
         return Instructions()
@@ -125,21 +116,20 @@ def _parts(code: Sequence[Section]) -> Iterator[Section]:
             number -= count
 
 
-def _decoded(data: bytes, address: int) -> Iterator[_Instruction]:
+def _decoded(data: bytes, address: int) -> Iterator[tuple[int, int, str, str]]:
+    """Yield the address, size, mnemonic and operands of each instruction."""
     decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     decoder.skipdata = True
-    for place, size, mnemonic, operands in decoder.disasm_lite(data, address):
-        yield _Instruction(place, place - address, size, mnemonic, operands)
+    yield from decoder.disasm_lite(data, address)
 
 
-def _set(data: bytes, each: _Instruction) -> str:
+def _set(first: int, mnemonic: str, operands: str) -> str:
     """Return the set that an instruction is of; ``_LEGACY`` for vectors in the old encoding; empty for others."""
-    first, mnemonic = data[each.at], each.mnemonic
     if first not in _NEW:
-        return _LEGACY if "xmm" in each.operands else ""
-    if mnemonic.startswith(("v", "k")) and (first == _EVEX or mnemonic.startswith("k")):
+        return _LEGACY if "xmm" in operands else ""
+    if mnemonic.startswith("k") or (first == _EVEX and mnemonic.startswith("v")):
         return _AVX512
-    if mnemonic.startswith("vp") and "ymm" in each.operands and not _AVX_OF_256.match(mnemonic):
+    if mnemonic.startswith("vp") and "ymm" in operands and not _AVX_OF_256.match(mnemonic):
         return "avx2"
     return next((name for name, pattern in _SETS.items() if pattern.match(mnemonic)), "")
 
@@ -148,20 +138,16 @@ def _asks(read_at: ReadAt, sections: Sequence[Section]) -> bool:
     """Return whether a file shows that it asks the processor, or lets the loader choose functions by it."""
     left = _MAX_READ
     for each in sections:
-        size = min(each.size, _MAX_TABLE if not each.is_code else left, left)
         if each.is_code or each.name in _TEXTS or each.kind == _RELOCATIONS:
-            left -= size
-            if _is_sign(each, read_at(each.offset, size)):
+            data = read_at(each.offset, min(each.size, left))
+            left -= len(data)
+            if each.kind == _RELOCATIONS:
+                found = any(data[at : at + 4] == _IRELATIVE for at in range(8, len(data), _RELOCATION_SIZE))
+            else:
+                found = (_CPUID if each.is_code else _ASKS).search(data) is not None
+            if found:
                 return True
     return left == 0  # not all of it was read
-
-
-def _is_sign(section: Section, data: bytes) -> bool:
-    if section.is_code:
-        return _CPUID in data or _XGETBV in data
-    if section.kind == _RELOCATIONS:
-        return any(data[at : at + 4] == _IRELATIVE for at in range(8, len(data), _RELOCATION_SIZE))
-    return _ASKS.search(data) is not None
 
 
 def _in_main(read_at: ReadAt, code: Sequence[Section]) -> set[str]:
@@ -193,26 +179,24 @@ def _follow(read_at: ReadAt, code: Sequence[Section], start: int, found: set[str
     one path."""
     seen: set[int] = set()
     started: set[int] = set()
-    branches = 0
-    todo = [start]
+    todo, branches = [start], 0
     while todo and len(seen) < _MAX_MAIN:
-        address = todo.pop()
-        data = _from(read_at, code, address) if address not in seen else b""
-        for each in _decoded(data, address):
-            if each.address in seen:
+        begin = todo.pop()
+        data = _from(read_at, code, begin) if begin not in seen else b""
+        for address, size, mnemonic, operands in _decoded(data, begin):
+            if address in seen:
                 break
-            seen.add(each.address)
-            found.update({_set(data, each)} - {"", _LEGACY})
-            target = int(each.operands, 16) if each.operands.startswith("0x") and each.mnemonic[0] in "cj" else None
-            pointer = _OF_RIP.match(each.operands) if each.mnemonic == "lea" else None
+            seen.add(address)
+            found.update({_set(data[address - begin], mnemonic, operands)} - {"", _LEGACY})
+            pointer = _OF_RIP.match(operands) if mnemonic == "lea" else None
             if pointer:
-                started.add(each.address + each.size + int(pointer[1] + pointer[2], 16))
-            elif target is not None and each.mnemonic == "call":
-                started.add(target)
-            elif target is not None:
-                todo.append(target)
-                branches += each.mnemonic != "jmp"
-            if each.mnemonic in _ENDS:
+                started.add(address + size + int(pointer[1] + pointer[2], 16))
+            elif operands.startswith("0x") and mnemonic == "call":
+                started.add(int(operands, 16))
+            elif operands.startswith("0x") and mnemonic.startswith("j"):
+                todo.append(int(operands, 16))
+                branches += mnemonic != "jmp"
+            if mnemonic in _ENDS:
                 break
     return set() if branches or len(seen) > _SHORT else started
 

@@ -77,26 +77,12 @@ class Object(NamedTuple):
         return self.facts.dynamic
 
 
-class Foreign(NamedTuple):
-    """A file for another machine than that of the process, with the ABI's number of that machine."""
-
-    path: str
-    machine: int
-
-    @property
-    def architecture(self) -> str:
-        """Return the kernel's name of its machine."""
-        return MACHINES.get(self.machine, f"machine {self.machine}")
-
-
 class Missing(NamedTuple):
-    """A library that was not found: its name, the file that needs it, and what was opened that came to need it;
-    ``foreign`` is a library of this name that was passed over."""
+    """A library that was not found: its name, the file that needs it, and what was opened that came to need it."""
 
     name: str
     needed_by: str
     opened: str
-    foreign: Foreign | None = None
 
 
 class WrongVersion(NamedTuple):
@@ -127,12 +113,11 @@ class Loader:
         self.objects: list[Object] = []
         self.missing: list[Missing] = []
         self.broken: list[Broken] = []
-        self.foreign: list[Foreign] = []  # what was opened by its path
+        self.foreign: dict[str, int] = {}  # files for other machines, with the ABI's number, which were passed over
         self._library_path = [path for path in library_path if path]
         self._names: dict[str, Object] = {}  # by soname, and by each name that it was asked for
         self._files: dict[tuple[int, str], Object] = {}
         self._facts: dict[str, Facts | None] = {}
-        self._foreign: dict[str, Foreign] = {}
         self._cached = _read_cache(view, machine)
         self._program: Object | None = None
 
@@ -143,11 +128,7 @@ class Loader:
 
     def dlopen(self, path: str, by: Object | None = None) -> Object | None:
         """Map a library that the process opens by its path, as Python does an extension module, or ``by`` by itself."""
-        opened = self._open(path, by)
-        other = None if opened else self._passed_over(path)
-        if other and other not in self.foreign:
-            self.foreign.append(other)
-        return opened
+        return self._open(path, by)
 
     def attempt(self, path: str) -> list[str]:
         """Return what would be missing if a library were opened: sonames and versions. Nothing is mapped by it."""
@@ -202,7 +183,7 @@ class Loader:
         certain = {each.path for each in found.objects}
         found.missing = [each for each in self.missing if each.needed_by in certain and not names.match(each.name)]
         found.broken = [each for each in self.broken if not names.match(posixpath.basename(each.path))]
-        found.foreign = [each for each in self.foreign if not names.match(posixpath.basename(each.path))]
+        found.foreign = {path: abi for path, abi in self.foreign.items() if not names.match(posixpath.basename(path))}
         found._names = {name: each for name, each in self._names.items() if not names.match(name)}
         return found
 
@@ -221,7 +202,7 @@ class Loader:
                 place = self._search(name, each)
                 mapped = self._map(place.path, each, place) if place else None
                 if place is None or mapped is None:
-                    self.missing.append(Missing(name, each.path, first.path, self._foreign_named(name)))
+                    self.missing.append(Missing(name, each.path, first.path))
                     continue
                 self._names.setdefault(name, mapped)
                 if mapped.parent is each and mapped.found == place.path:
@@ -251,7 +232,7 @@ class Loader:
                 except BadElf as error:
                     self.broken.append(Broken(path, str(error)))
             if facts and facts.dynamic.machine != self.machine:
-                self._foreign[path] = Foreign(path, facts.dynamic.machine)
+                self.foreign[path] = facts.dynamic.machine
                 facts = None
             self._facts[path] = facts
         return self._facts[path]
@@ -278,15 +259,6 @@ class Loader:
         """Return whether there is a library of this machine's; the loader passes over all others."""
         real = self.view.resolve(path)
         return real is not None and self._read(real) is not None
-
-    def _foreign_named(self, name: str) -> Foreign | None:
-        """Return a file of a name that was read and is for another machine."""
-        paths = (path for path in self._foreign if posixpath.basename(path).startswith(name))
-        return next((self._foreign[path] for path in paths), None)
-
-    def _passed_over(self, path: str) -> Foreign | None:
-        """Return the file at a path if it was read and is for another machine."""
-        return self._foreign.get(self.view.resolve(path) or "")
 
     def _folders(self, by: Object) -> Iterator[Place]:
         if not by.dynamic.runpath:

@@ -11,7 +11,7 @@ from deployer.connected.linker import choosers, plugins
 from deployer.connected.linker.choosers import Chooser
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
-from deployer.connected.linker.loader import Foreign, Loader, Object
+from deployer.connected.linker.loader import Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts import python_command
 from deployer.connected.linker.starts.python_packages import MissingModule
@@ -74,7 +74,6 @@ class Process(NamedTuple):
         missing: Python modules without which it ends with an error.
         environment: the variables that it sees; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
-        foreign: the program that was found, if it is for another machine.
     """
 
     plan: Plan
@@ -95,7 +94,6 @@ class Process(NamedTuple):
     packages: Collection[str] | None = None
     passed_over: Sequence[str] = ()
     environment: Mapping[str, str] = {}
-    foreign: Foreign | None = None
 
     def variable(self, name: str) -> str:
         """Return the value of a variable that the program sees, empty if it is unset or unknown."""
@@ -208,10 +206,9 @@ def start(
         environment = {**environment, **plan.environment, LIBRARY_PATH: searched}
     search = environment.get(LIBRARY_PATH, "")
     path = _interpreter(view, image, _program(view, image, command))
-    machine = _machine(view, path)
-    foreign = None if machine in _RUN_BY.get(image.architecture, (machine,)) else Foreign(path or "", machine)
+    machine = _machine(view, path, image)
     loader = Loader(view, search.split(":"), machine)
-    program = loader.start(path) if path and not foreign else None
+    program = loader.start(path) if path else None
     is_python = _is_python(loader)
     users, passed_over, serial = [], [], {}
     text = _text(view, script)
@@ -253,7 +250,7 @@ def start(
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
     seen = Process(plan, view, loader, program, users, sonames, opened, command)
-    seen = seen._replace(foreign=foreign, passed_over=passed_over)
+    seen = seen._replace(passed_over=passed_over)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 
@@ -349,9 +346,12 @@ def _is_below(path: str, top: str) -> bool:
     return path == top or path.startswith(top + "/")
 
 
-def _machine(view: JobFilesystem, path: str | None) -> int:
+def _machine(view: JobFilesystem, path: str | None, image: Image) -> int:
+    """Return the machine of a program if the nodes run it, else their own."""
     facts = view.facts(path) if path and view.is_file(path) else None
-    return facts.dynamic.machine if facts else _X86_64
+    own = facts.dynamic.machine if facts else _X86_64
+    runnable = _RUN_BY.get(image.architecture, (own,))
+    return own if own in runnable else runnable[0]
 
 
 def _groups(

@@ -46,7 +46,7 @@ def capture(request: CaptureRequest) -> CaptureReport:
     partition = request.partition or os.environ.get("SLURM_JOB_PARTITION")
     if request.node and not partition:
         raise UsageError(
-            "cannot determine this node's partition", "run it in a job, with srun, or give --partition NAME"
+            "cannot determine this node's partition", "give --partition NAME; only in a job of Slurm is it known"
         )
     tools = Tools(request.seconds)
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}

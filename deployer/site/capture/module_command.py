@@ -26,7 +26,7 @@ _CONFLICTS = re.compile(r"^\s*conflict(?:\(([^()\n]*)\)|\s+(.+))$", re.MULTILINE
 _BEFORE = re.compile(r"^\s+You will need to load all module\(s\).*\n\s*\n((?: {6}\S.*\n)+)", re.MULTILINE)
 
 _MARK = "deployer: the variables of this shell"
-_LOGIN = "type module >/dev/null 2>&1 && DEPLOYER_MODULE=1; export DEPLOYER_MODULE; printf '\\n%s\\n' \"$1\"; env -0"
+_LOGIN = "type module >/dev/null 2>&1 && HAS_MODULE=1; export HAS_MODULE; printf '\\n%s\\n' \"$1\"; env -0"
 _CALL = 'MODULEPATH=$1; export MODULEPATH; shift; module "$@"'
 #: Variables for what is loaded: with them Lmod would take the login shell's modules for ones of another MODULEPATH.
 _LOADED = ("_ModuleTable", "__LMOD", "LOADEDMODULES", "_LMFILES_", "LMOD_FAMILY_")
@@ -39,12 +39,6 @@ class Listed(NamedTuple):
 
     name: str
     folder: str
-
-    @property
-    def files(self) -> List[str]:
-        """Return the paths at which its file may be."""
-        path = os.path.join(self.folder, self.name)
-        return [path, path + ".lua"]
 
 
 class Module(NamedTuple):
@@ -92,7 +86,7 @@ class ModuleCommand(object):
         environment = self._login() or dict(os.environ)
         self._lmod = environment.get("LMOD_CMD")
         self.has_spider = bool(self._lmod)
-        there = self._lmod or environment.get("DEPLOYER_MODULE") or environment.get("MODULESHOME")
+        there = self._lmod or environment.get("HAS_MODULE") or environment.get("MODULESHOME")
         self.paths = [path for path in environment.get("MODULEPATH", "").split(":") if path] if there else []
         self.loaded = [name for name in environment.get("LOADEDMODULES", "").split(":") if name]
         own = {name: value for name, value in environment.items() if not name.startswith(_LOADED)}
@@ -103,7 +97,7 @@ class ModuleCommand(object):
         said = self._ask(["bash", "-l", "-c", _LOGIN, "module", _MARK], {})
         pairs = said.out.rpartition(_MARK + "\n")[2].split("\0") if said else []
         found = {name: value for name, equals, value in (pair.partition("=") for pair in pairs) if equals}
-        return found if "LMOD_CMD" in found or "DEPLOYER_MODULE" in found else {}
+        return found if "LMOD_CMD" in found or "HAS_MODULE" in found else {}
 
     @property
     def left(self) -> float:
@@ -134,7 +128,7 @@ class ModuleCommand(object):
                 path = re.sub(r"\.lua$", "", header.group(1))
                 name = next((each for each in names if path.endswith("/" + each)), os.path.relpath(path, folder))
             found.setdefault(name, []).append(line)
-        return {name: parse(name, "\n".join(lines)) for name, lines in found.items() if name}
+        return {name: parse(name, "\n".join(lines)) for name, lines in found.items() if _NAME.match(name)}
 
     def spider(self) -> List[str]:
         """Return the names of all modules that Lmod knows, also of those that need another one loaded first."""

@@ -4,7 +4,9 @@ In a hierarchy, loading a compiler adds the folder with its MPIs to MODULEPATH. 
 does: each module that adds a folder leads to more modules. Nothing is loaded.
 """
 
+import os
 import re
+from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from deployer.contract.runtime_table import RUNTIMES
@@ -26,7 +28,7 @@ _MAX_SHOWN = 24
 _MAX_FOLDERS = 200
 
 
-class Modules(NamedTuple):
+class SiteModules(NamedTuple):
     """What modules a site has.
 
     Attributes:
@@ -38,11 +40,11 @@ class Modules(NamedTuple):
     mpi: List[Module]
 
 
-def find(tools: Tools) -> Modules:
+def find(tools: Tools) -> SiteModules:
     """Return the modules that a fresh login shell can load, directly or after others."""
     search = _Search(tools, ModuleCommand(tools))
     search.walk()
-    return Modules(search.chains(), list(search.of_mpi()))
+    return SiteModules(search.chains(), list(search.of_mpi()))
 
 
 def like_mpi(found: Iterable[str]) -> List[str]:
@@ -94,7 +96,8 @@ class _Search(object):
         return found
 
     def _like_mpi(self) -> List[Listed]:
-        like = [each for each in self._listed if _MPI.search(each.name) or _HAS_MPI.search(self._text(each))]
+        named = [each for each in self._listed if _MPI.search(each.name)]
+        like = list(dict.fromkeys([*named, *(each for each in self._listed if _HAS_MPI.search(self._text(each)))]))
         if len(like) > _MAX_SHOWN:
             names = ", ".join(each.name for each in like)
             self._tools.note("%d modules look like MPI, %d of them were examined: %s" % (len(like), _MAX_SHOWN, names))
@@ -140,12 +143,9 @@ class _Search(object):
         """Return the text of a module's file; empty if it cannot be read."""
         if each not in self._texts:
             self._texts[each] = b""
-            for path in each.files if self._command.left else ():
-                try:
-                    with open(path, "rb") as stream:
-                        self._texts[each] = stream.read(_MAX_READ)
-                except OSError:
-                    continue
+            for suffix in ("", ".lua") if self._command.left > 0 else ():
+                with suppress(OSError), open(os.path.join(each.folder, each.name + suffix), "rb") as stream:
+                    self._texts[each] = stream.read(_MAX_READ)
         return self._texts[each]
 
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
@@ -19,6 +19,9 @@ _GRES = "gres"
 #: What a layout is made of: these values belong together.
 _LAYOUT = ("sockets", "cores", "threads_per_core", "cpus")
 _MEMORY = "memory_mb"
+#: A feature that can be part of a partition's name, and the most kinds of nodes that are entries of their own.
+_FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,24}$")
+_MAX_KINDS = 8
 #: A job without a request has enough memory if it gets this part of its nodes'.
 ENOUGH = 0.9
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
@@ -138,10 +141,36 @@ def _partitions(
         if row[0].endswith("*"):
             default = name
         rows.setdefault(name, []).append(row)
-    return {
-        name: _partition(name, rows[name], tools, details.get(name, {}), settings)
-        for name in sorted(rows, key=lambda name: (name != default, name))
-    }
+    partitions: Record = {}
+    for name in sorted(rows, key=lambda name: (name != default, name)):
+        own = details.get(name, {})
+        for feature, kind in _kinds(rows[name]).items():
+            if feature:
+                entry = "%s-%s" % (name, feature)
+                partitions[entry] = _partition(entry, kind, tools, own, settings)
+                partitions[entry].update(queue=name, constraint=feature)
+            else:
+                partitions[name] = _partition(name, kind, tools, own, settings)
+    return partitions
+
+
+def _kinds(rows: List[List[str]]) -> Dict[str, List[List[str]]]:
+    """Return a partition's rows by a feature that all nodes of a kind have, and no others; the largest kind first.
+
+    If the nodes are of one kind, or features do not tell all kinds apart, all rows are under an empty text.
+    """
+    shapes = [_shape(row) for row in rows]
+    kinds: Dict[str, List[List[str]]] = {}
+    for shape in shapes:
+        own = [row for row, each in zip(rows, shapes) if each == shape]
+        others = {word for row, each in zip(rows, shapes) if each != shape for word in row[10].split(",")}
+        shared = set.intersection(*(set(row[10].split(",")) for row in own)) - others
+        telling = [word for word in own[0][10].split(",") if word in shared and _FEATURE.match(word)]
+        if len(own) == len(rows) or not telling:
+            return {"": rows}
+        kinds[telling[0]] = own
+    largest = sorted(kinds, key=lambda feature: -sum(int(row[1]) for row in kinds[feature]))
+    return {feature: kinds[feature] for feature in largest} if len(kinds) <= _MAX_KINDS else {"": rows}
 
 
 def _partition(name: str, rows: List[List[str]], tools: Tools, own: Dict[str, str], settings: Dict[str, str]) -> Record:
@@ -152,7 +181,7 @@ def _partition(name: str, rows: List[List[str]], tools: Tools, own: Dict[str, st
     if rows[0][7] not in ("infinite", "n/a", ""):
         found["max_time"] = rows[0][7]
     shapes = [_shape(row) for row in rows]
-    shape = common(name, shapes, tools, [set(row[10].split(",")) for row in rows])
+    shape = common(name, shapes, tools)
     if any(_GPUS in each for each in shapes):
         found["gpu_request"] = _GRES
     if own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE":  # the latter since 25
@@ -213,14 +242,11 @@ def clock(seconds: int) -> str:
     return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
 
 
-def common(name: str, shapes: List[Record], tools: Tools, features: Sequence[Set[str]] = ()) -> Record:
+def common(name: str, shapes: List[Record], tools: Tools) -> Record:
     """Return the shape of a partition's nodes, and note the keys in which they differ.
 
     Of different nodes, it is the smallest, on which all jobs fit. If they have different numbers of GPUs, the shape has
     an empty record of them: that some nodes have GPUs is known, and nothing else.
-
-    Args:
-        features: those of the nodes of each shape.
     """
     keys = sorted({key for shape in shapes for key in shape})
     differing = [key for key in keys if any(shape.get(key) != shapes[0].get(key) for shape in shapes)]
@@ -237,23 +263,8 @@ def common(name: str, shapes: List[Record], tools: Tools, features: Sequence[Set
         found[_GPUS] = {"count": counts[0]} if len(counts) == 1 else {}
         what = "%s per node" % " or ".join(map(str, counts)) if len(counts) > 1 else "type"
         differing[differing.index(_GPUS)] += " (%s)" % what
-    own = ", ".join(filter(None, _distinct(shapes, features)))
-    advice = "write an entry for each kind, with the same queue and its own constraint" + (": " + own if own else "")
+    advice = "write an entry for each kind, with the same queue and its own constraint"
     tools.note("partition %s: its nodes differ in %s: %s" % (name, ", ".join(differing), advice))
-    return found
-
-
-def _distinct(shapes: List[Record], features: Sequence[Set[str]]) -> List[str]:
-    """Return for each kind of nodes a feature that all of them have, and no others."""
-    kinds: List[Record] = []
-    for shape in shapes:
-        kinds += [] if shape in kinds else [shape]
-    found = []
-    for kind in kinds:
-        own = [each for shape, each in zip(shapes, features) if shape == kind]
-        others = [each for shape, each in zip(shapes, features) if shape != kind]
-        only = set.intersection(*own).difference(*others) - {"(null)"} if own else set()
-        found.append(min(only, default=""))
     return found
 
 

@@ -173,14 +173,16 @@ def _is_stale(request: SurveyRequest) -> bool:
 
 def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
     """Return the partitions to capture. Raises UsageError for one that does not exist."""
-    known = list(profile.get("partitions") or {})
-    unknown = [name for name in request.partitions or () if name not in known]
+    known = profile.get("partitions") or {}
+    queues = {name: (name, each.get("queue")) for name, each in known.items()}
+    unknown = [name for name in request.partitions or () if not any(name in each for each in queues.values())]
     if unknown:
         raise UsageError(
             "there is no partition %s" % ", ".join(unknown), "there are: %s" % (", ".join(known) or "none")
         )
-    wanted = known if request.partitions is None else [name for name in known if name in request.partitions]
-    return [_Part(name, os.path.join(request.folder, _stem(known.index(name), name))) for name in wanted]
+    stems = {name: os.path.join(request.folder, _stem(number, name)) for number, name in enumerate(known)}
+    wanted = request.partitions
+    return [_Part(name, stems[name]) for name in known if wanted is None or set(queues[name]).intersection(wanted)]
 
 
 def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:
@@ -246,7 +248,8 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         cpus_per_rank=1,
         time="00:%02d:00" % _MINUTES,
         seconds=_MINUTES * 60,
-        queue=part.name,
+        queue=partition.get("queue", part.name),
+        constraints=[partition["constraint"]] if "constraint" in partition else [],
         account=request.account or os.environ.get("SBATCH_ACCOUNT"),
         # Without one the job may see no GPU at all; the scheduler tells how many a node has.
         gpus=GpuRequest(word, 1, None) if "gpus" in (partition.get("node") or {}) and word else None,
@@ -292,7 +295,8 @@ def _captured(part: _Part) -> PartitionCapture:
 def _submit(
     request: SurveyRequest, profile: json_records.Record, scheduler: Scheduler, part: _Part
 ) -> PartitionCapture:
-    queue = scheduler.parse_queue(*jobs.ask(scheduler.queue(part.name)))
+    own = (profile.get("partitions") or {}).get(part.name, {})
+    queue = scheduler.parse_queue(*jobs.ask(scheduler.queue(own.get("queue", part.name))))
     if queue is None or not queue.open or not queue.usable:
         return PartitionCapture(part.name, SKIPPED, "it runs no jobs now: %s" % (queue.says if queue else "not found"))
     files.write_text(part.script, script(request, profile, part), 0o700)

@@ -61,10 +61,6 @@ def test_each_field_of_each_partition(recorded):
     assert found.cluster == "mixed"
     assert found.spool == "/var/spool/slurmd"
     assert mixed.CLOSED in tools.notes
-    for name, features in mixed.TOLD_APART.items():
-        (note,) = [note for note in tools.notes if note.startswith("partition %s: " % name)]
-        assert "gpus (0 or 4 per node)" in note
-        assert note.endswith("its own constraint: " + features)
     assert not [note for note in tools.notes if "not recorded" in note]
 
 
@@ -87,7 +83,7 @@ def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, mo
     monkeypatch.setattr(machine, "machine", lambda tools, words: {"runtimes": {}})
     monkeypatch.setattr(mpi, "_USUAL", ())
     login = capture(CaptureRequest())
-    nodes = {"batch": ("cn1", "cn2"), "all": mixed.NODES, "accelerated": ("cn4", "cn5"), "large": ("cn3",)}
+    nodes = {"batch": ("cn1", "cn2"), "all-thin": ("cn1", "cn2"), "accelerated": ("cn4", "cn5"), "large": ("cn3",)}
     for partition, hosts in nodes.items():
         for host in hosts:
             monkeypatch.setenv("SLURMD_NODENAME", host)
@@ -96,9 +92,9 @@ def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, mo
             kernel = {key: KERNEL[key] for key in ("numa_domains", "memory_total_mb")}
             assert merged["node"] == dict(mixed.TRUTH[partition]["node"], **kernel)
     monkeypatch.setenv("SLURMD_NODENAME", "cn3")
-    own = capture(CaptureRequest(node=True, partition="all-fat"))  # an entry of the profile, with a queue of Slurm's
-    assert own.profile["partitions"]["all-fat"]["node"]["memory_mb"] == 31000
-    assert "partition all-fat: Slurm reports cores 4, the kernel 9" in own.profile["notes"]
+    own = capture(CaptureRequest(node=True, partition="mine"))  # an entry of the profile, with a queue of Slurm's
+    assert own.profile["partitions"]["mine"]["node"]["memory_mb"] == 31000
+    assert "partition mine: Slurm reports cores 4, the kernel 9" in own.profile["notes"]
 
 
 def test_each_field_of_a_real_grid_engine(tmp_path, monkeypatch):
@@ -108,3 +104,24 @@ def test_each_field_of_a_real_grid_engine(tmp_path, monkeypatch):
     assert found.partitions == mixed.OF_GRID_ENGINE
     assert found.scheduler == {"kind": "gridengine", "version": "8.1.9", "gpu_request": "gpu"}
     assert [note.partition(":")[0] for note in tools.notes] == ["partition batch"]  # its nodes differ in GPUs
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:4", {"count": 4}),
+        ("gpu:a100:4(S:0,2)", {"type": "a100", "count": 4}),
+        ("gpu:2080ti:2", {"type": "2080ti", "count": 2}),
+        ("gpu:tesla:no_consume:4", {"type": "tesla", "count": 4}),
+        ("craynetwork:4,gpu:8", {"count": 8}),
+        ("gpu:a100:4,gpu:v100:2", {"count": 6}),  # without a type, Slurm gives any of them
+        ("gpu:a100:3(S:0),gpu:1g.5gb:7(S:1),shard:8", {"count": 10}),
+        ("gpu:1g.5gb:7", {"type": "1g.5gb", "count": 7}),
+        ("shard:8", None),
+        ("(null)", None),
+    ],
+)
+def test_gpus_in_the_words_of_slurm(tmp_path, monkeypatch, gres, gpus):
+    made.program(tmp_path, "sinfo", "echo 'p|1|2|24|2|96000|%s|1:00|1-16|96|(null)|n1'" % gres)
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    assert scheduler.own_node(Tools(), "n1").get("gpus") == gpus

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.code_facts import BEYOND, Instructions
-from deployer.connected.linker.loader import Object
 from deployer.connected.linker.process import Process
 from deployer.connected.site_profile.profile import Partition
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -89,27 +88,22 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
     for each in process.loader.objects:
         where, inner = process.view.identity(each.path)
         facts = indexes.get(where) if each.dynamic.machine == _X86_64 else None
-        if facts and each.facts.level not in _LEVELS and not _library(each.path):
-            yield from _of_file(case, process, each, facts.of(inner), flags)
-
-
-def _of_file(
-    case: Case, process: Process, mapped: Object, found: Instructions, flags: Sequence[str] | None
-) -> Iterator[Finding]:
-    severity, sets = lacking(found, mapped.path, mapped is process.program, flags or ())
-    if flags is None and severity == ERROR:
-        text = f"{mapped.path} was compiled for {_shown(sets)}, but the processors of the nodes are unknown"
-        yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
-    elif flags is not None and sets:
-        yield Finding(
-            "cpu.instructions",
-            severity,
-            mapped.path,
-            f"its code uses {_shown(sets)} without asking the processor, and the nodes of {case.plan.partition} do not "
-            "have it: the program ends with SIGILL (illegal instruction)",
-            "compile it for older processors (-march=x86-64-v2 in place of -march=native), or choose a partition with "
-            "newer ones",
-        )
+        if facts is None or each.facts.level in _LEVELS or _library(each.path):
+            continue
+        severity, sets = lacking(facts.of(inner), each.path, each is process.program, flags or ())
+        if flags is None and severity == ERROR and sets:
+            text = f"{each.path} was compiled for {_shown(sets)}, but the processors of the nodes are unknown"
+            yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
+        elif flags is not None and sets:
+            yield Finding(
+                "cpu.instructions",
+                severity,
+                each.path,
+                f"its code uses {_shown(sets)} without asking the processor, and the nodes of {case.plan.partition} do "
+                "not have it: the program ends with SIGILL (illegal instruction)",
+                "compile it for older processors (-march=x86-64-v2 in place of -march=native), or choose a partition "
+                "with newer ones",
+            )
 
 
 def lacking(found: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import mpi as mpi_rules
-from deployer.connected.linker.loader import Missing, WrongVersion
+from deployer.connected.linker.loader import MACHINES, Missing, WrongVersion
 from deployer.connected.linker.process import CXX, FAMILIES, Process
 from deployer.contract import hostfiles
 from deployer.contract.findings import ERROR, NOTE, Finding
@@ -16,16 +16,18 @@ _OF_BASE = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_", "GFORTRAN_", "GOMP_", "OMP_
 
 
 def machine(process: Process) -> Iterator[Finding]:
-    """link.machine: the program, or a library that it loads, is for another kind of processor."""
-    lacking = [(each.foreign, _severity(process, each.opened)) for each in process.loader.missing]
-    opened = [(each, ERROR) for each in process.loader.foreign if not process.host_path(each.path)]
-    for each, severity in dict.fromkeys([(process.foreign, ERROR), *opened, *lacking]):
-        if each:
+    """link.machine: the program, or a library that it loads, is for another kind of processor.
+
+    The loader may pass over such a library and find another one of its name.
+    """
+    mapped = [each.dynamic.soname or posixpath.basename(each.path) for each in process.loader.objects]
+    for path, number in process.loader.foreign.items():
+        if not process.host_path(path) and not any(map(posixpath.basename(path).startswith, mapped)):
             yield Finding(
                 "link.machine",
-                severity,
-                each.path,
-                f"it is for {each.architecture}, and the nodes are not",
+                ERROR,
+                path,
+                f"it is for {MACHINES.get(number, f'machine {number}')}, and the nodes are not",
                 "build it for the nodes' architecture, or install the package for it: a wheel of another platform, or "
                 "a program that was copied from another machine, does not run",
             )
@@ -33,7 +35,7 @@ def machine(process: Process) -> Iterator[Finding]:
 
 def program(process: Process) -> Iterator[Finding]:
     """link.program: the job's program is not in the image, or is not a program."""
-    if process.program is None and process.foreign is None:
+    if process.program is None and not process.loader.foreign:
         yield Finding(
             "link.program",
             ERROR,
@@ -55,7 +57,8 @@ def missing(process: Process) -> Iterator[Finding]:
         at_start = program is not None and each.opened == program.path
         known = each.name in process.sonames and not at_start and not process.host_path(each.needed_by)
         other = mpi is not None and FAMILIES.get(each.name, mpi.abi) != mpi.abi
-        if not known and not other and not each.foreign and not each.name.startswith(CXX):
+        foreign = any(posixpath.basename(path).startswith(each.name) for path in process.loader.foreign)
+        if not known and not other and not foreign and not each.name.startswith(CXX):
             yield Finding(
                 "link.missing",
                 _severity(process, each.opened),

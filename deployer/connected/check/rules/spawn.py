@@ -1,53 +1,21 @@
-"""Rule of programs that start more ranks while they run (MPI_Comm_spawn), which few launchers can do.
-
-What launchers do was tried on two nodes with Slurm 22.05 (docs/rules.md).
-"""
+"""Rule of programs that start more ranks while they run (MPI_Comm_spawn), which few launchers can do."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts import python_calls
 from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import INSIDE, NATIVE, StartOption
+from deployer.contract.plan import INSIDE
 
-
-class Spawning(NamedTuple):
-    """What a launcher does when a rank asks it to start more.
-
-    Attributes:
-        works: whether they start; None if that depends on the job.
-        text: what happens.
-        tried: with what.
-    """
-
-    works: bool | None
-    text: str
-    tried: str
-
-
-#: By launcher: of ranks that start without a container, or by the image's own launcher, which is in one.
-SPAWNING = {
-    "srun": Spawning(
-        False,
-        "srun starts no more ranks: with pmi2 the job hangs, with pmix it ends with an error",
-        "Intel MPI 2021.15, MPICH 4.2.3 and 5.0.2 with pmi2; Open MPI 4.1.8 and 5.0.11 with pmix",
-    ),
-    "mpiexec.hydra": Spawning(True, "", "Intel MPI 2021.15, MPICH 4.2.3 and 5.0.2"),
-    "mpirun": Spawning(
-        None,
-        "mpirun starts more ranks only if the job has free slots: otherwise it ends with MPI_ERR_SPAWN, or hangs",
-        "Open MPI 4.1.8 and 5.0.11: all slots taken, and --oversubscribe",
-    ),
-}
-#: By a launcher that is outside of the container.
-_OUTSIDE = Spawning(
-    False,
-    "{launcher} would start more ranks on the host, outside of the container, where the program is missing",
-    "Hydra of Intel MPI 2021.15 and MPICH 4.2.3: execvp error, hang; Open MPI 4.1.8: error",
-)
+#: What happens if a rank asks for more ranks, by its launcher, and by the image's own: whether they start (None: that
+#: depends on the job), and why not. With what each was tried is in docs/rules.md.
+_SRUN = "srun starts no more ranks: with pmi2 the job hangs, with pmix it ends with an error"
+_HOST = "{} would start more ranks on the host, outside of the container, where the program is missing"
+_SLOTS = "mpirun starts more ranks only if the job has free slots: otherwise it ends with MPI_ERR_SPAWN, or hangs"
+OUTSIDE = {"srun": (False, _SRUN), "mpiexec.hydra": (False, _HOST), "mpirun": (False, _HOST)}
+WITHIN = {"mpiexec.hydra": (True, ""), "mpirun": (None, _SLOTS)}
 _FUNCTIONS = ("MPI_Comm_spawn", "MPI_Comm_spawn_multiple")
 _POOL = (
     "start the script by `python3 -m mpi4py.futures SCRIPT`, or use MPICommExecutor(MPI.COMM_WORLD): both use the "
@@ -61,29 +29,20 @@ _OTHER = (
 
 def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     """mpi.spawn: a program starts more ranks, and the launcher cannot."""
-    options = case.plan.start_options if case.plan.launch == INSIDE else case.plan.containers
-    found = [_spawning(option, case.plan.launch == INSIDE) for option in options]
-    refusing = next((each for each in found if each.works is False), None)
-    worst = refusing or next((each for each in found if each.works is None), None)
-    if worst is None:
-        return
-    for process in [*linked.processes, *linked.conditional]:
-        sure = refusing and any(process is each for each in linked.processes) and linked.decides(process)
+    table = WITHIN if case.plan.launch == INSIDE else OUTSIDE
+    names = dict.fromkeys(option.launcher for option in case.plan.containers if option.launcher in table)
+    refusing = [(name, *table[name]) for name in names if not table[name][0]]
+    for process in [*linked.processes, *linked.conditional] if refusing else ():
+        name, starts, why = refusing[0]
+        sure = starts is False and any(process is each for each in linked.processes) and linked.decides(process)
         for text, certain, remedy in _asking(process) if process.uses_mpi else ():
-            message = f"{text} starts more ranks while it runs, and {worst.text}"
+            message = f"{text} starts more ranks while it runs, and {why.format(name)}"
             yield Finding("mpi.spawn", ERROR if sure and certain else MISSING_FACTS, process.name, message, remedy)
-
-
-def _spawning(option: StartOption, inside: bool) -> Spawning:
-    if option.launcher == "srun" or inside or option.runtime == NATIVE:
-        return SPAWNING.get(option.launcher, _OUTSIDE)
-    return _OUTSIDE._replace(text=_OUTSIDE.text.format(launcher=option.launcher))
 
 
 def _asking(process: Process) -> Iterator[tuple[str, bool, str]]:
     """Yield what starts ranks, whether it certainly runs, and what to do instead."""
-    calls = python_calls.spawns(process.text)
-    for call in calls[:1]:
+    for call in python_calls.spawns(process.text)[:1]:
         yield f"line {call.line} of its script ({call.name})", call.certain, _POOL if "Pool" in call.name else _OTHER
     names = [name for name in _FUNCTIONS if process.program and name in process.program.facts.imports]
     if names:

@@ -36,6 +36,6 @@ def _rpath(process: Process) -> Iterator[Finding]:
 
 
 RULES: tuple[_Rule, ...] = (
-    linking.program, *map(_whatever, (linking.machine, linking.missing, linking.versions, linking.broken)),
+    linking.machine, linking.program, *map(_whatever, (linking.missing, linking.versions, linking.broken)),
     mpi.family, _rpath, mpi.linked, mpi.serial, python.modules,
 )  # fmt: skip

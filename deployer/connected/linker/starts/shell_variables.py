@@ -11,7 +11,6 @@ from deployer.connected.linker.starts.shell_words import Words, joined
 from deployer.connected.linker.starts.words import UnknownWord, known
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 
 
@@ -97,8 +96,9 @@ class ShellVariables:
         if words[1:2] != ["-f"]:
             state.removed |= {_removed(each) for each in names}
         prefixes = tuple(each.prefix for each in names if isinstance(each, UnknownWord))
+        known_prefixes = tuple(filter(None, prefixes))  # of the launcher's, not of what a script needs: see ``removed``
         for name in state.variables:
-            if name.startswith(prefixes) and name not in _SEARCH_PATHS:  # a script does not do without them
+            if name.startswith(prefixes if name not in state.exported else known_prefixes):
                 state.assign(name, UnknownWord(f"${name}"))
 
     def _read(self, words: list[str], state: State) -> None:
@@ -174,7 +174,7 @@ class ShellVariables:
     def _lost(self, state: State) -> None:
         """Make unknown what a text that is not read may change."""
         self._forget(state)
-        for name in ("LD_PRELOAD", *_SEARCH_PATHS):
+        for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
             state.assign(name, UnknownWord(f"${name}"))
         state.certain = False
 

@@ -143,7 +143,7 @@ def test_a_job_has_memory_and_variables(tmp_path: Path) -> None:
 
 
 def test_a_time_limit_has_the_forms_of_the_option(tmp_path: Path) -> None:
-    found = load(write(tmp_path, MINIMAL.replace("nodes: 4", "nodes: 4, time: 24h")))
+    found = load(write(tmp_path, MINIMAL.replace('"1-00:00:00"', "24h")))
     assert {job.name: job.time for job in found.own_jobs}["second"] == "1-00:00:00"
 
 

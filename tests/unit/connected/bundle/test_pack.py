@@ -267,14 +267,14 @@ def test_a_hole_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_killed_packs_left_goes_with_the_next(tmp_path: Path) -> None:
-    (tmp_path / ".b.tar.abcdefgh.part").write_bytes(b"x")
-    (tmp_path / ".other.tar.abcdefgh.part").write_bytes(b"x")
-    (tmp_path / ".kept.abcdefgh.part").write_bytes(b"x")
+    (tmp_path / ".b.tar.0123abcd.part").write_bytes(b"x")
+    (tmp_path / ".other.tar.0123abcd.part").write_bytes(b"x")
+    (tmp_path / ".kept.0123abcd.part").write_bytes(b"x")
     with files.published(str(tmp_path / "c.tar")) as stream:
         packing.pack(contents(), [], tmp_path / "b.tar")
         stream.write(b"still here")
     assert (tmp_path / "c.tar").read_bytes() == b"still here"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".kept.abcdefgh.part", "b.tar", "c.tar"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".kept.0123abcd.part", "b.tar", "c.tar"]
 
 
 # ------------------------------------------------------------------------------------------------ data

@@ -1,7 +1,7 @@
 """Each program of a job is judged by itself, and what may be started refuses nothing."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pytest
 
@@ -162,10 +162,24 @@ def test_what_a_wrapper_sets_decides_what_is_found() -> None:
     assert codes(linked("env", "OMP_NUM_THREADS=1", GOOD, files=files)) == []
 
 
+def kept(removed: Iterable[Removed], environment: Mapping[str, str] | None = None, ranks: int = 2) -> list[Finding]:
+    """Return the findings on a job's program before which these variables are removed."""
+    own = started(FILES, command=GOOD)._replace(removed=frozenset(removed))
+    own = own._replace(environment={**own.environment, **(environment or {})})
+    return list(pmi.kept(linked()._replace(job=job(GOOD, ranks=ranks), processes=[own]), case()))
+
+
+def test_a_helper_without_the_launcher_beside_a_whole_program() -> None:
+    whole = started(FILES, command=GOOD)
+    helper = whole._replace(removed=frozenset([Removed("*", True, "env -i")]))
+    of = linked()._replace(job=job(GOOD), processes=[helper, whole])
+    assert [(each.code, each.severity) for each in pmi.kept(of, case())] == [("pmi.unmet", UNKNOWN)]
+
+
 def test_an_empty_environment_makes_singletons() -> None:
     (process,) = linked("env", "-i", GOOD, files={**FILES, "/usr/bin/env": SMALL}).processes
     assert process.removed == {Removed("*", True, "env -i")}
-    (finding,) = pmi.spoken(case(processes=[started(FILES, command=GOOD)._replace(removed=process.removed)]))
+    (finding,) = kept(process.removed)
     assert (finding.code, finding.severity, finding.subject) == ("pmi.unmet", ERROR, GOOD)
     assert "`env -i` removes variables by which ranks find their launcher (PMI_FD" in finding.message
 
@@ -179,10 +193,9 @@ def test_an_empty_environment_makes_singletons() -> None:
     ([Removed("PMIX_RANK", True, "unset PMIX_RANK"), Removed("CONDA_EXE", True, "unset CONDA_EXE")], []),
 ])  # fmt: skip
 def test_variables_of_the_launcher_that_are_unset(removed: list[Removed], expected: list[tuple[str, str]]) -> None:
-    own = started(FILES, command=GOOD)._replace(removed=frozenset(removed))
-    assert [(each.code, each.severity) for each in pmi.spoken(case(processes=[own]))] == expected
-    kept = own._replace(environment={"PMI_FD": "3", "PMI_RANK": "0", "PMI_SIZE": "2"})
-    assert list(pmi.spoken(case(processes=[kept]))) == []  # env -i PMI_FD=$PMI_FD ...
+    assert [(each.code, each.severity) for each in kept(removed)] == expected
+    assert kept(removed, ranks=1) == []
+    assert kept(removed, {"PMI_FD": "3", "PMI_RANK": "0", "PMI_SIZE": "2"}) == []  # env -i PMI_FD=$PMI_FD ...
 
 
 def test_a_preload_is_not_followed() -> None:
@@ -504,3 +517,26 @@ def test_what_a_program_may_import_is_cut_off_by_slurm_as_well() -> None:
     assert ("pmi.truncated", UNKNOWN) in [
         (finding.code, finding.severity) for finding in programs.of_job(found, here, check.PROCESS_RULES)
     ]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("good", []),
+    ("unset PMI_FD; exec good", [("pmi.unmet", ERROR)]),
+    ("env -u PMI_RANK good", [("pmi.unmet", ERROR)]),
+    ("for v in $(env | grep -o '^SLURM_[^=]*'); do unset $v; done; good", [("pmi.unmet", UNKNOWN)]),
+    ("unset $(compgen -e | grep PMI); good", [("pmi.unmet", UNKNOWN)]),
+    ("unset SLURM_CPU_BIND; good", []),
+    ("export I_MPI_FABRICS=shm; good", [("mpi.variable", ERROR)]),
+    ("I_MPI_FABRICS=shm good", [("mpi.variable", ERROR)]),
+    ("env I_MPI_FABRICS=shm good", [("mpi.variable", ERROR)]),
+    ("I_MPI_FABRICS=shm; good", []),  # not exported
+    ("export I_MPI_FABRICS=$(cat x); good", [("mpi.variable", UNKNOWN)]),
+    ("if test -f x; then export I_MPI_FABRICS=shm; fi; good", [("mpi.variable", UNKNOWN)]),
+    ("export I_MPI_FABRICS=shm:ofi I_MPI_DEBUG=5; good", []),
+])  # fmt: skip
+def test_what_a_script_sets_or_unsets_for_a_program_with_mpi(text: str, expected: list[tuple[str, str]]) -> None:
+    files = {**FILES, "/usr/bin/env": SMALL, "/usr/bin/grep": SMALL}
+    of = linked("sh", "-c", text, files=files)
+    of = of._replace(job=job("sh")._replace(nodes=2))
+    found = [finding for rule in check.JOB_RULES for finding in rule(of, case())]
+    assert [(each.code, each.severity) for each in found] == expected

@@ -65,6 +65,7 @@ from tests.unit.connected.check.test_check import (
     lib,
     started,
 )
+from tests.unit.connected.linker.test_instructions import compiled
 
 UNKNOWN = verdict.MISSING_FACTS
 FABRIC = PREFIX + "/lib/libfabric.so.1"
@@ -687,9 +688,37 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
         assert [each.checked for each in check.check_carried(bundle, profile, tmp_path / "c")] == [plan.checked]
         text = b"".join(map(bundle.read, bundle.member_segments("deployer/plans/there.json")))
     assert plans.read(text, "it") == plan
-    assert len(list((tmp_path / "c").glob("*[0-9a-f].json"))) == 1  # what pack read is there for check
+    kept = [each for each in (tmp_path / "c").iterdir() if ".code." not in each.name]
+    assert len(kept) == 1  # what pack read is there for check
     again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
     assert again.digest == packed.digest
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "expected"),
+    [
+        (["newer"], [], verdict.REFUSE),
+        (["newer"], [*V3, "avx512f"], verdict.RUN),
+        (["newer"], None, verdict.UNKNOWN),
+        (["sh", "-c", "newer || true"], [], verdict.WARN),
+        (["sh", "-c", "true; exec newer"], [], verdict.REFUSE),
+    ],
+)
+def test_a_job_s_own_program_for_newer_processors(
+    command: list[str], flags: Any, expected: str, tmp_path: Path
+) -> None:
+    top = true_root(tmp_path / "root")
+    shutil.copyfile(top / "usr/bin/true", top / "usr/bin/sh")
+    (top / "usr/bin/newer").write_bytes(compiled(tmp_path, "", "f(c) + g(c)", "-O2", "-march=x86-64-v3").read_bytes())
+    for name in ("sh", "newer"):
+        (top / "usr/bin" / name).chmod(0o755)
+    node = {**SITE["partitions"]["batch"]["node"], "cpu": {"flags": flags}}
+    profile = Profile.model_validate({**SITE, "partitions": {"batch": {"pmi": "none", "node": node}}})
+    job = Job("t", command, 1, 1, 1, "00:01:00")
+    packed = pack.pack(sources.from_folder(top, "x", "1")._replace(jobs=[job]), [], tmp_path / "b.tar")
+    found = check.check(str(packed.path), profile).checked
+    assert found.verdict == expected, codes(found.findings)
+    assert any(each.code == "cpu.instructions" for each in found.findings) == (flags == [])
 
 
 def test_what_is_certain_is_said_beside_what_was_not_captured(
@@ -1015,3 +1044,43 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(
         (finding,) = checked.against
         assert runtime in finding.message
         assert finding.remedy.startswith("allow ")
+
+
+# ------------------------------------------------------------------------------------- arguments of the site's runtime
+
+
+def parted(*words: str, ranks: int = 2, nodes: int = 1, plan: Plan = PLAN, runtime: str = "apptainer") -> list[Finding]:
+    """Return the findings on a job whose ranks a runtime starts with these arguments; "" has a start option of none."""
+    options = [START_OPTION._replace(runtime=runtime, arguments=(word,) if word else ()) for word in words]
+    of = Job("t", ["python3"], nodes, ranks, 1, "00:01:00")
+    linked = jobs.LinkedJob(of, [started()])
+    return list(runtimes.private(linked, case(plan=plan._replace(start_options=options))))
+
+
+@pytest.mark.parametrize("word", [
+    "--scratch=/dev/shm", "--scratch=/a,/dev/shm", "-S=/dev/shm", "-S/dev/shm/", "--contain", "--containall=true", "-C",
+    "--compat",
+])  # fmt: skip
+def test_ranks_with_a_dev_shm_of_their_own(word: str) -> None:
+    """Seen with Apptainer 1.4.5: MPI_Init fails or hangs with Intel MPI 2021.15 and MPICH 4.2.3."""
+    (found,) = parted(word)
+    assert (found.code, found.severity) == ("runtime.private", ERROR)
+    assert word in found.message
+    assert found.remedy == "remove it from runtimes.apptainer.arguments in the site's profile"
+    assert parted(word, ranks=1) == []
+    assert parted(word, runtime="charliecloud") == []
+    assert codes(parted("", word)) == [("runtime.private", UNKNOWN)]
+    assert codes(parted(word, plan=PLAN._replace(abi="openmpi"))) == [("runtime.private", UNKNOWN)]
+    assert parted(word, plan=PLAN._replace(launch=plans.INSIDE)) == []
+
+
+@pytest.mark.parametrize("word", ["--scratch=/work", "--ipc", "--no-mount=hostfs", "--contain=false", "--userns"])
+def test_arguments_that_leave_ranks_together(word: str) -> None:
+    """Seen: --ipc runs."""
+    assert parted(word, nodes=2) == []
+
+
+def test_ranks_with_a_network_of_their_own() -> None:
+    assert codes(parted("--net", nodes=2)) == [("runtime.private", UNKNOWN)]
+    assert codes(parted("--network=bridge", nodes=2, runtime="podman")) == [("runtime.private", UNKNOWN)]
+    assert parted("--network=host", nodes=2) == parted("--net") == []

@@ -64,15 +64,15 @@ def test_a_program_that_is_linked_to_it() -> None:
     assert found(started(image, command=GOOD), "srun") == []
 
 
-def test_each_launcher_says_with_what_it_was_tried() -> None:
+def test_each_launcher_has_its_answer() -> None:
     assert spawn.of_job in check.JOB_RULES
-    assert set(spawn.SPAWNING) >= {"srun", "mpiexec.hydra", "mpirun"}
-    assert all(each.tried for each in spawn.SPAWNING.values())
+    assert {"srun", *pmi._LAUNCHERS} == set(spawn.OUTSIDE)
+    assert set(pmi._LAUNCHERS) == set(spawn.WITHIN)
 
 
 def test_a_script_that_removes_the_launcher_s_variables_itself() -> None:
     """/proc does not show it: it is found on the laptop, or not at all."""
     script = started()._replace(text="import os\nos.environ.clear()\nfrom mpi4py import MPI\n")
-    (finding,) = pmi.spoken(case(processes=[script]))
+    (finding,) = pmi.kept(linked()._replace(job=job("x"), processes=[script]), case())
     assert (finding.code, finding.severity) == ("pmi.unmet", UNKNOWN)
     assert "line 2: os.environ.clear()" in finding.message

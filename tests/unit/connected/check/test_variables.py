@@ -7,7 +7,7 @@ import pytest
 
 from deployer.connected.check import check
 from deployer.connected.check.rules import fabric, variables
-from deployer.connected.check.rules.variables import CRAY, INTEL, MPICH, OPEN, TABLE, Use
+from deployer.connected.check.rules.variables import TABLE, Use
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.words import UnknownWord
 from deployer.contract.findings import ERROR, Finding
@@ -119,6 +119,7 @@ SEEN: list[tuple[tuple[Plan, Any], str, list[str]]] = [
     (OPEN_5, "PMIX_MCA_gds=hash PMIX_MCA_psec=native", []),
     (OPEN_5, "PMIX_MCA_psec=munge", [UNKNOWN]),
     (OPEN_5, "OMPI_MCA_coll=basic", [UNKNOWN]),
+    (OPEN_5, "OMPI_MCA_coll=^tuned", []),
     (OPEN_5, "OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_mpi_abort_print_stack=1 OMPI_MCA_smsc=^cma", []),
 ]  # fmt: skip
 
@@ -138,14 +139,14 @@ def test_memory_of_a_node_is_enough_for_one(mpi: tuple[Plan, Any], words: str, e
         assert fails or severities(plan, host, nodes=1, **words_of_one) == []
 
 
-def test_each_row_is_tried_or_is_from_a_manual_and_says_something() -> None:
-    tried = " ".join(words for _, words, _ in SEEN)
-    names = {word.partition("=")[0] for word in tried.split()}
+def test_each_row_is_tried_or_is_from_a_manual() -> None:
+    """And no row is in vain: what was tried, or what comes from a manual, has a value for it."""
+    tried = [word.partition("=") for _, words, _ in SEEN for word in words.split()]
     for row in TABLE:
         assert set(row.families) <= set(ABIS)
-        assert row.source
-        if row.source.startswith("tried"):
-            assert any(re.fullmatch(row.name, name) for name in names), row.name
+        assert set(row.when.split()) <= set(variables._CONDITIONS)
+        if row.source == "tried":
+            assert any(re.fullmatch(row.name, name) and re.fullmatch(row.value, value) for name, _, value in tried), row
 
 
 @pytest.mark.parametrize(("plan", "name", "expected"), [
@@ -188,6 +189,13 @@ def test_other_networks() -> None:
     assert severities(PLAN, None, omni_path, FI_PROVIDER="psm2", FI_TCP_IFACE="lo") == [UNKNOWN]
 
 
+def test_the_image_s_own_mpi() -> None:
+    own = {PREFIX + "/lib/libmpi.so.12": lib("libmpi.so.12", exports=HAS)}
+    plan = PLAN._replace(mpi=None)
+    assert severities(plan, own, FI_PROVIDER="shm") == [UNKNOWN]
+    assert severities(plan._replace(abi="none"), own, FI_PROVIDER="shm") == []
+
+
 def test_only_a_program_that_calls_mpi_and_is_certain() -> None:
     serial = started({**IMAGE_FILES, GOOD: program("libc.so.6")}, command=GOOD)
     one = serial._replace(environment={"I_MPI_FABRICS": "shm"})
@@ -208,7 +216,7 @@ def test_mpi4py_is_told_to_take_the_other_family() -> None:
 
     def means(files: Any, value: str) -> bool:
         process: Process = started({**image, **files})
-        return variables.judged("MPI4PY_MPIABI", value, Use(process, INTEL, "", False, "", frozenset())) is not None
+        return variables.judged("MPI4PY_MPIABI", value, Use(process, "intel", "", False, "", frozenset()))[1] != ""
 
     assert means(both, "openmpi")
     assert not any(means(both, value) for value in ("mpich", "impi"))
@@ -224,4 +232,3 @@ def test_intel_s_own_variable_for_the_provider_is_looked_up_too() -> None:
 
 def test_the_rule_is_one_of_check_s() -> None:
     assert variables.of_job in check.JOB_RULES
-    assert {MPICH, OPEN, CRAY, INTEL} <= set(ABIS)
