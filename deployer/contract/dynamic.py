@@ -52,6 +52,7 @@ _CHUNK = 64 * 1024
 _MPI = ("MPI_", "PMPI_", "MPIX_", "PMPIX_", "ompi_mpi_")
 _COMPONENT = re.compile(r"^mca_pmix_[a-z0-9]{1,30}_component$")
 _MPI_BYTES = (b"MPI_", b"MPIX_", b"ompi_mpi_", b"mca_pmix_")
+_DLOPEN = b"\0dlopen\0"
 _SEARCHED = 4 * 1024 * 1024
 
 
@@ -97,8 +98,10 @@ class Facts(NamedTuple):
         components: the components of Open MPI's framework "pmix" in the file (``mca_pmix_s2_component``).
         level: the x86-64 level that it needs (3 for x86-64-v3); 0 for any.
         linked: how a program shows that an MPI library is linked into it (``linked_mpi``), or None.
+        opens: it is a program that calls no MPI function and opens libraries by name (``dlopen``).
+        sha256: the digest of a library that has no build-id, of those that capture reads; else None.
 
-    A record leaves out the last three if they are empty.
+    A record leaves out the last five if they are empty.
     """
 
     dynamic: Dynamic
@@ -107,6 +110,15 @@ class Facts(NamedTuple):
     components: Sequence[str] = ()
     level: int = 0
     linked: Optional[str] = None
+    opens: bool = False
+    sha256: Optional[str] = None
+
+    @property
+    def identity(self) -> Optional[str]:
+        """Return the identity of the file (``deployer.system.elf``), or None if it is unknown."""
+        if self.dynamic.build_id:
+            return "build-id:" + self.dynamic.build_id
+        return "sha256:" + self.sha256 if self.sha256 else None
 
     def record(self) -> Record:
         """Return the facts as a JSON object."""
@@ -117,6 +129,10 @@ class Facts(NamedTuple):
             found["level"] = self.level
         if self.linked:
             found["linked"] = self.linked
+        if self.opens:
+            found["opens"] = True
+        if self.sha256:
+            found["sha256"] = self.sha256
         return found
 
     @staticmethod
@@ -141,6 +157,8 @@ class Facts(NamedTuple):
             tuple(fields.texts("components")) if "components" in fields.record else (),
             fields.maybe_number("level") or 0,
             fields.maybe_text("linked"),
+            fields.record.get("opens") is True,
+            fields.maybe_text("sha256"),
         )
 
 
@@ -182,7 +200,7 @@ def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
     if elf.dyn is _DYN_32:
         return Facts(_dynamic(elf, None), [], [])
     imports, exports, components = set(), set(), set()
-    for symbol in _symbols(elf, _is_wanted) if _may_name_mpi(elf) else ():
+    for symbol in _symbols(elf, _is_wanted) if _names_one(elf, _MPI_BYTES) else ():
         if _COMPONENT.match(symbol.name):
             components.update([symbol.name] if symbol.defined else [])
         elif symbol.defined:
@@ -192,7 +210,8 @@ def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
     noted = notes(read_at)
     linked = linked_mpi(read_at) if elf.is_program and not imports else None
     symbols = sorted(imports), sorted(exports), tuple(sorted(components))
-    return Facts(_dynamic(elf, noted.build_id), *symbols, noted.level, linked)
+    opens = elf.is_program and not imports and _names_one(elf, (_DLOPEN,))
+    return Facts(_dynamic(elf, noted.build_id), *symbols, noted.level, linked, opens)
 
 
 def _is_wanted(name: str) -> bool:
@@ -222,11 +241,11 @@ def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
     )
 
 
-def _may_name_mpi(elf: "_Elf") -> bool:
+def _names_one(elf: "_Elf", parts: Sequence[bytes]) -> bool:
     """Return whether the string table has such a name: most files have none, and some have 700,000 symbols."""
     for start in range(0, elf.strings_size, _SEARCHED):
         data = elf.read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
-        if any(prefix in data for prefix in _MPI_BYTES):
+        if any(part in data for part in parts):
             return True
     return False
 

@@ -6,6 +6,9 @@ shape with codes of its own.
 
 from typing import Any, Dict, List, NamedTuple
 
+from deployer.contract import batch_words
+from deployer.contract.errors import Refused
+from deployer.contract.hostfiles import of_system
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.text import printable
 
@@ -71,6 +74,7 @@ class Rule(NamedTuple):
         return Finding(code, self.severity, subject, self.message.format(**values), self.remedy.format(**values))
 
 
+CAPTURE_NODE = "python3 deployer.pyz capture --node"
 #: The codes of requests that a batch system refuses.
 REQUESTS = ("queue.account", "queue.feature", "queue.nodes", "queue.partition", "queue.policy", "queue.time")
 
@@ -96,13 +100,12 @@ RULES: Dict[str, Rule] = {
     "hosts.count": Rule(
         ERROR,
         "the job requested {asked} nodes, but {seen} took part: {hosts}",
-        "read the job's log, and exclude the missing node (--directive=--exclude=NODE)",
+        "read the job's log; if a node does not start, {batch.exclude}",
     ),
     "hosts.name": Rule(
         ERROR,
         "{count} nodes of the job have this host name",
-        "ask the site to give each node its own host name; until then, exclude all of them but one "
-        "(--directive=--exclude=NODE)",
+        "ask the site to give each node its own host name; until then, for all of them but one: {batch.exclude}",
     ),
     "hosts.missing": Rule(
         ERROR,
@@ -163,7 +166,7 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free space there, use fewer ranks per node, or run the installed image in place: --staging folder",
     ),
-    # The container's root on each node, which the first step reads (in older scripts: a step `root`).
+    # The container's root on each node, which the first step reads.
     "runtime.root": Rule(
         ERROR,
         "{runtime} does not show the image's root: {said}",
@@ -182,7 +185,7 @@ RULES: Dict[str, Rule] = {
     "runtime.namespaces": Rule(
         ERROR,
         "{runtime} needs user namespaces, which the node does not allow: {said}",
-        "capture a node (`srun python3 deployer.pyz capture --node`) and make a new plan, which uses udocker if "
+        "capture a node (`{capture_node}`) and make a new plan, which uses udocker if "
         "the site's policy allows it; if the other nodes have user namespaces, exclude this one",
     ),
     # The probe step: MPI, CPUs and GPUs of each rank in the container.
@@ -210,13 +213,19 @@ RULES: Dict[str, Rule] = {
     "mpi.singletons": Rule(
         ERROR,
         "{count} ranks were started, but each one is rank 0 of 1",
-        "the launcher and the MPI library use different kinds of PMI: see the plan's pmi and "
-        "`srun --mpi=list`, and check that PMI_* and SLURM_* are passed into the container",
+        "the launcher and the MPI library use different kinds of PMI: see {batch.pmi}",
     ),
     "mpi.alone": Rule(
         ERROR,
         "its MPI library cannot find the other ranks, so each rank runs alone: {reason}",
-        "see the plan's launcher and pmi, `srun --mpi=list`, and check that the container receives PMI_* and PMIX_*",
+        "see {batch.pmi}",
+    ),
+    "mpi.unset": Rule(
+        ERROR,
+        "its program that uses MPI was started without {names}, which the launcher gave to the rank: each such rank "
+        "runs alone, as rank 0 of 1",
+        "keep PMI_*, PMIX_* and SLURM_* where the job's script starts the program: look for `env -i`, `unset`, and "
+        "loops over `env`",
     ),
     "mpi.static": Rule(
         ERROR,
@@ -256,7 +265,7 @@ RULES: Dict[str, Rule] = {
     "limits.shm": Rule(
         ERROR,
         "{folder} of its node had {free} bytes free; the node's {ranks} ranks send messages to each other through it",
-        "remove what other jobs have left there (`ls -l {folder}` on the node), or exclude the node (--exclude)",
+        "remove what other jobs have left there (`ls -l {folder}` on the node), or exclude the node",
     ),
     "limits.memlock": Rule(
         ERROR,
@@ -277,7 +286,7 @@ RULES: Dict[str, Rule] = {
     "layout.pinning": Rule(
         WARNING,
         "{threads} threads share {cpus} CPUs",
-        "see --cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
+        "see {batch.cpus}",
     ),
     "layout.numa": Rule(
         NOTE,
@@ -292,7 +301,7 @@ RULES: Dict[str, Rule] = {
     "layout.overlap": Rule(
         WARNING,
         "ranks {ranks} share CPUs {cpus}",
-        "see --cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
+        "see {batch.cpus}",
     ),
     # The payload: the libraries that its processes loaded, and how they ended.
     "payload.mpi-unseen": Rule(
@@ -384,9 +393,33 @@ RULES: Dict[str, Rule] = {
 }
 
 
-def finding(code: str, subject: str, **values: Any) -> Finding:
-    """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts."""
-    return RULES[code].about(code, subject, **values)
+def finding(code: str, subject: str, scheduler: str = "", **values: Any) -> Finding:
+    """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts.
+
+    Args:
+        scheduler: the site's batch system, whose words ``{batch...}`` is; without one: words that hold for all.
+    """
+    batch = batch_words.words(scheduler)
+    return RULES[code].about(code, subject, batch=batch, capture_node=batch.on_node % CAPTURE_NODE, **values)
+
+
+def refused(item: Finding) -> Refused:
+    """Return a finding as the error of a command that goes no further; ``explain`` knows the code in it."""
+    return Refused(coded(item.message, item.code), item.remedy)
+
+
+def coded(message: str, code: str) -> str:
+    """Return a message with its code, which `explain` knows."""
+    return "%s (%s)" % (message, code)
+
+
+def drifted(subject: str, path: str, identity: str, expected: str) -> Finding:
+    """Return the finding about a library that is not as it was captured.
+
+    Most updates of the system's libraries are compatible, so theirs is a warning.
+    """
+    found = finding("mpi.host-drift", subject, library=path, identity=identity, expected=expected)
+    return found._replace(severity=WARNING) if of_system(path) else found
 
 
 def errors(found: List[Finding]) -> List[Finding]:

@@ -24,6 +24,9 @@ _SYSTEM = (
     "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu",
 )  # fmt: skip
 
+#: The folders of the system's own packages; those of MPI installations are elsewhere.
+_PACKAGED = ("/usr/", "/lib/", "/lib64/")
+
 _NAME = re.compile(r"^(lib|bin)/[A-Za-z0-9_+][A-Za-z0-9._+-]*$")
 
 
@@ -68,6 +71,11 @@ def for_image(found: Sequence[HostFile], exists: Callable[[str], bool]) -> List[
 
 def _has(library: str, exists: Callable[[str], bool]) -> bool:
     return any(exists("%s/%s" % (folder, library)) for folder in _SYSTEM)
+
+
+def of_system(path: str) -> bool:
+    """Return whether a library of the host is one of the system, which each node may have in its own version."""
+    return path.startswith(_PACKAGED) and not path.startswith(("/usr/local/", "/usr/mpi/"))
 
 
 def library_path(environment: Mapping[str, str], image: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Se
 from deployer.contract import evidence, json_records, measurements, memory, rank_record
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
-from deployer.contract.findings import ERROR, WARNING, Finding, errors, finding
+from deployer.contract.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.json_records import Record
 from deployer.contract.lastlines import Told
@@ -30,7 +30,6 @@ WHOLE_JOB = "job"
 HOSTS = "hosts"
 NETWORK = "network"
 STAGED = "stage"
-ROOT = "root"
 PROBED = "probe"
 PAYLOAD = "payload"
 
@@ -144,6 +143,8 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     else:
         findings.append(finding("job.unfinished", WHOLE_JOB))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
+    if any(item.unset for item in found.payloads):  # the payload's world was not the probe's
+        sizes = []
     record = json_records.stamped(
         SCHEMA,
         OrderedDict(
@@ -291,11 +292,16 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     if len(names) != launch.nodes:
         findings.append(
             finding(
-                "hosts.count", WHOLE_JOB, asked=launch.nodes, seen=len(names), hosts=", ".join(sorted(names)) or "none"
+                "hosts.count",
+                WHOLE_JOB,
+                launch.scheduler,
+                asked=launch.nodes,
+                seen=len(names),
+                hosts=", ".join(sorted(names)) or "none",
             )
         )
     counts = sorted(Counter(names).items())
-    findings += [finding("hosts.name", name, count=count) for name, count in counts if count > 1]
+    findings += [finding("hosts.name", name, launch.scheduler, count=count) for name, count in counts if count > 1]
     for item in sorted(found.hosts, key=_host):
         if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
             findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]
@@ -327,6 +333,8 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                         expected=first.identity,
                     )
                 )
+            for path, here in sorted(item.changed.items()):
+                findings.append(drifted(item.host, path, here, launch.mpi.libraries.get(path, "another")))
     return findings
 
 
@@ -380,10 +388,10 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                 code = "runtime.root"
             else:
                 code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
-            findings.append(finding(code, host, runtime=launch.runtime, said=said))
+            findings.append(finding(code, host, launch.scheduler, runtime=launch.runtime, said=said))
     begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
-    missing = launch.nodes - len(found.roots) if begun or outcome.step == ROOT else 0
-    if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
+    missing = launch.nodes - len(found.roots) if begun else 0
+    if not findings and missing:
         said = "the step failed with exit code %d, and %s left no record" % (
             outcome.exit_code,
             counted(missing, "node"),
@@ -395,7 +403,7 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
 def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     if not found.probes and outcome.step == PAYLOAD:
         return [finding("probe.skipped", WHOLE_JOB)]
-    by_rank, seen = _ByRank(), _Seen.of(found)
+    by_rank, seen = _ByRank(launch.scheduler), _Seen.of(found)
     if len(found.probes) != launch.ranks:
         by_rank.alone("probe.silent", WHOLE_JOB, count=launch.ranks - len(found.probes), asked=launch.ranks)
     for probe in found.probes:
@@ -408,7 +416,7 @@ def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     elif sizes and sizes != {launch.ranks}:
         by_rank.alone("mpi.world-size", WHOLE_JOB, size=_worlds(sizes), asked=launch.ranks)
     by_host = _by_host(found.probes)
-    findings = by_rank.findings() + _overlaps(by_host)
+    findings = by_rank.findings() + _overlaps(launch.scheduler, by_host)
     if launch.straddling is None:
         findings += _crossings(found.hosts, by_host)
     if outcome.step == PROBED and outcome.exit_code != 0 and not errors(findings):
@@ -475,7 +483,7 @@ def _by_host(probes: Sequence[ProbeRecord]) -> _ByHost:
     return OrderedDict(sorted(found.items()))
 
 
-def _overlaps(by_host: _ByHost) -> List[Finding]:
+def _overlaps(scheduler: str, by_host: _ByHost) -> List[Finding]:
     """Return a finding per node whose ranks share a CPU."""
     findings = []
     for host, ranks in by_host.items():
@@ -490,6 +498,7 @@ def _overlaps(by_host: _ByHost) -> List[Finding]:
                 finding(
                     "layout.overlap",
                     host,
+                    scheduler,
                     ranks=rank_record.render_numbers(tasks),
                     cpus=rank_record.render_numbers(shared),
                 )
@@ -513,13 +522,13 @@ def _crossings(hosts: Sequence[HostRecord], by_host: _ByHost) -> List[Finding]:
 
 
 def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    by_rank, seen = _ByRank(), _Seen.of(found)
+    by_rank, seen = _ByRank(launch.scheduler), _Seen.of(found)
     expected = launch.mpi is not None or any(probe.library for probe in found.probes)
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
-        if item.outside and item.outside.alone and launch.ranks > 1:
-            by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+        if launch.ranks > 1:
+            _judge_world(item, by_rank)
         if launch.mpi and item.outside and item.outside.static and not item.libraries:
             by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
         elif expected and not item.libraries and outcome.exit_code == 0:
@@ -544,6 +553,14 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     if found.payload_error is not None:
         findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
     return findings
+
+
+def _judge_world(item: PayloadRecord, by_rank: "_ByRank") -> None:
+    """Note why a rank of several is a world of its own."""
+    if item.outside and item.outside.alone:
+        by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+    elif item.unset:
+        by_rank.add(item.task, "mpi.unset", names=", ".join(item.unset))
 
 
 def _how(first: Optional[PayloadRecord], outcome: StepOutcome, said: Optional[str]) -> str:
@@ -663,15 +680,16 @@ def _utc(seconds: int) -> str:
 class _ByRank(object):
     """Findings about ranks. Equal findings become one, so that a thousand ranks do not make a thousand lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, scheduler: str) -> None:
+        self._scheduler = scheduler
         self._found: Dict[Tuple[str, str], Tuple[Finding, Set[int]]] = OrderedDict()
 
     def add(self, task: int, code: str, **values: Any) -> None:
-        made = finding(code, "", **values)
+        made = finding(code, "", self._scheduler, **values)
         self._found.setdefault((code, made.message), (made, set()))[1].add(task)
 
     def alone(self, code: str, subject: str, **values: Any) -> None:
-        made = finding(code, subject, **values)
+        made = finding(code, subject, self._scheduler, **values)
         self._found[(code, made.message)] = (made, set())
 
     def findings(self) -> List[Finding]:

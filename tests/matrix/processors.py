@@ -18,10 +18,11 @@ from pathlib import Path
 from deployer.connected.check.rules import cpu
 from deployer.connected.linker import instructions
 from deployer.connected.linker.code_facts import Instructions
-from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.contract.findings import ERROR
 from deployer.system import file_identity
+from tests.host_files import HostFiles
 
 FOLDERS = ("opt/own", "usr/bin", "usr/sbin", "usr/games")
 #: Of a processor of 2008 (x86-64-v2), of those that are looked for: none.

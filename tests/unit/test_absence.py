@@ -30,6 +30,7 @@ REVIEWED = {
     "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
     "site/inside/hub.py::_accept": "a connection that has gone again",
     "site/inside/node.py::_kill": "a process that is gone, or not ours",
+    "site/rank/launcher_variables.py::_environment": "a process that has ended: nothing is compared",
     "system/audit_hook.py::(module)": "the payload runs, unobserved",
     "system/audit_hook.py::hook": "runs in the payload, which must not notice",
     "system/audit_hook.py::quietly": "runs in the payload, which must not notice",

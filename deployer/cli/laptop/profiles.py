@@ -30,7 +30,8 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``profile`` and its verbs."""
     command = subparsers.add_parser("profile")
     verbs = command.add_subparsers(dest="verb", metavar="VERB", required=True)
-    common.add_command(verbs, "list", _list, "list the profiles that you can select by name")
+    verb = common.add_command(verbs, "list", _list, "list the profiles that you can select by name")
+    verb.add_argument("--all", action="store_true", help="also list machines that were switched off")
     verb = common.add_command(
         verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )
@@ -72,6 +73,8 @@ def _list(args: argparse.Namespace) -> int:
             if search.is_curated(path):
                 raise
             terminal.complain([f"deployer: {path}: {error.message}"])  # the others can be used
+    gone = [name for name, profile in rows if profile.retired and not args.all]
+    rows = [(name, profile) for name, profile in rows if name not in gone]
     if args.json:
         about = {
             name: {**summary(profile, today).record(), "description": profile.description} for name, profile in rows
@@ -86,9 +89,12 @@ def _list(args: argparse.Namespace) -> int:
     for name, profile in rows:
         path = search.names()[name]
         where = "" if search.is_curated(path) else f"{path}: "
-        cells.append([name, f"{summary(profile, today)}. {where}{profile.description}"])
+        retired = f"switched off ({profile.retired}). " if profile.retired else ""
+        cells.append([name, f"{retired}{summary(profile, today)}. {where}{profile.description}"])
     for line in common.table(("SITE", "FACTS AND DESCRIPTION"), cells):
         print(line)
+    if gone:
+        print(common.wrapped(f"switched off, with --all: {', '.join(gone)}", "", "  "))
     return 0
 
 
@@ -110,6 +116,8 @@ def _show(args: argparse.Namespace) -> int:
         days = "not known" if each.days is None else counted(each.days, "day")
         source = f"{each.source.kind}, {each.source.where}, {each.source.date or 'no date'}"
         print(common.wrapped(f"age of {each.group}: {days} ({source})", "", "  "))
+    if found.profile.retired:
+        print(f"this machine was switched off: {found.profile.retired}")
     _show_captured(found.profile)
     _show_gaps(args.site, found.profile, gaps.find(found.profile))
     return 0

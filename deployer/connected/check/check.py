@@ -5,8 +5,8 @@ container, and the rules look at what would be mapped. Nothing is unpacked and n
 """
 
 import datetime as dt
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -28,7 +28,9 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    spawn,
     uncaptured,
+    variables,
     wheels,
 )
 from deployer.connected.check.rules.case import Case
@@ -39,10 +41,11 @@ from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import hostfiles, json_records, memory_copies
+from deployer.contract import hostfiles, json_records, limits, memory_copies
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
-from deployer.contract.findings import Finding
+from deployer.contract.findings import WARNING, Finding
+from deployer.contract.job import find
 from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX
 from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
 from deployer.contract.verdict import Checked, judged
@@ -58,10 +61,17 @@ PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
 )  # fmt: skip
 #: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions,
-    gpu.requested, gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable,
-    runtimes.entering, space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl,
-    places.bound, places.working, proof.outside, layout.memory, inside.startable,
+    command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
+    gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
+    space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
+    places.working, proof.outside, layout.numbers, inside.startable,
+)  # fmt: skip
+
+#: Of one program on a partition's nodes.
+NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
+#: Of what a job starts, with its layout.
+JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
+    pmi.kept, runtimes.private, spawn.of_job, variables.of_job,
 )  # fmt: skip
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
@@ -74,15 +84,16 @@ CODES = (
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
     "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels", "gpu.none", "gpu.vendor",
     "import.missing",
-    "job.memory",
+    "job.layout", "job.memory",
     "launch.inside", "launcher.missing",
     "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
-    "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
+    "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
     "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "rehearse.none",
-    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
-    "runtime.unsupported",
+    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
+    "queue.nodes", "queue.time", "rehearse.none",
+    "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.private",
+    "runtime.start", "runtime.unsupported",
     "space.files", "space.purge", "space.size",
     "wheel.tags",
     "workdir.missing", "workdir.read-only",
@@ -160,9 +171,8 @@ def check_all(
     known_codes(accept)
     with opened(path) as stream:
         bundle = begin(stream, path)
-        if job is not None and bundle.manifest.job(job) is None:
-            names = ", ".join(each.name for each in bundle.manifest.jobs) or "none"
-            raise UsageError(f"{bundle.manifest.name} has no job {job}", f"its jobs: {names}")
+        if job is not None:
+            find(bundle.manifest.name, bundle.manifest.jobs, job)
         found = [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
     return [each.of_job(job) for each in found] if job is not None else found
 
@@ -217,13 +227,21 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
         accepted = carried.checked.accepted if carried.checked else []
         checked = check_plan(bundle, profile, carried, accepted, cache)
         checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accepted)
-        found.append(Verdict(carried.bundle, carried.site, carried.partition, checked, carried))
+        to_send = carried._replace(checked=carried.checked and _to_send(carried.checked))
+        found.append(Verdict(carried.bundle, carried.site, carried.partition, _to_send(checked), to_send))
     return found
 
 
+def _to_send(checked: Checked) -> Checked:
+    """Return the verdict on a bundle whose jobs may get other numbers than their own: these are worth a warning."""
+    own = [finding._replace(severity=WARNING) for finding in checked.findings if finding.code in limits.CODES]
+    return judged([*checked.without(limits.CODES).findings, *own], checked.accepted)._replace(deployer=checked.deployer)
+
+
 def verdict_of(plan: Plan) -> Verdict | None:
-    """Return the verdict that is in a plan; None: it was not checked."""
-    return Verdict(plan.bundle, plan.site, plan.partition, plan.checked, plan) if plan.checked else None
+    """Return the verdict in a plan on what no option of a job can change; None: it was not checked."""
+    checked = plan.checked and plan.checked.without(limits.CODES)
+    return Verdict(plan.bundle, plan.site, plan.partition, checked, plan._replace(checked=checked)) if checked else None
 
 
 def accepted(bundle: Bundle, site: str) -> set[str]:
@@ -278,7 +296,9 @@ def check_plan(
     for each in linked:
         own = manifest._replace(jobs=[each.job] if each.job else [])
         case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
-        rules = PROCESS_RULES if captured else uncaptured.RULES
+        rules: programs.Rules = uncaptured.RULES
+        if captured:
+            rules = [*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)]
         found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
     return judged(_by_job(found), accept)
 
@@ -286,7 +306,8 @@ def check_plan(
 def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:
     """Yield the findings that hold if this job is run."""
     findings = [finding for rule in RULES for finding in rule(case)]
-    findings += programs.of_job(linked, case, (*rules, functools.partial(cpu.code, case)))
+    findings += programs.of_job(linked, case, rules)
+    findings += [finding for rule in JOB_RULES for finding in rule(linked, case)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings

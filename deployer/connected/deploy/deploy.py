@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # what stages import is imported by them, while the connectio
     from deployer.connected.transfer.push import Pushed, PushOptions
 
 #: The stages in order.
-BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = STAGES = ("build", "pack", "rehearse", "check", "push", "run")
+BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
 #: What a stage did.
 DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 
@@ -217,6 +217,11 @@ class Deploy:
         if self._connection is None:
             self._connect()
         return cast("Future[Remote]", self._connection).result()
+
+    @property
+    def profile(self) -> Profile:
+        """The site's profile."""
+        return self._profile
 
     def _connect(self) -> None:
         """Begin to connect. The login takes a part of a second, in which other stages work."""

@@ -35,7 +35,7 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 9
+VERSION = 10
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.

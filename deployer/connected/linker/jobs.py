@@ -96,7 +96,7 @@ class _Linker:
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         found = self.start(program.path or program.argv[0], packages, environment, program.script or "", module)
-        return found._replace(via=program.via, cleared=program.cleared, missing=program.missing)
+        return found._replace(via=program.via, removed=program.removed, missing=program.missing)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
@@ -120,8 +120,9 @@ class _Linker:
         unclear = [*seen.unclear, *filter(None, map(_unsure, seen.programs))]
         certain = [self.program(each) for each in seen.programs if each.certain] or [self.start(job.command[0])]
         names = {each.name for each in certain}
+        known = [(each.name, each.packages) for each in certain]
         conditional = [self.program(each) for each in seen.programs if not each.certain]
-        conditional = [each for each in conditional if each.name not in names]
+        conditional = [each for each in conditional if (each.name, each.packages) not in known]
         conditional += [process for each in seen.programs for process in self.possible(each)]
         candidates = [each for each in self.candidates() if each.name not in names] if unclear else []
         return LinkedJob(job, certain, conditional, unclear, candidates, decides)

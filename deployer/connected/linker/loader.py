@@ -183,6 +183,7 @@ class Loader:
         certain = {each.path for each in found.objects}
         found.missing = [each for each in self.missing if each.needed_by in certain and not names.match(each.name)]
         found.broken = [each for each in self.broken if not names.match(posixpath.basename(each.path))]
+        found.foreign = {path: abi for path, abi in self.foreign.items() if not names.match(posixpath.basename(path))}
         found._names = {name: each for name, each in self._names.items() if not names.match(name)}
         return found
 

@@ -15,6 +15,7 @@ from deployer.connected.linker.loader import Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts import python_command
 from deployer.connected.linker.starts.python_packages import MissingModule
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.words import known
 from deployer.contract import hostfiles
 from deployer.contract.command import variables
@@ -64,7 +65,7 @@ class Process(NamedTuple):
         plugins: those of TensorFlow.
         command: what was to be started.
         via: the wrappers that start it.
-        cleared: whether they removed the launcher's variables.
+        removed: variables that they removed, the launcher's perhaps among them.
         may_import: why it may not import all of its packages; empty if it does.
         may_load: the module that it may load: R's, Ruby's, another language's; empty if none was added.
         serial: packages that take their serial build, with the start options by which they do; no option: the file
@@ -80,18 +81,18 @@ class Process(NamedTuple):
     loader: Loader
     program: Object | None
     users: list[Object]
-    passed_over: list[str]
     sonames: frozenset[str]
     plugins: Sequence[str] = ()
     command: str = ""
     via: str = ""
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     may_import: str = ""
     may_load: str = ""
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
     missing: Sequence[MissingModule] = ()
     packages: Collection[str] | None = None
+    passed_over: Sequence[str] = ()
     environment: Mapping[str, str] = {}
 
     def variable(self, name: str) -> str:
@@ -248,7 +249,8 @@ def start(
         if facts.dynamic.machine == machine
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+    seen = Process(plan, view, loader, program, users, sonames, opened, command)
+    seen = seen._replace(passed_over=passed_over)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 

@@ -218,7 +218,6 @@ class _Site:
         No other rehearsal may run.
         """
         self.bring_tool()
-        (self._root / _TOOL).unlink(missing_ok=True)  # of deployers that had one for all versions
         for name in files.names(str(self._root / dialogue.TOOLS)):
             if name != self._tool.parent.name:
                 files.remove_tree(str(self._root / dialogue.TOOLS / name))

@@ -14,9 +14,10 @@ from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
 from deployer.contract import json_records
+from deployer.contract.batch_words import BatchWords, words
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.image_launcher import MPIRUN
-from deployer.contract.plan import MPICH_ABI, OPENMPI
+from deployer.contract.plan import MPICH_ABI, NO_REQUEST, OPENMPI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 
@@ -29,6 +30,7 @@ EXAMPLES: dict[str, Any] = {
     "partitions": {"NAME": {"node": _NODE}},
     "pmi": "pmi2",
     "runtimes": {"charliecloud": {"version": "0.38.0"}},
+    "gpu_request": NO_REQUEST,
     "scheduler": {"kind": "slurm", "pmi": ["pmi2"]},
     "workspace": "~/deployer",
 }
@@ -37,12 +39,13 @@ _POLICY = ("policy", "runtimes")
 #: How to find the value of each fact.
 _SOURCES = {
     "cores": "physical cores per node: lscpu",
+    "gpu_request": "how jobs request GPUs: gres (sinfo -o %G), ngpus (PBS), gpu (LSF), a resource's name (qconf -sc)",
     "host": "the host name for ssh",
     "launchers": "programs of the site that start ranks: mpiexec.hydra, mpirun",
     "kind": "slurm, gridengine, pbs, lsf; without a batch system hosts (ssh) or local",
     "version": "ch-run --version",
-    "memory_mb": "MiB that a job may use: sinfo -o %m",
-    "NAME": "the name of a partition: sinfo -s",
+    "memory_mb": "MiB that a job may use: {batch.memory}",
+    "NAME": "the name of a partition: {batch.partitions}",
     "pmi": "srun --mpi=list",
     "runtimes": "what the site allows, such as apptainer or podman",
     "sockets": "lscpu",
@@ -100,7 +103,8 @@ def lines(profile: Profile, found: list[Gap], extends: str) -> list[str]:
             for word in above:
                 inner = inner.setdefault(word, {})
             inner[last] = copy.deepcopy(gap.example)  # further gaps may be below it
-    return list(_yaml(record, ""))
+    kind = profile.scheduler.kind if profile.scheduler else EXAMPLES["scheduler"]["kind"]
+    return list(_yaml(record, "", words(kind)))
 
 
 def _fill(profile: Profile, found: list[Gap], attempt: Any) -> Profile:
@@ -144,12 +148,12 @@ def _with(model: Any, place: list[str], value: Any) -> Any:
     return {**model, head: _with(model[head], rest, value)}
 
 
-def _yaml(record: dict[str, Any], indent: str) -> Iterator[str]:
+def _yaml(record: dict[str, Any], indent: str, batch: BatchWords) -> Iterator[str]:
     for key, value in record.items():
-        comment = f"  # {_SOURCES[key]}" if key in _SOURCES else ""
+        comment = f"  # {_SOURCES[key].format(batch=batch)}" if key in _SOURCES else ""
         if isinstance(value, dict):
             yield f"{indent}{key}:{comment}"
-            yield from _yaml(value, indent + "  ")
+            yield from _yaml(value, indent + "  ", batch)
         else:
             text = f"[{', '.join(value)}]" if isinstance(value, list) else value
             yield f"{indent}{key}: {text}{comment}"

@@ -77,11 +77,11 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         if spoken:
             launcher, pmi = SRUN, spoken[0]
         elif launcher == SRUN:
-            raise Lacking(unsaid, _hint(offered, abi), place)
+            raise Lacking(unsaid, _hint(offered, abi, without_slurm), place)
     if launcher is None:
         launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray has no hydra
         if launcher is None or not (offered or without_slurm or launcher in partition.launchers):
-            raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi), place)
+            raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi, without_slurm), place)
         if not mpi:
             _require(launcher, profile, name, partition.launchers, offered)
     if launcher == SRUN:
@@ -112,6 +112,7 @@ def passed(way: Way, abi: str | None, family: str | None = None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _hint(offered: list[str], abi: str | None) -> str:
-    said = f"srun offers {', '.join(offered)}" if offered else "`srun --mpi=list` on the site shows what srun offers"
+def _hint(offered: list[str], abi: str | None, without_slurm: bool) -> str:
+    shows = "there is no srun" if without_slurm else "`srun --mpi=list` on the site shows what srun offers"
+    said = f"srun offers {', '.join(offered)}" if offered else shows
     return f"{said}; the ranks use {abi or 'the MPI of the image'}; capture records what the site has"

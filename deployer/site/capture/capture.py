@@ -46,23 +46,24 @@ def capture(request: CaptureRequest) -> CaptureReport:
     partition = request.partition or os.environ.get("SLURM_JOB_PARTITION")
     if request.node and not partition:
         raise UsageError(
-            "cannot determine this node's partition", "run it in a job, with srun, or give --partition NAME"
+            "cannot determine this node's partition", "give --partition NAME; only in a job of Slurm is it known"
         )
     tools = Tools(request.seconds)
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
     batch = scheduler.slurm(tools) or gridengine.gridengine(tools) or pbs.pbs(tools) or lsf.lsf(tools)
     libraries = Libraries(tools)
-    named = modules.names(tools)
-    described = modules.show(tools, modules.like_mpi(named))
-    mpis = mpi.find(tools, libraries, described, list(request.mpi), source)
+    available = modules.find(tools)
+    mpis = mpi.find(tools, libraries, available.mpi, list(request.mpi), source)
     if batch and batch.spool:
         for found in mpis.mpi.values():
             if found["family"] == "cray":  # Cray's PMI reads there which ranks there are
                 found["binds"] = sorted({*found.get("binds", ()), batch.spool})
     network = fabric.find(tools, libraries)
     this = machine.machine(tools, request.words)
-    for name, (module, version) in modules.runtimes(named).items():
-        this["runtimes"].setdefault(name, dict({"module": module}, **({"version": version} if version else {})))
+    for name, (module, version) in modules.runtimes(available.chains).items():
+        loads = available.chains[module]
+        own = {"module": list(loads) if len(loads) > 1 else module, "version": version}
+        this["runtimes"].setdefault(name, {key: value for key, value in own.items() if value})
     if network.fabric:
         this["fabric"] = network.fabric
     if network.driver:
@@ -108,14 +109,12 @@ def _of_node(
     """Return the facts of a compute node: its own shape, as its kernel and the batch system report it."""
     kernel = node.node(tools)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    if batch and batch.scheduler["kind"] == "slurm":
-        dealt = scheduler.own_node(tools, name)
-    else:  # the job may see fewer GPUs than its node has
-        known = batch.partitions.get(partition, {}).get("node", {}) if batch else {}
-        dealt = {key: known[key] for key in ("gpus",) if key in known}
+    own = scheduler.own_node(tools, name) if batch and batch.scheduler["kind"] == "slurm" else {}
     for key in ("sockets", "cores", "threads_per_core"):
-        if key in dealt and key in kernel and dealt[key] != kernel[key]:
-            tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, dealt[key], kernel[key]))
+        if key in own and key in kernel and own[key] != kernel[key]:
+            tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, own[key], kernel[key]))
+    # Other nodes of the partition may differ from this one, and the job may see fewer GPUs than its node has.
+    dealt = dict(own, **(batch.partitions.get(partition, {}).get("node", {}) if batch else {}))
     known_gpus = dealt.pop("gpus", None)
     gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
     if known_gpus == {}:  # nodes of this partition have different numbers of GPUs

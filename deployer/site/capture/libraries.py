@@ -57,7 +57,10 @@ class Libraries(object):
             return None
 
         try:
-            return dynamic.facts(file_identity.reader(descriptor))
+            facts = dynamic.facts(file_identity.reader(descriptor))
+            if facts and not facts.dynamic.build_id:
+                facts = facts._replace(sha256=file_identity.identity(path).partition(":")[2])
+            return facts
         except BadElf as error:
             self._tools.note("%s is not a complete ELF file: %s" % (path, error))
         except OSError:

@@ -11,12 +11,11 @@ from deployer.contract.dynamic import Facts
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Record
 from deployer.site.capture.libraries import Libraries, LibraryTree
-from deployer.site.capture.modules import Module
+from deployer.site.capture.module_command import Module
+from deployer.site.capture.modules import MPI_VARIABLES
 from deployer.site.capture.tools import Tools
 from deployer.system import elf
 
-_VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR", "OPAL_PREFIX", "OMPI_HOME", "MPI_DIR",
-              "EBROOTIMPI", "EBROOTOPENMPI", "EBROOTMPICH", "HPCX_MPI_DIR")  # fmt: skip
 _PROGRAMS = ("mpicc", "mpirun", "mpiexec.hydra", "mpiexec")
 #: Folders below a prefix that contain libmpi, and its sonames, of the C library, by ABI.
 _FOLDERS = ("lib-abi-mpich", "lib", "lib64", "lib/release", "intel64/lib/release", "intel64/lib",
@@ -166,8 +165,8 @@ def _inside(folders: Iterable[str]) -> Iterator[str]:
 
 
 def _added(place: _Place) -> List[str]:
-    """Return the folders that the installation's module adds to those that the loader searches."""
-    return [value for key, value in place.module.adds if key == "LD_LIBRARY_PATH"] if place.module else []
+    """Return the folders that the installation's modules add to those that the loader searches."""
+    return place.module.added("LD_LIBRARY_PATH") if place.module else []
 
 
 def _pmi(place: _Place) -> List[str]:
@@ -183,12 +182,14 @@ def _is_own(path: str) -> bool:
 
 def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> Iterator[_Place]:
     """Yield the places of MPI libraries: those that the user named, then by module, environment, PATH, folder."""
-    candidates: List[Tuple[str, Optional[Module]]] = [(prefix, None) for prefix in named]
+    candidates: List[Tuple[str, Optional[Module]]] = []
     for each in modules:
-        roots = [each.sets[name] for name in _VARIABLES if name in each.sets]
+        roots = [each.sets[name] for name in MPI_VARIABLES if name in each.sets]
         roots += [_above(value) for name, value in each.adds if name in ("PATH", "LD_LIBRARY_PATH")]
         candidates += [(root, each) for root in roots if root.startswith("/")]
-    candidates += [(os.environ[name], None) for name in _VARIABLES if name in os.environ]
+    owners = {os.path.normpath(prefix): module for prefix, module in reversed(candidates)}
+    candidates = [*((prefix, owners.get(os.path.normpath(prefix))) for prefix in named), *candidates]
+    candidates += [(os.environ[name], None) for name in MPI_VARIABLES if name in os.environ]
     for program in _PROGRAMS:
         for folder in os.environ.get("PATH", "").split(":"):
             path = os.path.join(folder, program)
@@ -263,11 +264,11 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
     if launcher:
         found["launcher"] = launcher
     if place.module:
-        found["module"] = place.module.name
+        chain = place.module.chain
+        found["module"] = chain if len(chain) > 1 else chain[0]
+        sets = {name: value for each in (*place.module.before, place.module) for name, value in each.sets.items()}
         tuning = {
-            name: value
-            for name, value in sorted(place.module.sets.items())
-            if _TUNING.match(name) and not _NO_TUNING.match(name)
+            name: value for name, value in sorted(sets.items()) if _TUNING.match(name) and not _NO_TUNING.match(name)
         }
         if tuning:
             found["environment"] = tuning

@@ -41,8 +41,7 @@ class Tools(object):
         self._dead: Dict[str, bool] = {}
         self.notes: List[str] = []
         names = [name for name in os.environ if name.startswith(_SETTINGS)]
-        more = ("MODULEPATH", "LMOD_CMD", "MODULESHOME", "SHELL", "LD_LIBRARY_PATH")
-        self.environment = process.base_environment(*more, *names)
+        self.environment = process.base_environment("SHELL", "LD_LIBRARY_PATH", *names)
         # Tools of administrators, such as ldconfig, can be used by everyone but may not be in PATH.
         self.environment["PATH"] = self.environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 

@@ -6,6 +6,7 @@ import sys
 from typing import Dict
 
 from deployer.contract import plan as plans
+from deployer.contract.batch_words import words
 from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
 from deployer.contract.runtime_table import CARRIED, needs_namespaces
 from deployer.contract.shell import argv
@@ -46,7 +47,9 @@ def kernel(ground: Ground) -> str:
     raise Refused(
         "user namespaces cannot be made here: %s" % reason,
         "ask the site for them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone), or allow udocker "
-        "in its profile; where compute nodes have them, run doctor there: srun python3 deployer.pyz doctor",
+        "in its profile; where compute nodes have them, run doctor there: "
+        + words(ground.plan.scheduler if ground.plan else None).on_node
+        % "python3 deployer.pyz doctor",
     )
 
 

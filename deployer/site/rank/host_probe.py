@@ -44,7 +44,13 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
     bound = launch.bound if launch else ()
     missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
     record = HostRecord(
-        name, found, missing, tuple(numa_domains()), tuple(interfaces.addresses()), interfaces.free_port()
+        name,
+        found,
+        missing,
+        tuple(numa_domains()),
+        tuple(interfaces.addresses()),
+        interfaces.free_port(),
+        elf.changed(launch.mpi.libraries) if launch and launch.mpi and found else {},
     )
     files.write_text(os.path.join(out, node_name() + ".json"), json_records.pretty(record.record()))
     if reader and not missing and (found or not library):

@@ -3,7 +3,7 @@
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from deployer.connected.check.rules import pmi
+from deployer.connected.check.rules import opening, pmi
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
@@ -110,13 +110,19 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     processes = [each for each in processes if each.program and not each.missing]
     if not processes or any(_RENDEZVOUS & set(map(posixpath.basename, each.packages or ())) for each in processes):
         return
+    remedy = "name a program that calls MPI in the job's command; accept it if the ranks do not need each other"
+    unsure = next(((each, how) for each in processes if (how := opening.may_open_mpi(each, case.overlays))), None)
+    if unsure:
+        text = f"cannot tell whether {unsure[0].name} calls MPI, which no other program of the job does: {unsure[1]}"
+        yield Finding("mpi.unused", MISSING_FACTS, f"job {job.name}", text, remedy)
+        return
     yield Finding(
         "mpi.unused",
         WARNING,
         f"job {job.name}",
         f"{_some([each.name for each in processes])} does not call MPI, as far as its files show: each of the "
         f"{counted(job.nodes * job.ranks_per_node, 'rank')} would run by itself",
-        "name a program that calls MPI in the job's command; accept it if the ranks do not need each other",
+        remedy,
     )
 
 

@@ -1,17 +1,25 @@
 """Rules of the runtime: that one of the plan's start options can start a container on the nodes."""
 
+import re
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.site_profile.plan import mounts_squashfs, needs_namespaces, objections
 from deployer.contract import runtime_table
 from deployer.contract import version as versions
 from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import SQUASHFS, StartOption
+from deployer.contract.plan import INSIDE, OPENMPI, SQUASHFS, StartOption
 
 #: The first version whose --no-mount knows ``bind-paths``.
 _WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}
 
+#: Arguments with which each container, and so each rank, has a /dev/shm or a network of its own.
+_APPTAINER = ("apptainer", "singularity")
+_OWN_MEMORY = re.compile(r"(--scratch=|-S=?)(.*,)?/dev(/shm)?/?(,|$)|(--contain|--containall|--compat|-c|-C)(=true)?$")
+_OWN_NETWORK = re.compile(r"--net(=true)?$|--network(=(?!host$)|$)|-n$")
+_MEMORY = "each rank has a /dev/shm of its own, so that ranks of one node, which send by it, hang or fail"
+_NETWORK = "each rank has a network of its own, so that ranks find those of other nodes only by a fast network"
 #: What to do, by the code of the finding.
 _REMEDIES = {
     "runtime.namespaces": "ask the site for user namespaces (user.max_user_namespaces)",
@@ -30,8 +38,7 @@ def allowed(case: Case) -> Iterator[Finding]:
     policy = case.profile.policy.runtimes if case.profile.policy else []
     options = [option.runtime for option in case.plan.containers]
     usable = any(map(runtime_table.supported, options))
-    # An older deployer's plan may have start options that the policy does not explain.
-    unsupported = [name for name in dict.fromkeys([*policy, *options]) if not runtime_table.supported(name)]
+    unsupported = [name for name in dict.fromkeys(policy) if not runtime_table.supported(name)]
     for name in unsupported:
         why, instead = runtime_table.refusal(name)
         text = f"deployer cannot use {name}, which the site allows: {why}"
@@ -61,6 +68,37 @@ def entering(case: Case) -> Iterator[Finding]:
                 "files and folders of the host enter the container",
                 f"by default they are /etc/localtime and /etc/hosts; ask the site for {first} or newer",
             )
+
+
+def private(linked: LinkedJob, case: Case) -> Iterator[Finding]:
+    """runtime.private: by an argument of the profile each rank has shared memory, or a network, of its own.
+
+    If one start option has none, the site may choose that.
+    """
+    job = linked.job
+    if job is None or case.plan.launch == INSIDE or not any(each.uses_mpi for each in linked.processes):
+        return
+    options = case.plan.containers
+    found = [(each, list(_private_words(each, job.ranks_per_node > 1, job.nodes > 1))) for each in options]
+    fails = case.plan.abi != OPENMPI and all(words for _, words in found)  # Open MPI was seen to send by TCP then
+    for option, words in found:
+        for word, text in words:
+            yield Finding(
+                "runtime.private",
+                ERROR if text is _MEMORY and fails else MISSING_FACTS,
+                option.name,
+                f"{option.runtime} is started with {word}: {text}",
+                f"remove it from runtimes.{option.runtime}.arguments in the site's profile",
+            )
+
+
+def _private_words(option: StartOption, memory: bool, network: bool) -> Iterator[tuple[str, str]]:
+    """Yield the arguments of a start option that part its ranks, and how."""
+    for word in option.arguments:
+        if memory and option.runtime in _APPTAINER and _OWN_MEMORY.match(word):
+            yield word, _MEMORY
+        elif network and _OWN_NETWORK.match(word):
+            yield word, _NETWORK
 
 
 def startable(case: Case) -> Iterator[Finding]:

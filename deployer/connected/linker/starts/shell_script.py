@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.starts import shell_syntax
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_conditions import evaluated, inside, is_test, may_fail, simple
 from deployer.connected.linker.starts.shell_state import FAILED, NOT_FOUND, State, either, piped
 from deployer.connected.linker.starts.shell_syntax import Node, NotReadable
@@ -61,6 +62,7 @@ class Seen(NamedTuple):
         line: the line of the script.
         certain: whether it is started whenever the script runs.
         stdin: the text of a here document, None if there is none.
+        removed: variables that were unset before.
     """
 
     environment: Mapping[str, str]
@@ -69,6 +71,7 @@ class Seen(NamedTuple):
     line: int
     certain: bool
     stdin: str | None
+    removed: frozenset[Removed] = frozenset()
 
 
 class Reader(NamedTuple):
@@ -318,26 +321,27 @@ class Script(ShellVariables):
         if items is not None and known(items) and len(items) <= 32:
             self._unrolled(node, name, items, state)
             return
+        value = UnknownWord(f"${name}", _common_prefix(items))
         state.certain = False
         self._muted += 1
         for _ in range(_PASSES):  # find what the loop changes
             before = (dict(state.variables), state.arguments, state.folder, dict(state.functions))
-            self._pass(node, name, state)
+            self._pass(node, name, value, state)
             if before == (state.variables, state.arguments, state.folder, state.functions):
                 break
         else:
             self._forget(state)
         self._muted -= 1
-        self._pass(node, name, state)
+        self._pass(node, name, value, state)
         state.certain = certain
         state.alive = True
         state.status = None
 
-    def _pass(self, node: Node, name: str, state: State) -> None:
+    def _pass(self, node: Node, name: str, value: str, state: State) -> None:
         """Follow the body of a loop once; it may be run or not."""
         body = state.copy()
         if name:
-            body.assign(name, UnknownWord(f"${name}"))
+            body.assign(name, value)
         self._loops.append([])
         self._statements(node.get("Do") or [], body)
         if node["Type"] == "WhileClause" and body.alive:
@@ -443,6 +447,7 @@ class Script(ShellVariables):
             self._line,
             state.certain,
             stdin,
+            state.removed,
         )
         state.status = self._reader.start(words, seen)
         if state.status == NOT_FOUND and _HANDLER in state.functions:
@@ -536,6 +541,8 @@ class Script(ShellVariables):
         if isinstance(text, UnknownWord):
             self._unclear(f"{words[0]} runs a text that is only known then")
             state.status = None
+            if "unset" in text:
+                state.removed |= {Removed("*", False, f"{words[0]} {text.strip()}")}
         else:
             if not text.strip():
                 state.status = 0
@@ -663,3 +670,9 @@ class Script(ShellVariables):
             found = self._words.matches(word, node["Y"], state)
             return found if node["Op"] != "!=" or found is None else not found
         return None
+
+
+def _common_prefix(items: Sequence[str] | None) -> str:
+    """Return how all items of a loop begin: those of ``${!PMI*}`` are names of variables."""
+    names = [each.prefix for each in items or () if isinstance(each, UnknownWord) and each.startswith("${!")]
+    return posixpath.commonprefix(names) if len(names) == len(items or ()) else ""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deployer.connected.linker.starts.removed import Removed, of_branches
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
 
@@ -34,6 +35,7 @@ class State:
         tested: whether a condition looks at the status of what is run here.
         stops: whether the script ends at the first command that fails (``set -e``).
         pipefail: whether a pipeline fails if one of its commands does.
+        removed: variables that were unset.
     """
 
     name: str
@@ -52,6 +54,7 @@ class State:
     tested: bool = False
     stops: bool = False
     pipefail: bool = False
+    removed: frozenset[Removed] = frozenset()
 
     def copy(self) -> "State":
         """Return a state that changes on its own."""
@@ -72,6 +75,7 @@ class State:
         self.status = either([each.status for each in alive])
         self.stops = all(each.stops for each in alive)
         self.pipefail = all(each.pipefail for each in alive)
+        self.removed = of_branches([each.removed for each in alive])
         self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
         self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
         names = dict.fromkeys(name for each in alive for name in each.variables)

@@ -4,6 +4,7 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_state import State, VariableValue
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.shell_words import Words, joined
@@ -87,11 +88,18 @@ class ShellVariables:
             self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
 
     def _unset(self, words: list[str], state: State) -> None:
-        for each in words[1:]:
-            state.variables.pop(each, None)
-            state.functions.pop(each, None)
-        if not known(words):
-            self._lost(state)
+        names = [each for each in words[1:] if isinstance(each, UnknownWord) or not each.startswith("-")]
+        for each in names:
+            if not isinstance(each, UnknownWord):
+                state.variables.pop(each, None)
+                state.functions.pop(each, None)
+        if words[1:2] != ["-f"]:
+            state.removed |= {_removed(each) for each in names}
+        prefixes = tuple(each.prefix for each in names if isinstance(each, UnknownWord))
+        known_prefixes = tuple(filter(None, prefixes))  # of the launcher's, not of what a script needs: see ``removed``
+        for name in state.variables:
+            if name.startswith(prefixes if name not in state.exported else known_prefixes):
+                state.assign(name, UnknownWord(f"${name}"))
 
     def _read(self, words: list[str], state: State) -> None:
         """Follow ``read`` and ``getopts``."""
@@ -169,6 +177,12 @@ class ShellVariables:
         for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
             state.assign(name, UnknownWord(f"${name}"))
         state.certain = False
+
+
+def _removed(word: str) -> Removed:
+    """Return what ``unset`` removes by a word."""
+    unknown = isinstance(word, UnknownWord)
+    return Removed(f"{word.prefix}*" if isinstance(word, UnknownWord) else word, not unknown, f"unset {word}")
 
 
 def _appended(before: VariableValue, more: VariableValue, name: str) -> VariableValue:

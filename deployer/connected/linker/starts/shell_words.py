@@ -124,7 +124,9 @@ class Words:
     def _parameter(self, part: Node, state: State, quoted: bool) -> str | tuple[str, ...]:
         name = str((part.get("Param") or {}).get("Value", ""))
         source = shown(part)
-        if any(part.get(key) for key in ("Excl", "Width", "Repl", "Names", "Modifiers", "NestedParam", "Flags")):
+        if part.get("Names"):  # ${!PMI*}: the names of variables
+            return UnknownWord(f"${{!{name}@}}", name)
+        if any(part.get(key) for key in ("Excl", "Width", "Repl", "Modifiers", "NestedParam", "Flags")):
             return UnknownWord(source)
         value = self._value(name, part.get("Index"), state)
         if part.get("Length"):

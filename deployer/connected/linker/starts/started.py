@@ -10,6 +10,7 @@ from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
 from deployer.connected.linker.starts.python_packages import MissingModule, Packages
 from deployer.connected.linker.starts.python_path import Runs
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
 from deployer.connected.linker.starts.shell_state import NOT_FOUND, State
 from deployer.connected.linker.starts.shell_syntax import NotReadable
@@ -63,7 +64,7 @@ class StartedProgram(NamedTuple):
         script: the Python file, module ("-m NAME") or text ("-c ...") that it runs; None for other programs.
         packages: the Python packages that it imports; None for other programs.
         environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
-        cleared: whether variables of the launcher (PMI, Slurm) were removed.
+        removed: variables that were removed, a launcher's (PMI, Slurm) perhaps among them.
         missing: Python modules without which it ends with an error.
     """
 
@@ -74,7 +75,7 @@ class StartedProgram(NamedTuple):
     script: str | None = None
     packages: Packages | None = None
     environment: Mapping[str, str] = {}
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     missing: Sequence[MissingModule] = ()
 
     @property
@@ -150,7 +151,7 @@ class _Context(NamedTuple):
     via: tuple[str, ...] = ()
     certain: bool = True
     stdin: str | None = None
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     alone: bool = True
 
 
@@ -253,8 +254,8 @@ class _Walk:
         missing: Sequence[MissingModule] = (),
     ) -> int | None:
         via, environment = _shown(", ".join(context.via)), dict(context.environment)
-        certain, cleared = context.certain, context.cleared
-        found = StartedProgram(path, tuple(words), via, certain, script, packages, environment, cleared, missing)
+        certain, removed = context.certain, context.removed
+        found = StartedProgram(path, tuple(words), via, certain, script, packages, environment, removed, missing)
         if found not in self._programs:
             self._programs.append(found)
         if found.key != self._failing:
@@ -286,7 +287,7 @@ class _Walk:
             path=context.path if "PATH" not in inner.environment and not inner.cleared else _plain(path),
             folder=folder,
             via=(*context.via, name),
-            cleared=context.cleared or inner.cleared,
+            removed=context.removed | _removed(inner, name),
         )
         return self.command(list(inner.words), within)
 
@@ -517,6 +518,14 @@ def _plain(value: str) -> str | None:
     return None if isinstance(value, UnknownWord) else value
 
 
+def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
+    """Return what a wrapper removes."""
+    names = [each for each, value in inner.environment.items() if value is None]
+    return {Removed(each, True, f"{name} -u {each}") for each in names} | (
+        {Removed("*", True, f"{name} -i")} if inner.cleared else set()
+    )
+
+
 def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
     """Return where a command of a script is started."""
     return _Context(
@@ -526,6 +535,6 @@ def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
         (*context.via, f"{shown} line {seen.line}"),
         seen.certain,
         seen.stdin if seen.stdin is not None else context.stdin,
-        context.cleared,
+        context.removed | seen.removed,
         False,
     )

@@ -1,5 +1,6 @@
 """The bind map of a partition, combined from all topics, for a plan."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from deployer.connected.site_profile.binds import fabric, gpu, installation, packaged, system
@@ -17,12 +18,14 @@ class BindMap(NamedTuple):
         host: single files of the host.
         environment: variables by which programs find the files.
         passed: names of variables that are passed from the host.
+        identities: the identities of the libraries that jobs get with the MPI, by path.
     """
 
     binds: list[Bind]
     host: tuple[HostFile, ...]
     environment: dict[str, str]
     passed: tuple[str, ...]
+    identities: Mapping[str, str] = {}
 
 
 def make(profile: Profile, name: str, partition: Partition) -> BindMap:
@@ -55,7 +58,7 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     first: dict[str, HostFile] = {}
     for item in single:
         first.setdefault(item.name, item)
-    return BindMap(found.binds, tuple(first.values()), environment, passed)
+    return BindMap(found.binds, tuple(first.values()), environment, passed, found.identities)
 
 
 def _of_mpi(host: CapturedHost, mpi: Mpi, partition: Partition) -> BindMap:
@@ -73,7 +76,10 @@ def _of_mpi(host: CapturedHost, mpi: Mpi, partition: Partition) -> BindMap:
         *system.libraries(needed, "the site's MPI needs it"),
     ]
     environment = installation.environment(mpi) | fabric.environment(host, mpi, partition.fabric, network)
-    return BindMap([*installation.binds(mpi), *network.binds], tuple(single), environment, ())
+    paths = [*host.tree, *(item.source for item in single if item.kind == FILE)]
+    known = {path: facts.identity for path in paths if (facts := host.facts(path))}
+    identities = {path: identity for path, identity in known.items() if identity}
+    return BindMap([*installation.binds(mpi), *network.binds], tuple(single), environment, (), identities)
 
 
 def _of_driver(host: CapturedHost, driver: Driver) -> list[HostFile]:

@@ -1,7 +1,7 @@
 """Each program of a job is judged by itself, and what may be started refuses nothing."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pytest
 
@@ -12,6 +12,7 @@ from deployer.connected.linker import jobs, process
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts.removed import Removed
 from deployer.contract.dynamic import Facts
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.job import Job
@@ -161,12 +162,40 @@ def test_what_a_wrapper_sets_decides_what_is_found() -> None:
     assert codes(linked("env", "OMP_NUM_THREADS=1", GOOD, files=files)) == []
 
 
+def kept(removed: Iterable[Removed], environment: Mapping[str, str] | None = None, ranks: int = 2) -> list[Finding]:
+    """Return the findings on a job's program before which these variables are removed."""
+    own = started(FILES, command=GOOD)._replace(removed=frozenset(removed))
+    own = own._replace(environment={**own.environment, **(environment or {})})
+    return list(pmi.kept(linked()._replace(job=job(GOOD, ranks=ranks), processes=[own]), case()))
+
+
+def test_a_helper_without_the_launcher_beside_a_whole_program() -> None:
+    whole = started(FILES, command=GOOD)
+    helper = whole._replace(removed=frozenset([Removed("*", True, "env -i")]))
+    of = linked()._replace(job=job(GOOD), processes=[helper, whole])
+    assert [(each.code, each.severity) for each in pmi.kept(of, case())] == [("pmi.unmet", UNKNOWN)]
+
+
 def test_an_empty_environment_makes_singletons() -> None:
     (process,) = linked("env", "-i", GOOD, files={**FILES, "/usr/bin/env": SMALL}).processes
-    assert process.cleared
-    own = started(FILES, command=GOOD)._replace(via="env", cleared=True)
-    (finding,) = pmi.spoken(case(processes=[own]))
+    assert process.removed == {Removed("*", True, "env -i")}
+    (finding,) = kept(process.removed)
     assert (finding.code, finding.severity, finding.subject) == ("pmi.unmet", ERROR, GOOD)
+    assert "`env -i` removes variables by which ranks find their launcher (PMI_FD" in finding.message
+
+
+@pytest.mark.parametrize(("removed", "expected"), [
+    ([Removed("PMI_FD", True, "unset PMI_FD")], [("pmi.unmet", ERROR)]),
+    ([Removed("*", False, "unset $v"), Removed("PMI_RANK", True, "env -u PMI_RANK")], [("pmi.unmet", ERROR)]),
+    ([Removed("*", False, "unset $v")], [("pmi.unmet", UNKNOWN)]),
+    ([Removed("PMI*", False, "unset ${!PMI@}")], [("pmi.unmet", UNKNOWN)]),
+    ([Removed("SLURM_*", False, "unset ${!SLURM_@}")], []),  # tried: PMI needs none of them
+    ([Removed("PMIX_RANK", True, "unset PMIX_RANK"), Removed("CONDA_EXE", True, "unset CONDA_EXE")], []),
+])  # fmt: skip
+def test_variables_of_the_launcher_that_are_unset(removed: list[Removed], expected: list[tuple[str, str]]) -> None:
+    assert [(each.code, each.severity) for each in kept(removed)] == expected
+    assert kept(removed, ranks=1) == []
+    assert kept(removed, {"PMI_FD": "3", "PMI_RANK": "0", "PMI_SIZE": "2"}) == []  # env -i PMI_FD=$PMI_FD ...
 
 
 def test_a_preload_is_not_followed() -> None:
@@ -334,6 +363,38 @@ def test_a_job_that_calls_no_mpi(words: tuple[str, ...], ranks: int, expected: l
     assert codes(linked(*words, ranks=ranks)) == expected
 
 
+DLOPENS = program("libc.so.6")._replace(opens=True)
+
+
+@pytest.mark.parametrize("words", [
+    ("python3", "-c", "import ctypes; ctypes.CDLL('libmpi.so.12')"),
+    ("python3", "-c", "from cffi import FFI"),
+    ("sh", "-c", "python3 -c 'import ctypes'"),
+    ("sh", "-c", "/usr/bin/opens x"),
+    ("julia", "x.jl"),
+    ("trampoline",),
+])  # fmt: skip
+def test_what_may_open_mpi_by_its_name_is_not_called_unused(words: tuple[str, ...]) -> None:
+    """A warning was said of worlds that were whole."""
+    files = {
+        **FILES,
+        "/usr/bin/opens": DLOPENS,
+        "/usr/bin/julia": SMALL,
+        "/usr/bin/trampoline": program("libmpitrampoline.so.5"),
+        "/usr/lib/libmpitrampoline.so.5": lib("libmpitrampoline.so.5"),
+        "/usr/lib/python3/ctypes/__init__.py": None,
+        "/usr/lib/python3/dist-packages/cffi/__init__.py": None,
+    }
+    del files[MODULE]
+    assert codes(linked(*words, files=files)) == [("mpi.unused", UNKNOWN)]
+
+
+def test_a_python_that_is_started_under_a_condition_counts_beside_another() -> None:
+    found = linked("sh", "-c", "python3 -c 'import os'\nif [ -f x ]; then python3 -c 'import hvd.mpi_lib'; fi")
+    assert [each.uses_mpi for each in found.conditional] == [True]
+    assert "mpi.unused" not in [each.code for each in judged(found)]
+
+
 @pytest.mark.parametrize("package", ["torch", "jax"])
 def test_a_rendezvous_without_mpi_is_no_unused_mpi(package: str) -> None:
     unused = linked("python3", "-c", f"import {package}")._replace(conditional=[])
@@ -456,3 +517,26 @@ def test_what_a_program_may_import_is_cut_off_by_slurm_as_well() -> None:
     assert ("pmi.truncated", UNKNOWN) in [
         (finding.code, finding.severity) for finding in programs.of_job(found, here, check.PROCESS_RULES)
     ]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("good", []),
+    ("unset PMI_FD; exec good", [("pmi.unmet", ERROR)]),
+    ("env -u PMI_RANK good", [("pmi.unmet", ERROR)]),
+    ("for v in $(env | grep -o '^SLURM_[^=]*'); do unset $v; done; good", [("pmi.unmet", UNKNOWN)]),
+    ("unset $(compgen -e | grep PMI); good", [("pmi.unmet", UNKNOWN)]),
+    ("unset SLURM_CPU_BIND; good", []),
+    ("export I_MPI_FABRICS=shm; good", [("mpi.variable", ERROR)]),
+    ("I_MPI_FABRICS=shm good", [("mpi.variable", ERROR)]),
+    ("env I_MPI_FABRICS=shm good", [("mpi.variable", ERROR)]),
+    ("I_MPI_FABRICS=shm; good", []),  # not exported
+    ("export I_MPI_FABRICS=$(cat x); good", [("mpi.variable", UNKNOWN)]),
+    ("if test -f x; then export I_MPI_FABRICS=shm; fi; good", [("mpi.variable", UNKNOWN)]),
+    ("export I_MPI_FABRICS=shm:ofi I_MPI_DEBUG=5; good", []),
+])  # fmt: skip
+def test_what_a_script_sets_or_unsets_for_a_program_with_mpi(text: str, expected: list[tuple[str, str]]) -> None:
+    files = {**FILES, "/usr/bin/env": SMALL, "/usr/bin/grep": SMALL}
+    of = linked("sh", "-c", text, files=files)
+    of = of._replace(job=job("sh")._replace(nodes=2))
+    found = [finding for rule in check.JOB_RULES for finding in rule(of, case())]
+    assert [(each.code, each.severity) for each in found] == expected

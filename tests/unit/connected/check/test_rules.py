@@ -35,7 +35,7 @@ from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands, jobs
 from deployer.connected.linker.code_facts import CodeFacts, Instructions
 from deployer.connected.linker.index import Index, Indexed
-from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.forms import RuntimeName
@@ -50,6 +50,7 @@ from deployer.contract.job import Job
 from deployer.contract.manifest import BundleMember, DataNeed, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
+from tests.host_files import HostFiles
 from tests.running import IMAGE, PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import (
     CALLS,
@@ -101,13 +102,15 @@ def test_memory_that_ranks_need_is_compared_with_a_node() -> None:
     job = Job("t", ["true"], 1, 4, 1, "00:01:00")
 
     def found(memory: int | None) -> list[Finding]:
-        return list(layout.memory(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
+        return list(layout.numbers(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
 
     room = PLAN.node.memory_mb
     assert found(None) == found(room // 4) == []
     (few,) = found(room // 4 + 1)
-    assert (few.code, few.severity, few.remedy) == ("job.memory", WARNING, "start it with --ranks-per-node 3 at most")
-    assert f"4 x {room // 4 + 1} MiB = {4 * (room // 4 + 1)} MiB, but a job may use {room} MiB" in few.message
+    assert (few.code, few.severity, few.job) == ("job.memory", ERROR, "t")
+    assert few.remedy == "use fewer ranks per node and more nodes: --ranks-per-node 3 at most"
+    each = room // 4 + 1
+    assert f"4 ranks per node x {each} MiB = {4 * each} MiB, but a job may use {room} MiB" in few.message
     assert codes(found(room + 1)) == [("job.memory", ERROR)]
 
 
@@ -371,6 +374,7 @@ def test_code_for_newer_processors(
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
     assert codes(cpu.code(made, linked)) == expected
+    assert cpu.code in check.NODE_RULES
 
 
 @pytest.mark.parametrize(
@@ -1040,3 +1044,43 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(
         (finding,) = checked.against
         assert runtime in finding.message
         assert finding.remedy.startswith("allow ")
+
+
+# ------------------------------------------------------------------------------------- arguments of the site's runtime
+
+
+def parted(*words: str, ranks: int = 2, nodes: int = 1, plan: Plan = PLAN, runtime: str = "apptainer") -> list[Finding]:
+    """Return the findings on a job whose ranks a runtime starts with these arguments; "" has a start option of none."""
+    options = [START_OPTION._replace(runtime=runtime, arguments=(word,) if word else ()) for word in words]
+    of = Job("t", ["python3"], nodes, ranks, 1, "00:01:00")
+    linked = jobs.LinkedJob(of, [started()])
+    return list(runtimes.private(linked, case(plan=plan._replace(start_options=options))))
+
+
+@pytest.mark.parametrize("word", [
+    "--scratch=/dev/shm", "--scratch=/a,/dev/shm", "-S=/dev/shm", "-S/dev/shm/", "--contain", "--containall=true", "-C",
+    "--compat",
+])  # fmt: skip
+def test_ranks_with_a_dev_shm_of_their_own(word: str) -> None:
+    """Seen with Apptainer 1.4.5: MPI_Init fails or hangs with Intel MPI 2021.15 and MPICH 4.2.3."""
+    (found,) = parted(word)
+    assert (found.code, found.severity) == ("runtime.private", ERROR)
+    assert word in found.message
+    assert found.remedy == "remove it from runtimes.apptainer.arguments in the site's profile"
+    assert parted(word, ranks=1) == []
+    assert parted(word, runtime="charliecloud") == []
+    assert codes(parted("", word)) == [("runtime.private", UNKNOWN)]
+    assert codes(parted(word, plan=PLAN._replace(abi="openmpi"))) == [("runtime.private", UNKNOWN)]
+    assert parted(word, plan=PLAN._replace(launch=plans.INSIDE)) == []
+
+
+@pytest.mark.parametrize("word", ["--scratch=/work", "--ipc", "--no-mount=hostfs", "--contain=false", "--userns"])
+def test_arguments_that_leave_ranks_together(word: str) -> None:
+    """Seen: --ipc runs."""
+    assert parted(word, nodes=2) == []
+
+
+def test_ranks_with_a_network_of_their_own() -> None:
+    assert codes(parted("--net", nodes=2)) == [("runtime.private", UNKNOWN)]
+    assert codes(parted("--network=bridge", nodes=2, runtime="podman")) == [("runtime.private", UNKNOWN)]
+    assert parted("--network=host", nodes=2) == parted("--net") == []

@@ -8,12 +8,13 @@ import pytest
 from deployer.connected.bundle import layer, pack, sources
 from deployer.connected.linker import index as indexes
 from deployer.connected.linker import instructions
-from deployer.connected.linker.job_filesystem import FILE, FOLDER, HostFiles, JobFilesystem
+from deployer.connected.linker.job_filesystem import FILE, FOLDER, JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.contract.manifest import WHEELS_PREFIX
 from deployer.system import files
 from deployer.system.verify import begin, opened
 from tests import wheels
+from tests.host_files import HostFiles
 
 
 @pytest.fixture(scope="module")

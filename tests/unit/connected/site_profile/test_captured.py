@@ -18,6 +18,7 @@ from deployer.contract import drift
 from deployer.contract.errors import IntegrityError, Refused, Unknown, UsageError
 from deployer.site.capture import mpi, report
 from deployer.site.capture.capture import CaptureRequest, capture
+from deployer.system import elf
 from tests.running import program
 
 LIBRARY = """
@@ -27,11 +28,11 @@ int MPI_Get_library_version(char *v, int *n) { strcpy(v, "Intel(R) MPI Library 2
 """
 
 
-def compile_library(prefix: Path, number: int) -> None:
+def compile_library(prefix: Path, number: int, name: str = "libmpi.so.12", build_id: str = "--build-id") -> None:
     (prefix / "lib").mkdir(parents=True, exist_ok=True)
     (prefix / "mpi.c").write_text(LIBRARY % number)
-    target = prefix / "lib" / "libmpi.so.12"
-    argv = ["cc", "-shared", "-fPIC", "-Wl,--build-id", "-Wl,-soname,libmpi.so.12", "-o", target, prefix / "mpi.c"]
+    target = prefix / "lib" / name
+    argv = ["cc", "-shared", "-fPIC", f"-Wl,{build_id}", f"-Wl,-soname,{name}", "-o", target, prefix / "mpi.c"]
     subprocess.run(argv, check=True)
 
 
@@ -49,13 +50,48 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program(
         tools,
         "sinfo",
-        'case "$*" in *version*) echo slurm 23.02.1;; *) echo "batch*|2|2|24|2|96000|(null)|1:00|1-2|96";; esac',
+        'case "$*" in *version*) echo slurm 23.02.1;; *) '
+        'echo "batch*|2|2|24|2|96000|(null)|1:00|1-2|96|(null)|n[1-2]";; esac',
     )
     program(tools, "scontrol", "echo 'ClusterName             = phoenix'")
     program(tools, "srun", "printf 'pmi2\\npmix\\n'")
     program(tools, "bash", "exit 0")
     compile_library(tmp_path / "impi", 0)
     return tmp_path / "impi"
+
+
+def decided(profile: Path) -> Path:
+    """Return a profile with the decisions that a capture lacks."""
+    decisions = {
+        "format": 1,
+        "extends": f"./{profile.name}",
+        "workspace": "/scratch/$USER",
+        "policy": {"runtimes": ["charliecloud"]},
+        "runtimes": {"charliecloud": {"module": "charliecloud"}},
+        "partitions": {"batch": {"mpi": "intel-2021.99", "pmi": "pmi2"}},
+    }
+    path = profile.with_name("phoenix.yaml")
+    path.write_text(yaml.safe_dump(decisions))
+    return path
+
+
+def test_the_plan_has_the_identity_of_each_library_that_jobs_get_with_the_mpi(site: Path, tmp_path: Path) -> None:
+    compile_library(site, 1, "libopen-pal.so.80", "--build-id")
+    compile_library(site, 2, "libfabric.so.1", "--build-id=none")
+    path = tmp_path / "phoenix-captured.json"
+    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)])))
+    mpi = make_plan(profiles.load(str(decided(path))), "tiny:1").mpi
+    assert mpi is not None
+    others = {str(site / "lib" / name) for name in ("libopen-pal.so.80", "libfabric.so.1")}
+    assert {path: elf.identity(path) for path in others} == mpi.libraries
+    assert mpi.libraries[str(site / "lib" / "libfabric.so.1")].startswith("sha256:")
+    older = profiles.load(str(decided(path)))
+    trees = older.mpi["intel-2021.99"].files
+    for name, facts in trees.items():
+        trees[name] = facts._replace(dynamic=facts.dynamic._replace(build_id=None), sha256=None)
+    unknown = make_plan(older, "tiny:1").mpi
+    assert unknown is not None
+    assert (unknown.identity, unknown.libraries) == (mpi.identity, {})
 
 
 def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, tmp_path: Path) -> None:
@@ -66,16 +102,7 @@ def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, 
     assert list(profile.mpi) == ["intel-2021.99"]
     with pytest.raises(Unknown, match="lacks"):
         make_plan(profile, "tiny:1")
-    decided = {
-        "format": 1,
-        "extends": f"./{path.name}",
-        "workspace": "/scratch/$USER",
-        "policy": {"runtimes": ["charliecloud"]},
-        "runtimes": {"charliecloud": {"module": "charliecloud"}},
-        "partitions": {"batch": {"mpi": "intel-2021.99", "pmi": "pmi2"}},
-    }
-    (tmp_path / "phoenix.yaml").write_text(yaml.safe_dump(decided))
-    whole = profiles.load(str(tmp_path / "phoenix.yaml"))
+    whole = profiles.load(str(decided(path)))
     plan = make_plan(whole, "tiny:1")
     assert plan.mpi is not None
     assert plan.mpi.library == f"{site}/lib/libmpi.so.12"

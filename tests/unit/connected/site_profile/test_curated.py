@@ -6,6 +6,7 @@ To renew the golden scripts: DEPLOYER_GOLDEN=write, and read the diff.
 import datetime as dt
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,13 +24,15 @@ from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract.job import Job
 from deployer.contract.plan import MPICH_ABI, OPENMPI
 from deployer.site.run import run, script
+from deployer.site.run.request import RunRequest
+from deployer.site.run.submission import SubmissionOptions
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 #: The user's own values.
 VARIABLES = {"SCRATCH": "/scratch/alice", "WORK": "/project/alice", "CINECA_SCRATCH": "/gpfs/scratch/alice"}
-REQUEST = run.RunRequest("hello", *[None] * 6, [], None, [])
+REQUEST = RunRequest("hello", *[None] * 6, [], None, [])
 
 
 def family(name: str) -> str:
@@ -60,9 +63,7 @@ def test_each_makes_a_plan_and_a_script(name: str, short: Path, monkeypatch: pyt
     jobs = [Job("hello", ["python3", "x.py"], 1, 1, 2 if plan.node.cores > 1 else 1, "00:10:00")]
     store = made.store(short / "root", plan=plan, jobs=jobs)
     Path(store.tool).write_bytes(make_pyz())
-    request = REQUEST._replace(
-        options=run.SubmissionOptions(account="project") if plan.limits.account else REQUEST.options
-    )
+    request = REQUEST._replace(options=SubmissionOptions(account="project") if plan.limits.account else REQUEST.options)
     text = run.show_script(run.prepare(store, request))
     text = text.replace(str(short / "root"), "WORKSPACE").replace(str(short), "/usr/bin")
     path = GOLDEN / f"site-{name}.sh"
@@ -109,7 +110,7 @@ def test_the_list_shows_what_a_profile_describes(capsys: pytest.CaptureFixture[s
         f"lab slurm 22.05; charliecloud, native; intel 2021.15; documented, {(today - dt.date(2026, 11, 20)).days} day"
         in shown
     )
-    assert "galileo slurm; singularity; MPI of the image; documented, no date" in shown
+    assert "ifca slurm; udocker; MPI of the image; documented, no date" in shown
     assert main(["profile", "list", "--json"]) == 0
     about: dict[str, Any] = json.loads(capsys.readouterr().out)["about"]
     assert about["ifca"]["runtimes"] == "udocker"
@@ -119,3 +120,19 @@ def test_the_age_is_that_of_the_oldest_facts() -> None:
     found = summary(load("stampede2"), dt.date(2022, 3, 10))
     assert (found.kind, found.days) == ("document", (dt.date(2022, 3, 10) - dt.date(2019, 7, 1)).days)
     assert str(found).endswith("documented, 983 days old")
+
+
+def test_machines_that_were_switched_off_are_listed_only_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = {name for name in CURATED if load(name).retired}
+    assert gone == {name for name in CURATED if re.search(r"switched off|replaced since", load(name).description)}
+    assert gone == {"forhlr2", "galileo", "stampede2"}
+    assert main(["profile", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert not gone & {line.split()[0] for line in lines}
+    assert lines[-1] == "switched off, with --all: forhlr2, galileo, stampede2"
+    assert main(["profile", "list", "--all", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["profiles"]) == set(CURATED)
+    assert main(["profile", "list", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["profiles"]) == set(CURATED) - gone
+    assert main(["profile", "show", "galileo"]) == 0
+    assert "this machine was switched off: 2021-03" in capsys.readouterr().out

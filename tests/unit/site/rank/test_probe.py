@@ -146,6 +146,21 @@ def test_host_record_names_what_the_node_lacks_of_the_job_s_binds(tmp_path):
     assert written.missing == (str(tmp_path / "gone.so"),)
 
 
+def test_host_record_names_each_library_that_is_not_as_it_was_captured(tmp_path):
+    (tmp_path / "hosts").mkdir()
+    names = ["libmpi.so.12", "libopen-pal.so.80", "libopen-rte.so.80", "libpmix.so.2"]
+    library, pal, rte, pmix = (str(tmp_path / name) for name in names)
+    for name in names[:3]:
+        (tmp_path / name).write_text(name)
+    known = {path: elf.identity(path) for path in (pal, rte)}
+    mpi = running.PLAN.mpi._replace(library=library, libraries=dict(known, **{pmix: "build-id:00"}))
+    running.write(str(tmp_path / "job.json"), LAUNCH._replace(mpi=mpi).record())
+    (tmp_path / names[1]).write_text("another")
+    host_probe.host(str(tmp_path / "hosts"), library)
+    written = evidence.read_host((tmp_path / "hosts" / (node_name() + ".json")).read_bytes(), "it")
+    assert written.changed == {pal: elf.identity(pal), pmix: "missing"}
+
+
 def read_root(out, library, *reader):
     host_probe.host(str(out), library, reader=reader)
     path = out / (socket.gethostname() + ".root")

@@ -31,12 +31,13 @@ from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture
@@ -265,7 +266,7 @@ def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, pro
         (REQUEST._replace(image="other"), "no image other is installed"),
         (REQUEST._replace(job="nope"), "hello has no job nope"),
         (REQUEST._replace(plan="moon"), "no plan for site moon"),
-        (REQUEST._replace(time="1h"), "is not"),
+        (REQUEST._replace(time="1x"), "is not"),
         (REQUEST._replace(nodes=0), "at least 1"),
         (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
         (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
@@ -894,7 +895,7 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
     os.makedirs(os.path.join(folder, "hosts"))
     os.makedirs(os.path.join(folder, "ranks"))
     for name, text in (
-        ("hosts/cn1.json", '{"schema":"deployer.host","format":1,"min_reader":1,"host":"cn1"}'),
+        ("hosts/cn1.json", json.dumps(HostRecord("cn1", None).record())),
         ("hosts/cn2.json", '{"schema":"deployer.ho'),
         ("ranks/probe-0.json", "\xff"),
         ("ranks/probe-0.log", "a\nlast words\n"),
@@ -942,6 +943,22 @@ def test_an_mpi_that_was_replaced_since_the_capture_is_refused(tmp_path, program
     run.prepare(store, REQUEST)
 
 
+def test_a_library_beside_an_unchanged_mpi_that_was_replaced_is_refused(tmp_path, programs, monkeypatch):
+    library, pal = tmp_path / "libmpi.so.12", tmp_path / "libopen-pal.so.80"
+    for path in (library, pal):
+        path.write_bytes(b"the library that was captured")
+    identity = "sha256:" + hashlib.sha256(pal.read_bytes()).hexdigest()
+    known = {str(pal): identity, "/usr/lib64/libpsm2.so.2": "build-id:00"}
+    mpi = made.PLAN.mpi._replace(library=str(library), identity=identity, libraries=known)
+    store = made.store(tmp_path / "root", plan=made.PLAN._replace(mpi=mpi))
+    run.prepare(store, REQUEST)
+    pal.write_bytes(b"another")
+    with pytest.raises(Refused, match=r"mpi\.host-drift: .*libopen-pal.so.80 is sha256:"):
+        run.prepare(store, REQUEST)
+    pal.unlink()
+    run.prepare(store, REQUEST)
+
+
 ESCAPE = Finding("mpi.escape", ERROR, "/usr/lib/x.so", "it would use the image's", "patchelf --remove-rpath it")
 
 
@@ -973,11 +990,9 @@ def test_what_check_found_about_a_job_is_told_of_this_job_alone(tmp_path, progra
     assert not result.launch(run.prepare(refused, REQUEST._replace(job="a", force=True))).forced
 
 
-@pytest.mark.parametrize(
-    ("version", "by"), [("0.0.1", "by deployer 0.0.1;"), ("", "by deployer of an earlier version;")]
-)
-def test_a_verdict_of_another_deployer_is_told_as_such(tmp_path, programs, version, by):
-    checked = verdict.judged([ESCAPE])._replace(deployer=version)
+def test_a_verdict_of_another_deployer_is_told_as_such(tmp_path, programs):
+    by = "by deployer 0.0.1;"
+    checked = verdict.judged([ESCAPE])._replace(deployer="0.0.1")
     store = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked))
     with pytest.raises(Refused, match=by):
         run.prepare(store, REQUEST)

@@ -20,6 +20,7 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run, script
 from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.request import RunRequest
 from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
 from tests import running
@@ -63,7 +64,7 @@ def full():
         directives=["--exclusive"],
         against={"udocker": "why"},
         limits=plans.Limits(4, "01:00:00", True),
-        mpi=running.PLAN.mpi._replace(identity="sha256:0"),
+        mpi=running.PLAN.mpi._replace(identity="sha256:0", libraries={"/opt/mpi/lib/x.so": "sha256:1"}),
         start_options=[option],
         batch=plans.Batch(
             "normal", "long", "one", "cpu", "-gpu", ("a",), plans.GpuRequest("gres", 4, "v100"), "mpi", ("cn1", "cn2")
@@ -343,7 +344,7 @@ def test_an_image_s_own_words_arrive_in_the_job_as_they_are(tmp_path, monkeypatc
     running.program(tmp_path, "ch-run", "exit 0\n")
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
     store = running.store(tmp_path / "root", image=image)
-    request = run.RunRequest("hello", None, None, None, None, None, None, [], None, ["-c", value])
+    request = RunRequest("hello", None, None, None, None, None, None, [], None, ["-c", value])
     text = run.show_script(run.prepare(store, request))
     array = text[text.index("container=(") : text.index("\nimage=")]
     shown = subprocess.check_output(["/bin/bash", "-c", array + "\nprintf '%s\\0' \"${container[@]}\""])

@@ -13,6 +13,7 @@ from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
 from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_path, started
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.started import Started, Surroundings
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.plan import APP
@@ -155,11 +156,43 @@ def test_what_is_certain() -> None:
 
 def test_the_environment_of_a_program() -> None:
     found = script("export LD_LIBRARY_PATH=/opt/x:$LD_LIBRARY_PATH\nX=1 a; b; env -i a; Y=2; c", LD_LIBRARY_PATH="/l")
-    seen = [(dict(program.environment), program.cleared) for program in found.programs]
+    seen = [(dict(program.environment), program.removed) for program in found.programs]
     assert [each.get("LD_LIBRARY_PATH") for each, _ in seen] == ["/opt/x:/l", "/opt/x:/l", None, "/opt/x:/l"]
     assert [each.get("X") for each, _ in seen] == ["1", None, None, None]
-    assert [cleared for _, cleared in seen] == [False, False, True, False]
+    assert [removed for _, removed in seen] == [frozenset(), frozenset(), {Removed("*", True, "env -i")}, frozenset()]
     assert "Y" not in seen[3][0]
+
+
+@pytest.mark.parametrize(("text", "pattern", "certain"), [
+    ("unset PMI_FD; a", "PMI_FD", True),
+    ("unset -v PMI_FD; PMI_FD=3; a", "PMI_FD", True),
+    ("f() { unset $1; }; f PMI_FD; a", "PMI_FD", True),
+    ("sh -c 'unset PMI_FD; a'", "PMI_FD", True),
+    ("env -u PMI_FD a", "PMI_FD", True),
+    ("if test -f x; then unset PMI_FD; fi; a", "PMI_FD", False),
+    ('unset "${!PMI@}"; a', "PMI*", False),
+    ('for v in "${!PMI@}"; do unset "$v"; done; a', "PMI*", False),
+    ('unset "PMI_$(id)"; a', "PMI_*", False),
+    ("for v in $(env | grep -o '^SLURM_[^=]*'); do unset $v; done; a", "*", False),
+    ("unset $(compgen -e | grep PMI); a", "*", False),
+    ("while read v; do unset $v; done < x; a", "*", False),
+    ("eval unset $(id); a", "*", False),
+])  # fmt: skip
+def test_variables_that_are_unset_before_a_program(text: str, pattern: str, certain: bool) -> None:
+    (program,) = (each for each in script(text).programs if each.argv[0] == "a")
+    assert program.certain
+    assert [(each.pattern, each.certain) for each in program.removed] == [(pattern, certain)]
+
+
+def test_what_an_unclear_unset_leaves() -> None:
+    assert [each.removed for each in script("unset -f g; (unset X); a").programs] == [frozenset()]
+    (program,) = script("X=1 Y=2; export X Y; unset X $(echo $Z); a", LD_LIBRARY_PATH="/l").programs
+    assert program.environment["LD_LIBRARY_PATH"] == "/l"
+    assert "X" not in program.environment
+
+
+def test_env_alone_prints_the_variables() -> None:
+    assert script("env; a").unclear == []
 
 
 def test_python_and_what_it_runs() -> None:

@@ -1,0 +1,49 @@
+"""Rule of programs that start more ranks while they run (MPI_Comm_spawn), which few launchers can do."""
+
+from collections.abc import Iterator
+
+from deployer.connected.check.rules.case import MISSING_FACTS, Case
+from deployer.connected.linker.jobs import LinkedJob
+from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts import python_calls
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.plan import INSIDE
+
+#: What happens if a rank asks for more ranks, by its launcher, and by the image's own: whether they start (None: that
+#: depends on the job), and why not. With what each was tried is in docs/rules.md.
+_SRUN = "srun starts no more ranks: with pmi2 the job hangs, with pmix it ends with an error"
+_HOST = "{} would start more ranks on the host, outside of the container, where the program is missing"
+_SLOTS = "mpirun starts more ranks only if the job has free slots: otherwise it ends with MPI_ERR_SPAWN, or hangs"
+OUTSIDE = {"srun": (False, _SRUN), "mpiexec.hydra": (False, _HOST), "mpirun": (False, _HOST)}
+WITHIN = {"mpiexec.hydra": (True, ""), "mpirun": (None, _SLOTS)}
+_FUNCTIONS = ("MPI_Comm_spawn", "MPI_Comm_spawn_multiple")
+_POOL = (
+    "start the script by `python3 -m mpi4py.futures SCRIPT`, or use MPICommExecutor(MPI.COMM_WORLD): both use the "
+    "ranks that the job has"
+)
+_OTHER = (
+    "start all ranks with the job, and split MPI_COMM_WORLD; or start them by the image's own MPICH or Intel MPI "
+    "(--launch inside)"
+)
+
+
+def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
+    """mpi.spawn: a program starts more ranks, and the launcher cannot."""
+    table = WITHIN if case.plan.launch == INSIDE else OUTSIDE
+    names = dict.fromkeys(option.launcher for option in case.plan.containers if option.launcher in table)
+    refusing = [(name, *table[name]) for name in names if not table[name][0]]
+    for process in [*linked.processes, *linked.conditional] if refusing else ():
+        name, starts, why = refusing[0]
+        sure = starts is False and any(process is each for each in linked.processes) and linked.decides(process)
+        for text, certain, remedy in _asking(process) if process.uses_mpi else ():
+            message = f"{text} starts more ranks while it runs, and {why.format(name)}"
+            yield Finding("mpi.spawn", ERROR if sure and certain else MISSING_FACTS, process.name, message, remedy)
+
+
+def _asking(process: Process) -> Iterator[tuple[str, bool, str]]:
+    """Yield what starts ranks, whether it certainly runs, and what to do instead."""
+    for call in python_calls.spawns(process.text)[:1]:
+        yield f"line {call.line} of its script ({call.name})", call.certain, _POOL if "Pool" in call.name else _OTHER
+    names = [name for name in _FUNCTIONS if process.program and name in process.program.facts.imports]
+    if names:
+        yield f"it may call {' or '.join(names)}, which", False, _OTHER

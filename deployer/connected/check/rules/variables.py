@@ -1,0 +1,223 @@
+"""Rule of variables that decide how MPI runs: by which network, by which components, and with which library.
+
+``TABLE`` says what their values mean. It was tried on two nodes without a fast network (Intel MPI 2021.15, MPICH 4.2.3
+and 5.0.2, Open MPI 4.1.8 and 5.0.11), except for rows whose source is a manual. A variable that chooses a network or a
+component and has no row is named as unknown; all others only tune.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from deployer.connected.check.rules.case import MISSING_FACTS, Case
+from deployer.connected.linker.jobs import LinkedJob
+from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts.words import UnknownWord
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.plan import ABIS, NO_MPI, OPENMPI
+
+INTEL, MPICH, OPEN = ("intel",), ("mpich",), ("openmpi",)
+_ALL = tuple(ABIS)
+_UCX = "libucp.so.0"
+_ALIASES = {"mpich": "impi"}  # of mpi4py
+
+
+class Use(NamedTuple):
+    """A program that calls MPI, in a job: the family and the version of its MPI, and what the nodes have."""
+
+    process: Process
+    family: str
+    version: str
+    several: bool
+    network: str
+    devices: frozenset[str]
+
+
+class Meaning(NamedTuple):
+    """What values of a variable mean.
+
+    Attributes:
+        name: a pattern for the whole name.
+        families: whose MPI reads it.
+        value: a pattern for the whole value.
+        when: words of ``_CONDITIONS`` that must hold; if one is unknown, so is what the value means.
+        text: why MPI cannot run then; empty: the value means nothing.
+        source: how that is known.
+    """
+
+    name: str
+    families: tuple[str, ...]
+    value: str
+    when: str = ""
+    text: str = ""
+    source: str = "tried"
+
+
+def _sends_by_ucx(_: str, use: Use) -> bool | None:
+    if use.family != "openmpi":
+        return use.family == "mpich" and _needs_ucx(use) and use.process.variable("MPIR_CVAR_CH4_NETMOD") != "ofi"
+    chosen = use.process.variable("OMPI_MCA_pml")
+    return chosen.startswith("ucx") if chosen else False if use.network == "ethernet" else None
+
+
+def _sends_by_btl(_: str, use: Use) -> bool | None:
+    """Return whether Open MPI sends by its own components, and not by a library for a fast network."""
+    chosen = use.process.variable("OMPI_MCA_pml")
+    return chosen == "ob1" if chosen and chosen[0] != "^" else True if use.network == "ethernet" else None
+
+
+def _needs_ucx(use: Use) -> bool:
+    return use.process.library is not None and _UCX in use.process.library.dynamic.needed
+
+
+def _lacks_ucx(_: str, use: Use) -> bool:
+    library, names = use.process.library, list[str]()
+    for inner in ("openmpi", "openmpi3") if library else ():
+        names += use.process.view.names(f"{library.path.rpartition('/')[0]}/{inner}" if library else "")
+    return library is not None and not _needs_ucx(use) and "mca_pml_ucx.so" not in names
+
+
+def _without_ucx_network(_: str, use: Use) -> bool | None:
+    everywhere = (use.process.variable(f"OMPI_MCA_{name}_ucx_tls") == "any" for name in ("pml", "opal_common"))
+    if any(everywhere) or use.network == "infiniband" or any(name.startswith("mlx") for name in use.devices):
+        return False
+    return True if use.network == "ethernet" else None
+
+
+def _unlisted(value: str, use: Use) -> bool | None:
+    names = {name.partition(":")[0] for name in value.split(",")}
+    return False if names & use.devices or (use.network == "infiniband" and not use.devices) else None
+
+
+def _for_another_mpi(value: str, use: Use) -> bool:
+    paths = [*(each.path for each in use.process.users), *use.process.passed_over]
+    own = "openmpi" if ABIS.get(use.family) == OPENMPI else "mpich"
+    return any(map(re.compile(r"/mpi4py/MPI\.(mpich|openmpi)\.").search, paths)) and value.lower() not in (
+        own,
+        _ALIASES.get(own),
+    )
+
+
+#: Of a value and a use: True, False, or None for unknown.
+_CONDITIONS: Mapping[str, Callable[[str, Use], bool | None]] = {
+    "maybe": lambda *_: None,
+    "several": lambda _, use: use.several,
+    "slow": lambda _, use: {"": None, "ethernet": True, "infiniband": None}.get(use.network, False),
+    "tcp": lambda _, use: use.network == "ethernet" or use.process.variable("FI_PROVIDER").startswith("tcp") or None,
+    "psm2": lambda _, use: use.process.variable("FI_PROVIDER").startswith("psm2"),
+    "absent": lambda value, use: use.process.view.resolve(value) is None,
+    "ofi": lambda value, use: _sends_by_ucx(value, use) is False,
+    "ucx": _sends_by_ucx,
+    "no-infiniband": lambda _, use: use.network != "infiniband",
+    "no-module": lambda value, use: None if value != "ucx" or not _needs_ucx(use) else False,
+    "no-ucx": _lacks_ucx,
+    "no-ucx-network": _without_ucx_network,
+    "btl": _sends_by_btl,
+    "4": lambda _, use: use.version[:2] in ("3.", "4."),
+    "5": lambda _, use: use.version.startswith("5."),
+    "unlisted": _unlisted,
+    "other-family": _for_another_mpi,
+    "no-abi": lambda _, use: "MPI4PY_MPIABI" not in use.process.environment,
+    "horovod": lambda _, use: any("/horovod/" in each.path for each in use.process.users),
+}
+_IN_NODE = "only memory of a node is used, so ranks on different nodes cannot reach each other"
+_LOOPBACK = "this interface leads to no other node"
+_NOT_THERE = "MPI_Init ends with an error if the library and the nodes do not have what it names"
+_REMOVED = "this release of Open MPI no longer has such a component, so MPI_Init fails"
+_NETWORK_OF_UCX = "without InfiniBand it is not used unless OMPI_MCA_pml_ucx_tls is any, so MPI_Init fails"
+_UCX_IN_NODE = r"((self|sm|shm|mm|posix|sysv|cma|knem|xpmem|cuda|cuda_copy|cuda_ipc)(,|$))+"
+_PSM2 = "Intel's PSM2 Programmer's Guide"
+_NOT_LOCAL = r"(?!((lo|docker|virbr|127\.)[^,]*(,|$))+$).*"
+
+#: The first row whose name, family, value and conditions fit counts.
+TABLE = (
+    Meaning("I_MPI_FABRICS", INTEL, "(?i:shm)", "several", _IN_NODE),
+    Meaning("I_MPI_OFI_LIBRARY", INTEL, "/.*", "absent", "the container lacks this library: MPI_Init fails"),
+    Meaning("(I_MPI_OFI|FI)_PROVIDER", INTEL, "shm", "several", _IN_NODE),
+    Meaning("FI_PROVIDER", MPICH, "shm", "several ofi", _IN_NODE),
+    Meaning("FI_PROVIDER", INTEL + MPICH, r"\^(.*,)?tcp.*", "maybe several ofi slow", _IN_NODE),
+    Meaning("I_MPI_(FABRICS|OFI_LIBRARY|OFI_PROVIDER)|FI_PROVIDER(_PATH)?", _ALL, ".*"),  # else fabric.provider
+    Meaning("I_MPI_(PMI|PMI_LIBRARY|OFI_LIBRARY_INTERNAL|DEVICE|FABRICS_LIST|TMI_PROVIDER|HYDRA_.*)", INTEL, ".*"),
+    Meaning("FI_TCP_IFACE", INTEL, "lo", "several tcp", _LOOPBACK),
+    Meaning("FI_TCP_IFACE", INTEL + MPICH + OPEN, ".*"),
+    Meaning("(MPIR_CVAR|MPICH)_CH4_NETMOD", MPICH, "(?!ofi$).*", "no-module", _NOT_THERE),
+    Meaning("(MPIR_CVAR|MPICH)_(CH4_NETMOD|OFI_USE_PROVIDER)", INTEL + MPICH, ".*"),
+    Meaning("UCX_TLS", MPICH + OPEN, _UCX_IN_NODE, "several ucx", _IN_NODE),
+    Meaning("UCX_TLS", MPICH + OPEN, r"\^(.*,)?tcp.*|(?!\^)(?!.*\b(tcp|all)\b).*", "maybe several ucx no-infiniband",
+            "the transports that remain need InfiniBand or RoCE"),
+    Meaning("UCX_NET_DEVICES", MPICH + OPEN, r"lo", "several ucx", _LOOPBACK),
+    Meaning("UCX_NET_DEVICES", MPICH + OPEN, r"(?!all$).*", "several ucx unlisted", _NOT_THERE),
+    Meaning("UCX_(TLS|NET_DEVICES)", MPICH + OPEN, ".*"),
+    Meaning("OMPI_MCA_btl", OPEN, r"\^(.*,)?tcp(,.*)?", "several btl", _IN_NODE),
+    Meaning("OMPI_MCA_btl", OPEN, r"\^.*"),
+    Meaning("OMPI_MCA_btl", OPEN, r"(.*,)?openib(,.*)?", "btl 5", _REMOVED),
+    Meaning("OMPI_MCA_btl", OPEN, r"(.*,)?sm(,.*)?", "btl 4", _REMOVED),
+    Meaning("OMPI_MCA_btl", OPEN, r"(?!(.*,)?self(,|$)).*", "btl", "without self MPI_Init ends with an error"),
+    Meaning("OMPI_MCA_btl", OPEN, r"((self|sm|vader|smcuda)(,|$))+", "several btl", _IN_NODE),
+    Meaning("OMPI_MCA_btl", OPEN, r"((self|sm|vader|smcuda|tcp|openib|ofi|usnic|ugni|uct)(,|$))+"),
+    Meaning("OMPI_MCA_btl", OPEN, ".*", "maybe btl", _NOT_THERE),
+    Meaning("OMPI_MCA_pml", OPEN, "ucx.*", "no-ucx", "the library was built without UCX, so MPI_Init fails"),
+    Meaning("OMPI_MCA_pml", OPEN, "ucx.*", "no-ucx-network", _NETWORK_OF_UCX),
+    Meaning("OMPI_MCA_pml", OPEN, r"cm.*|\^(.*,)?ob1.*", "slow", "it sends by no Ethernet, so MPI_Init fails"),
+    Meaning("OMPI_MCA_pml", OPEN, r"(ucx|cm|ob1|\^).*"),
+    Meaning("OMPI_MCA_btl_tcp_if_include", OPEN, r"lo|127\..*", "several btl", _LOOPBACK),
+    Meaning("OMPI_MCA_btl_tcp_if_include", OPEN, ".*", "several btl unlisted", _NOT_THERE),
+    Meaning("OMPI_MCA_btl_tcp_if_exclude", OPEN, _NOT_LOCAL, "maybe several btl", "nodes may have no other network"),
+    Meaning("OMPI_MCA_btl_tcp_if_(in|ex)clude", OPEN, ".*"),
+    Meaning("OMPI_MCA_(mtl|osc|plm|ess|oob|rmaps|topo|smsc|io|op)|PRTE_MCA_.*", OPEN, ".*"),
+    Meaning("PMIX_MCA_(gds|psec)", OPEN, r"hash|native|\^.*"),
+    Meaning("OMPI_MCA_(coll|shmem)", OPEN, r"\^.*"),
+    Meaning("OMPI_MCA_(pml|pmix|coll|shmem)|PMIX_MCA_[a-z]+", OPEN, ".*", "maybe", _NOT_THERE),
+    Meaning("MPI4PY_MPIABI", _ALL, ".*", "other-family", "mpi4py loads its module for another MPI",
+            "mpi4py 4.1.2, _mpiabi.py"),
+    Meaning("MPI4PY_LIBMPI", _ALL, ".*", "maybe no-abi", _NOT_THERE, "mpi4py 4.1.2, _mpiabi.py"),
+    Meaning("HOROVOD_(CONTROLLER|CPU_OPERATIONS)", _ALL, "(?!(?i:mpi)$).*", "maybe horovod", _NOT_THERE,
+            "horovod.readthedocs.io, Installation Guide"),
+    Meaning("PSM2_DEVICES", _ALL, "(self|shm)(,(self|shm))*", "several psm2", _IN_NODE, _PSM2),
+    Meaning("PSM2_DEVICES", _ALL, ".*", source=_PSM2),
+)  # fmt: skip
+
+#: How names of variables begin that an MPI reads, by its family; and what names of those contain that choose.
+_READS = {"intel": r"I_MPI_|FI_|PSM2_", "openmpi": r"(OMPI|PMIX)_MCA_|UCX_|FI_|PSM2_"}
+_LIKE_MPICH = r"MPICH_|MPIR_CVAR_|UCX_|FI_|PSM2_|MV2_|MVP_"
+_CHOOSES = re.compile(
+    r"FABRICS?$|PROVIDER|NETMOD|TRANSPORT|TLS$|DEVICES?$|IFACE|INTERFACE$|_if_(in|ex)clude$|(OMPI|PMIX)_MCA_[a-z]+$"
+)
+
+
+def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
+    """mpi.variable: by a variable MPI cannot run in a job, or what it means there is unknown."""
+    several = linked.job is None or linked.job.nodes > 1
+    fabric, mpi = case.partition.fabric, case.plan.mpi
+    family = mpi.family if mpi else "openmpi" if case.plan.abi == OPENMPI else "mpich"
+    known = mpi is not None or family == "openmpi"  # the image's may be of another family with MPICH's ABI
+    place = several, (fabric and fabric.kind) or "", frozenset(fabric.devices if fabric else ())
+    for process in [*linked.processes, *linked.conditional] if case.plan.abi != NO_MPI else ():
+        sure = linked.job is not None and known and any(process is each for each in linked.processes)
+        use = Use(process, family, mpi.version if mpi else "", *place)
+        for name, value in sorted(process.environment.items()) if process.uses_mpi else ():
+            certain, text = judged(name, value, use) if value else (False, "")
+            if text:
+                yield Finding(
+                    "mpi.variable",
+                    ERROR if certain and sure else MISSING_FACTS,
+                    process.name,
+                    f"{name}={value}: {text}",
+                    "remove it from the image's environment (ENV), the job or the script, or set a value for this site",
+                )
+
+
+def judged(name: str, value: str, use: Use) -> tuple[bool, str]:
+    """Return why MPI cannot run by a variable, and whether that is certain; an empty text: it can."""
+    rows = [row for row in TABLE if use.family in row.families and re.fullmatch(row.name, name)]
+    if isinstance(value, UnknownWord):
+        matters = use.several and any(row.text for row in rows)
+        return False, "its value, which decides how MPI runs, is only known when it runs" if matters else ""
+    for row in rows:
+        if re.fullmatch(row.value, value):
+            found = [_CONDITIONS[word](value, use) for word in row.when.split()]
+            if False not in found:
+                return None not in found, row.text
+    reads = re.match(_READS.get(use.family, _LIKE_MPICH), name)
+    chooses = not rows and use.several and reads and _CHOOSES.search(name)
+    return False, "it chooses how MPI sends, in a way that `check` does not know" if chooses else ""

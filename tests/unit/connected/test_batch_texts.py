@@ -1,0 +1,50 @@
+"""No text of ours names the programs of one batch system, except where the site is known to have it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import deployer
+from tests.unit.contract.test_batch_words import PROGRAMS
+
+TOP = Path(deployer.__file__).parent
+#: Files whose texts are for, or about, one batch system: each is reached only on its sites, or says whose words it has.
+OF_ONE = (
+    "contract/batch_words.py",
+    "site/jobs/schedulers/",
+    "site/run/launchers/",
+    "site/run/script.py",
+    "site/run/staging_script.py",
+    "site/run/submission.py",  # where the batch system is Slurm
+    "site/jobs/jobs.py",  # states that Slurm alone has
+    "contract/lastlines.py",  # patterns for outputs
+    "contract/memory.py",
+    "site/doctor/cluster.py",
+    "connected/check/rules/pmi.py",  # plans that start ranks with srun
+    "connected/site_profile/launch.py",  # sites with Slurm, or whose batch system is not known
+    "connected/site_profile/gaps.py",  # the source of `pmi`, which Slurm alone has
+    "connected/site_profile/summary.py",  # likewise
+)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield (file, text) of each text in the package that has several words and is not a documentation string."""
+    for path in TOP.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        documents = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and " " in text and id(node) not in documents:
+                yield str(path.relative_to(TOP)), text
+
+
+def test_no_text_names_the_programs_of_one_batch_system() -> None:
+    found = {(file, text) for file, text in texts() if PROGRAMS.search(text)}
+    assert "contract/batch_words.py" in {file for file, _ in found}  # it finds what there is
+    assert sorted(each for each in found if not each[0].startswith(OF_ONE)) == []
