@@ -12,6 +12,7 @@ import os
 import posixpath
 import re
 import tempfile
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -193,19 +194,20 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
     entries: dict[str, Indexed] = {}
     programs: set[str] = set()
     packages: dict[str, PackageImports] = {}
-    keys = []
+    keys, owners = [], {}
     for name in names:
         digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
         key = hashlib.sha256(digests.encode()).hexdigest()
         keys.append(key)
         found = _kept(key, cache, functools.partial(_read_wheel, bundle, name))
         entries |= found.entries
+        owners.update(dict.fromkeys(found.entries, name))
         programs |= found.programs
         plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
         packages |= found.packages
         packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
     all_of_them = hashlib.sha256("".join(keys).encode()).hexdigest()
-    code = CodeFacts(functools.partial(_in_wheels, bundle, names), _code_file(cache, all_of_them))
+    code = CodeFacts(_in_wheels(bundle, owners), _code_file(cache, all_of_them))
     return Index(entries, {}, programs, {}, packages, code=code)
 
 
@@ -299,16 +301,27 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
     )
 
 
-def _in_wheels(bundle: Bundle, names: Sequence[str], path: str) -> ReadAt | None:
-    """Return what reads a file of the wheels; it is wholly in memory."""
-    for name in names:
-        with tempfile.TemporaryFile() as whole:
-            whole.writelines(map(bundle.read, bundle.member_segments(name)))
-            opened = Wheel(whole, name.rpartition("/")[2])
-            for file in opened.files:
-                if file.path.startswith(wheel.LIB + "/") and "/" + wheel.relative_to_lib(file.path) == path:
-                    return _at(_whole(opened, file))
-    return None
+def _in_wheels(bundle: Bundle, owners: Mapping[str, str]) -> Callable[[str], ReadAt | None]:
+    """Return what reads a file of the wheels wholly into memory; ``owners`` are the wheels by the files' paths."""
+
+    @functools.lru_cache(maxsize=1)
+    def opened(name: str) -> Wheel:
+        whole = tempfile.TemporaryFile()
+        whole.writelines(map(bundle.read, bundle.member_segments(name)))
+        found = Wheel(whole, name.rpartition("/")[2])
+        weakref.finalize(found, whole.close)
+        return found
+
+    def read(path: str) -> ReadAt | None:
+        if path not in owners:
+            return None
+        found = opened(owners[path])
+        below = (file for file in found.files if file.path.startswith(wheel.LIB + "/"))
+        return next(
+            (_at(_whole(found, file)) for file in below if "/" + wheel.relative_to_lib(file.path) == path), None
+        )
+
+    return read
 
 
 def _whole(opened: Wheel, file: wheel.WheelFile) -> bytes:
