@@ -13,7 +13,6 @@ START_OPTION = StartOption("charliecloud-folder", "charliecloud", "folder", "sru
 PLAN = Plan(
     site="lab",
     partition="batch",
-    profile_digest="sha256:0",
     bundle="hello:1",
     workspace="~/d",
     python=["python3"],

@@ -11,6 +11,7 @@ from typing import Callable, Collection, Dict, Iterable, Iterator, List, NamedTu
 
 from deployer.contract import hostfiles
 from deployer.contract.job import Job, started
+from deployer.contract.mount_points import OF_THE_NODE
 from deployer.contract.plan import APP, DATA, JOB, NODE, TOOL, VARIANT, WHEELS
 
 #: PATH in the container if the image sets none.
@@ -30,6 +31,8 @@ _OUTSIDE = (
 _MAX_LINKS, _MAX_SCRIPTS = 40, 4
 
 _INTERPRETERS = re.compile(r"^(python|pypy|perl|bash|dash|sh)[0-9.]*$")
+_FLAGS = re.compile(r"^-[bBdEhiIOPqsSuvx]+$")
+_SHELLS, _SHELL_FLAGS = re.compile(r"^(ba|da)?sh$"), re.compile(r"^-[aefhluvxBEHPT]+$")
 #: Options of Python that use the next word, and options that run no file.
 _WITH_VALUE, _NO_FILE = ("-W", "-X", "--check-hash-based-pycs"), ("-c", "-")
 #: Modules that run the file named after them.
@@ -197,8 +200,27 @@ def _started(words: List[str], place: CommandSearch) -> None:
         _started(_of_env(words[1:]), place)
     else:
         file = operand(words)
-        if file is not None and file.startswith("/") and _real(file, place) is None:
-            raise _NotThere("there is no %s" % file, "files of app/ are in %s: correct the job's command" % APP)
+        if file is not None and file.startswith("/"):
+            _hidden(file, place)
+            found = _real(file, place)
+            if found is None:
+                raise _NotThere("there is no %s" % file, "files of app/ are in %s: correct the job's command" % APP)
+            if _SHELLS.match(posixpath.basename(words[0])):
+                _unix_lines(file, found[1])
+
+
+def _hidden(path: str, place: CommandSearch) -> None:
+    """Raise _NotThere if a folder of the node hides a file of the image."""
+    folder = "/" + path.strip("/").partition("/")[0]
+    if folder in OF_THE_NODE and place.look(posixpath.normpath(path)):
+        hint = "install it in another folder of the image, for instance /opt"
+        raise _NotThere("jobs do not see %s of the image: %s is the node's own" % (path, folder), hint)
+
+
+def _unix_lines(path: str, seen: PathInfo) -> None:
+    """Raise _NotThere if the first line of a script ends as on Windows: to a shell, the end is a part of each word."""
+    if seen.line is not None and "\r" in seen.line:
+        raise _NotThere("the first line of %s ends with a carriage return" % path, "save it with Unix line ends")
 
 
 def _of_env(words: List[str]) -> List[str]:
@@ -215,6 +237,7 @@ def operand(words: Sequence[str]) -> Optional[str]:
     """Return the file that an interpreter runs; None if the file does not exist or the command is not clear."""
     if not _INTERPRETERS.match(posixpath.basename(words[0])):
         return None
+    flags = _SHELL_FLAGS if _SHELLS.match(posixpath.basename(words[0])) else _FLAGS
     rest = iter(words[1:])
     for word in rest:
         if word in _NO_FILE:
@@ -228,7 +251,7 @@ def operand(words: Sequence[str]) -> Optional[str]:
             next(rest, None)
         elif not word.startswith("-"):
             return word
-        elif word.startswith("--") or not re.match(r"^-[bBdEhiIOPqsSuvx]+$", word):
+        elif word.startswith("--") or not flags.match(word):
             return None
     return None
 
@@ -241,6 +264,8 @@ def _program(name: str, place: CommandSearch, depth: int) -> None:
         return
     if place.workdir == JOB and "/" in name and not name.startswith("/"):
         raise _NotThere(*_absent(name, place))  # a job's own folder is new
+    if "/" in name:
+        _hidden(next(_candidates(name, place)), place)
     against = None
     for path, real, seen in _search(name, place):
         if seen.kind == FOLDER:
@@ -306,8 +331,7 @@ def _script(path: str, seen: PathInfo, place: CommandSearch, depth: int) -> None
     if not program:
         hint = "begin it with #!/bin/sh, or start it with its interpreter"
         raise _NotThere("%s has no #! line, so it cannot be started" % path, hint)
-    if "\r" in seen.line:
-        raise _NotThere("the first line of %s ends with a carriage return" % path, "save it with Unix line ends")
+    _unix_lines(path, seen)
     if "/" not in program:
         program = "./" + program  # not looked up in PATH
     try:

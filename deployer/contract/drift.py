@@ -5,7 +5,7 @@ facts, and a fact that one of them does not know is not drift. ``between`` compa
 """
 
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from deployer.contract.findings import ERROR, NOTE, WARNING
 from deployer.contract.json_records import Record
@@ -15,7 +15,7 @@ CHANGED, GONE, NEW = "changed", "gone", "new"
 #: Fields at the top of a profile that apply to the nodes of all partitions, unless a partition overrides them.
 SHARED = (
     "architecture", "os", "kernel", "glibc", "libzstd", "pythons", "user_namespaces", "fuse", "runtimes", "launchers",
-    "fabric", "fabrics", "devices", "driver", "filesystems", "files", "links",
+    "fabric", "devices", "driver", "filesystems", "files", "links",
 )  # fmt: skip
 #: Fields that are decisions or name the source of facts. They are not facts of the site.
 _NO_FACTS = (
@@ -43,7 +43,7 @@ _MEANINGS = (
     (r"^policy\.account$", WARNING, "whether jobs must name an account: make new plans"),
     (r"^policy\.rehearsal$", WARNING, "whether bundles need a rehearsal: rehearse them before the next push"),
     (r"^policy(\.|$)", ERROR, "the site allows other runtimes: check bundles again and make new plans"),
-    (r"^scheduler\.(version|default_pmi)$", NOTE, "plans stay valid if the scheduler still has their PMI"),
+    (r"^scheduler\.version$", NOTE, "plans stay valid if the scheduler still has their PMI"),
     (r"^scheduler\.pmi$", ERROR, "with a missing PMI each rank runs alone: choose another PMI and make new plans"),
     (r"^scheduler\.account$", WARNING, "jobs without --account are charged to another account: make new plans"),
     (r"^scheduler(\.|$)", ERROR, "jobs are submitted in another way: make new plans"),
@@ -70,6 +70,7 @@ _MEANINGS = (
     (r"(^|\.)mounts$", WARNING, "jobs see other folders of the site: make new plans, and pack again"),
     (r"\.(queue|qos|cluster|constraint|gpu_request|storage|parallel_environment|hosts)$", ERROR,
      "jobs request other nodes: make new plans"),
+    (r"\.(exclusive|request_memory)$", WARNING, "jobs request another part of their nodes: make new plans"),
     (r"\.account(_suffix)?$", WARNING, "jobs are charged to another account: make new plans"),
     (
         r"\.(modules|module_paths|scripts|environment|directives)(\.|$)", WARNING,
@@ -81,7 +82,7 @@ _MEANINGS = (
     (r"(^|\.)launchers$", WARNING, "the programs that start ranks have changed: make new plans"),
     (r"(^|\.)driver(\.|$)", WARNING, "the GPU's driver was replaced: check bundles again and make new plans"),
     (r"(^|\.)devices$", WARNING, "jobs see other devices of the nodes: make new plans"),
-    (r"(^|\.)fabrics?(\.|$)", WARNING, "the network looks different, or jobs may fall back to TCP: make new plans"),
+    (r"(^|\.)fabric(\.|$)", WARNING, "the network looks different, or jobs may fall back to TCP: make new plans"),
     (r"(^|\.)(files|links)(\.|$)", WARNING, "a system library that jobs may get has changed: make new plans"),
     (r"(^|\.)glibc$", WARNING, "libraries that are bound into images may need this C library: check bundles again"),
     (r"(^|\.)filesystems(\.|$)", WARNING, "room for images or data has changed: make new plans"),
@@ -165,11 +166,6 @@ def between(before: Record, after: Record) -> List[Drift]:
     if default[0] != default[1] and None not in default:
         found.append(Drift("partitions", CHANGED, default[0], default[1], *_meaning("partitions")))
     return _sorted(found)
-
-
-def worst(found: List[Drift]) -> Optional[str]:
-    """Return the highest severity, or None if there is no difference."""
-    return found[0].severity if found else None
 
 
 def _sorted(found: List[Drift]) -> List[Drift]:

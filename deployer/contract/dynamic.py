@@ -1,7 +1,7 @@
 """What the dynamic loader reads from an ELF file: names, search paths, versions, and its MPI symbols.
 
-Only 64-bit little-endian files count: the loader of these machines loads no other files of an image. Every offset and
-count is bounded, so a hostile file costs little. A file that the loader could not use raises BadElf.
+Only little-endian files count; of 32-bit ones, which a caller has to ask for, no symbols. Every offset and count is
+bounded, so a hostile file costs little. A file that the loader could not use raises BadElf.
 
 Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, elf/dl-load.c and elf/dl-version.c.
 """
@@ -14,7 +14,9 @@ from deployer.contract.elf import EHDR, PHDR, ReadAt, notes
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.linked_mpi import linked_mpi
 
-_DYN = struct.Struct("<qQ")
+_DYN, _DYN_32 = struct.Struct("<qQ"), struct.Struct("<iI")
+_EHDR_32, _PHDR_32 = struct.Struct("<16sHHIIIIIHHHHHH"), struct.Struct("<IIIIIIII")
+_CLASS_32 = b"\x7fELF\x01\x01"
 _SYM = struct.Struct("<IBBHQQ")
 _VERNEED = struct.Struct("<HHIII")
 _VERNAUX = struct.Struct("<IHHII")
@@ -50,6 +52,7 @@ _CHUNK = 64 * 1024
 _MPI = ("MPI_", "PMPI_", "MPIX_", "PMPIX_", "ompi_mpi_")
 _COMPONENT = re.compile(r"^mca_pmix_[a-z0-9]{1,30}_component$")
 _MPI_BYTES = (b"MPI_", b"MPIX_", b"ompi_mpi_", b"mca_pmix_")
+_DLOPEN = b"\0dlopen\0"
 _SEARCHED = 4 * 1024 * 1024
 
 
@@ -95,9 +98,10 @@ class Facts(NamedTuple):
         components: the components of Open MPI's framework "pmix" in the file (``mca_pmix_s2_component``).
         level: the x86-64 level that it needs (3 for x86-64-v3); 0 for any.
         linked: how a program shows that an MPI library is linked into it (``linked_mpi``), or None.
+        opens: it is a program that calls no MPI function and opens libraries by name (``dlopen``).
         sha256: the digest of a library that has no build-id, of those that capture reads; else None.
 
-    A record leaves out the last four if they are empty.
+    A record leaves out the last five if they are empty.
     """
 
     dynamic: Dynamic
@@ -106,6 +110,7 @@ class Facts(NamedTuple):
     components: Sequence[str] = ()
     level: int = 0
     linked: Optional[str] = None
+    opens: bool = False
     sha256: Optional[str] = None
 
     @property
@@ -124,6 +129,8 @@ class Facts(NamedTuple):
             found["level"] = self.level
         if self.linked:
             found["linked"] = self.linked
+        if self.opens:
+            found["opens"] = True
         if self.sha256:
             found["sha256"] = self.sha256
         return found
@@ -150,6 +157,7 @@ class Facts(NamedTuple):
             tuple(fields.texts("components")) if "components" in fields.record else (),
             fields.maybe_number("level") or 0,
             fields.maybe_text("linked"),
+            fields.record.get("opens") is True,
             fields.maybe_text("sha256"),
         )
 
@@ -180,13 +188,19 @@ def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
     return _symbols(elf, wanted) if elf else iter(())
 
 
-def facts(read_at: ReadAt) -> Optional[Facts]:
-    """Return the facts of a file; None if it is not a 64-bit little-endian ELF file. Raises BadElf."""
-    elf = _open(read_at)
+def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
+    """Return the facts of a file; None if it is not a little-endian ELF file. Raises BadElf.
+
+    Args:
+        narrow: 32-bit files count as well.
+    """
+    elf = _open(read_at) or (_open_32(read_at) if narrow else None)
     if elf is None:
         return None
+    if elf.dyn is _DYN_32:
+        return Facts(_dynamic(elf, None), [], [])
     imports, exports, components = set(), set(), set()
-    for symbol in _symbols(elf, _is_wanted) if _may_name_mpi(elf) else ():
+    for symbol in _symbols(elf, _is_wanted) if _names_one(elf, _MPI_BYTES) else ():
         if _COMPONENT.match(symbol.name):
             components.update([symbol.name] if symbol.defined else [])
         elif symbol.defined:
@@ -196,7 +210,8 @@ def facts(read_at: ReadAt) -> Optional[Facts]:
     noted = notes(read_at)
     linked = linked_mpi(read_at) if elf.is_program and not imports else None
     symbols = sorted(imports), sorted(exports), tuple(sorted(components))
-    return Facts(_dynamic(elf, noted.build_id), *symbols, noted.level, linked)
+    opens = elf.is_program and not imports and _names_one(elf, (_DLOPEN,))
+    return Facts(_dynamic(elf, noted.build_id), *symbols, noted.level, linked, opens)
 
 
 def _is_wanted(name: str) -> bool:
@@ -226,11 +241,11 @@ def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
     )
 
 
-def _may_name_mpi(elf: "_Elf") -> bool:
+def _names_one(elf: "_Elf", parts: Sequence[bytes]) -> bool:
     """Return whether the string table has such a name: most files have none, and some have 700,000 symbols."""
     for start in range(0, elf.strings_size, _SEARCHED):
         data = elf.read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
-        if any(prefix in data for prefix in _MPI_BYTES):
+        if any(part in data for part in parts):
             return True
     return False
 
@@ -253,9 +268,17 @@ def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
 class _Elf(object):
     """An ELF file's program headers and dynamic section."""
 
-    def __init__(self, read_at: ReadAt, kind: int, machine: int, headers: List[Tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        read_at: ReadAt,
+        kind: int,
+        machine: int,
+        headers: List[Tuple[int, ...]],
+        dyn: struct.Struct = _DYN,
+    ) -> None:
         self.read_at = read_at
         self.machine = machine
+        self.dyn = dyn
         self._kind = kind
         self._headers = headers
         #: Address, offset in the file, and size of each part that is loaded.
@@ -284,8 +307,8 @@ class _Elf(object):
                 continue
             if header[5] > _MAX_DYNAMIC:
                 raise BadElf("its dynamic section has %d bytes" % header[5])
-            data = self.exactly(header[2], header[5] - header[5] % _DYN.size)
-            for tag, value in _DYN.iter_unpack(data):
+            data = self.exactly(header[2], header[5] - header[5] % self.dyn.size)
+            for tag, value in self.dyn.iter_unpack(data):
                 if tag == _NULL:
                     break
                 found.append((tag, value))
@@ -373,6 +396,19 @@ def _open(read_at: ReadAt) -> Optional[_Elf]:
     if len(table) != size * count:
         raise BadElf("it ends in its program headers")
     return _Elf(read_at, kind, machine, list(PHDR.iter_unpack(table)))
+
+
+def _open_32(read_at: ReadAt) -> Optional[_Elf]:
+    head = read_at(0, _EHDR_32.size)
+    if head[:6] != _CLASS_32 or len(head) < _EHDR_32.size:
+        return None
+    fields = _EHDR_32.unpack(head)
+    kind, machine, offset, size, count = fields[1], fields[2], fields[5], fields[9], fields[10]
+    if kind not in (_ET_EXEC, _ET_DYN) or size != _PHDR_32.size or count > _MAXPHDRS:
+        return None
+    table = read_at(offset, size * count)
+    headers = [(h[0], h[6], *h[1:6], h[7]) for h in _PHDR_32.iter_unpack(table[: len(table) - len(table) % size])]
+    return _Elf(read_at, kind, machine, headers, _DYN_32)
 
 
 def _paths(elf: _Elf, tag: int) -> List[str]:

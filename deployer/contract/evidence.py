@@ -60,7 +60,7 @@ class Launch(NamedTuple):
         provider: libfabric's provider, if the plan names one.
         created: seconds since the epoch.
         data: digests of the bundles whose data the job reads.
-        expects: what the probe must prove besides MPI (``measurements.EXPECTABLE``).
+        expects: what the probe must prove besides MPI (``measurements.GPU``).
         checked: the plan's verdict.
         forced: the verdict was REFUSE, and the user started the job regardless.
         bound: host paths that are bound and must exist on every node.
@@ -143,21 +143,21 @@ def read_launch(data: bytes, what: str) -> Launch:
         mpi=HostMpi.read(mpi) if mpi else None,
         provider=fields.maybe_text("provider"),
         created=fields.number("created"),
-        data=tuple(fields.texts("data")) if "data" in fields.record else (),
-        expects=tuple(fields.texts("expects")) if "expects" in fields.record else (),
+        data=tuple(fields.texts("data")),
+        expects=tuple(fields.texts("expects")),
         checked=Checked.read(checked) if checked else None,
-        forced=fields.record.get("forced") is True,
-        bound=tuple(fields.texts("bound")) if "bound" in fields.record else (),
+        forced=fields.flag("forced"),
+        bound=tuple(fields.texts("bound")),
         straddling=fields.maybe_text("straddling"),
-        scheduler=fields.maybe_text("scheduler") or "slurm",
+        scheduler=fields.text("scheduler"),
         warn=fields.maybe_number("warn"),
-        again=fields.maybe_number("again") or 0,
+        again=fields.number("again"),
         previous=fields.maybe_text("previous"),
         interface=fields.maybe_text("interface"),
-        without_mpi=fields.record.get("without_mpi") is True,
+        without_mpi=fields.flag("without_mpi"),
         fast=fields.maybe_text("fast"),
-        links=linked.check_made(fields.mapping("links")) if "links" in fields.record else {},
-        workers=fields.maybe_number("workers") or 1,
+        links=linked.check_made(fields.mapping("links")),
+        workers=fields.number("workers"),
     )
 
 
@@ -191,11 +191,15 @@ class HostRecord(NamedTuple):
 def read_host(data: bytes, what: str) -> HostRecord:
     """Parse the record of a node. Raises UsageError."""
     fields = json_records.loads(data, HOST, what, own=True)
-    missing, numa = (tuple(fields.texts(name)) if name in fields.record else () for name in ("missing", "numa"))
-    addresses = tuple(map(NodeAddress.read, fields.items("addresses"))) if "addresses" in fields.record else ()
-    port = fields.maybe_number("port")
-    changed = fields.mapping("changed") if "changed" in fields.record else {}
-    return HostRecord(fields.text("host"), fields.maybe_text("identity"), missing, numa, addresses, port, changed)
+    return HostRecord(
+        fields.text("host"),
+        fields.maybe_text("identity"),
+        tuple(fields.texts("missing")),
+        tuple(fields.texts("numa")),
+        tuple(map(NodeAddress.read, fields.items("addresses"))),
+        fields.maybe_number("port"),
+        fields.mapping("changed"),
+    )
 
 
 class NetworkRecord(NamedTuple):

@@ -7,6 +7,7 @@ shape with codes of its own.
 from typing import Any, Dict, List, NamedTuple
 
 from deployer.contract import batch_words
+from deployer.contract.errors import Refused
 from deployer.contract.hostfiles import of_system
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.text import printable
@@ -25,6 +26,7 @@ class Finding(NamedTuple):
         subject: the host, rank or file.
         message: what was observed.
         remedy: what to do.
+        job: the only job that it is about; empty: it is about the bundle or the site, or about each job.
     """
 
     code: str
@@ -32,17 +34,26 @@ class Finding(NamedTuple):
     subject: str
     message: str
     remedy: str
+    job: str = ""
+
+    @property
+    def about(self) -> str:
+        """Return the subject, and the job if it does not name it."""
+        of_job = "job %s" % self.job
+        return "%s (%s)" % (self.subject, of_job) if self.job and self.subject != of_job else self.subject
 
     def record(self) -> Record:
         """Return the finding as a JSON object; control characters in text from programs and images are escaped."""
-        return {name: printable(value) for name, value in self._asdict().items()}
+        fields = self._asdict().items()
+        return {name: printable(value) for name, value in fields if value or name != "job"}
 
     @staticmethod
     def read(fields: Fields) -> "Finding":
-        return Finding(*(fields.text(name) for name in Finding._fields))
+        code, severity, subject, message, remedy = (fields.text(name) for name in Finding._fields[:5])
+        return Finding(code, severity, subject, message, remedy, fields.maybe_text("job") or "")
 
     def __str__(self) -> str:
-        return printable("%s %s: %s: %s" % (self.severity, self.code, self.subject, self.message))
+        return printable("%s %s: %s: %s" % (self.severity, self.code, self.about, self.message))
 
 
 class Rule(NamedTuple):
@@ -155,7 +166,7 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free space there, use fewer ranks per node, or run the installed image in place: --staging folder",
     ),
-    # The container's root on each node, which the first step reads (in older scripts: a step `root`).
+    # The container's root on each node, which the first step reads.
     "runtime.root": Rule(
         ERROR,
         "{runtime} does not show the image's root: {said}",
@@ -208,6 +219,13 @@ RULES: Dict[str, Rule] = {
         ERROR,
         "its MPI library cannot find the other ranks, so each rank runs alone: {reason}",
         "see {batch.pmi}",
+    ),
+    "mpi.unset": Rule(
+        ERROR,
+        "its program that uses MPI was started without {names}, which the launcher gave to the rank: each such rank "
+        "runs alone, as rank 0 of 1",
+        "keep PMI_*, PMIX_* and SLURM_* where the job's script starts the program: look for `env -i`, `unset`, and "
+        "loops over `env`",
     ),
     "mpi.static": Rule(
         ERROR,
@@ -383,6 +401,16 @@ def finding(code: str, subject: str, scheduler: str = "", **values: Any) -> Find
     """
     batch = batch_words.words(scheduler)
     return RULES[code].about(code, subject, batch=batch, capture_node=batch.on_node % CAPTURE_NODE, **values)
+
+
+def refused(item: Finding) -> Refused:
+    """Return a finding as the error of a command that goes no further; ``explain`` knows the code in it."""
+    return Refused(coded(item.message, item.code), item.remedy)
+
+
+def coded(message: str, code: str) -> str:
+    """Return a message with its code, which `explain` knows."""
+    return "%s (%s)" % (message, code)
 
 
 def drifted(subject: str, path: str, identity: str, expected: str) -> Finding:

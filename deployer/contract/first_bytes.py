@@ -17,8 +17,6 @@ SIZE = 64 * 1024
 #: What job.sh gives to ``python3 -I -S -c``, with the path of the .pyz, "rank", and its words.
 PROGRAM = 'import sys; parts = open(sys.argv[1], "rb").read(%d).split(bytes(1)); exec(parts[0])' % SIZE
 _LINE = b"#!/usr/bin/env python3\n"
-#: How the first module begins.
-_BEGIN = b'"""The start of a rank and of its probe'
 
 
 def joined(sources: Dict[str, bytes]) -> bytes:
@@ -26,8 +24,3 @@ def joined(sources: Dict[str, bytes]) -> bytes:
     (_, first), *others = sources.items()
     parts = [_LINE + first, *(path.encode() + b"\n" + source for path, source in others), b"", b""]
     return b"\0".join(parts)
-
-
-def is_in(head: bytes) -> bool:
-    """Return whether ranks can start from a .pyz that begins with these bytes; those of older deployers cannot."""
-    return head.startswith(_LINE + _BEGIN)

@@ -1,14 +1,15 @@
 """A job as its definition describes it: the command, and numbers that the user may override."""
 
 import re
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from deployer.contract import links as linked
 from deployer.contract import variables
 from deployer.contract.errors import UsageError
+from deployer.contract.guess import guess
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import APP
-from deployer.contract.text import is_label
+from deployer.contract.text import counted, is_label
 
 #: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose
 #: command does so or needs no others.
@@ -20,6 +21,8 @@ MOST_GPUS = 1024
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
+_SHORT = re.compile(r"([0-9]{1,8})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Job(NamedTuple):
@@ -61,6 +64,14 @@ class Job(NamedTuple):
         if self.launch == RANKS:
             del fields["launch"]
         return {name: value for name, value in fields.items() if value not in (None, {})}
+
+    def lacks_gpus(self, there: Optional[int]) -> str:
+        """Return why a node with this number of GPUs has too few for the ranks; empty if it is enough or unknown."""
+        needed = self.ranks_per_node * (self.gpus or 0)
+        if there is None or needed <= there:
+            return ""
+        each = "%s per node x %s" % (counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
+        return "%s = %d, but a node has %s" % (each, needed, counted(there, "GPU") if there else "no GPU")
 
     @property
     def whole_nodes(self) -> bool:
@@ -189,10 +200,45 @@ def seconds(limit: str) -> int:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
 
 
+def clock(seconds: int) -> str:
+    """Return a time limit as HH:MM:SS, with more than 24 hours if need be."""
+    return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
+
+
 def check_time(text: str) -> str:
-    """Return ``text`` if it is a time limit in the form [D-]HH:MM:SS. Raises UsageError, for 0 as well."""
-    if not _TIME.fullmatch(text):
-        raise UsageError("time limit %r is not [D-]HH:MM:SS" % text, 'for instance "00:30:00"')
-    if not seconds(text):
-        raise UsageError("invalid time limit %r: for Slurm, zero means no limit" % text, 'for instance "00:30:00"')
-    return text
+    """Return a time limit in the form [D-]HH:MM:SS; a number with a unit is understood too: 90s, 30m, 24h, 2d.
+
+    Raises UsageError, for 0 as well.
+    """
+    short = _SHORT.fullmatch(text)
+    days, rest = divmod(int(short.group(1)) * _UNITS[short.group(2)], _UNITS["d"]) if short else (0, 0)
+    found = "%d-%s" % (days, clock(rest)) if days else clock(rest) if short else text
+    hint = "for instance 00:30:00, 90m, 24h or 2-00:00:00"
+    if not _TIME.fullmatch(found):
+        raise UsageError("time limit %r is not [D-]HH:MM:SS, and not a number with s, m, h or d" % text, hint)
+    if not seconds(found):
+        raise UsageError("invalid time limit %r: for Slurm, zero means no limit" % text, hint)
+    return found
+
+
+def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[str] = (), command: str = "") -> Job:
+    """Return the job of that name, or the first if no name is given.
+
+    Args:
+        label: the bundle, for errors.
+        extra: the user's words; of a bundle without jobs they are the command.
+        command: what the user types to give such words, for errors.
+
+    Raises:
+        UsageError: the bundle has no such job.
+    """
+    for job in jobs:
+        if name in (None, job.name):
+            return job
+    if name is None and extra and not jobs:
+        return Job("command", [], 1, 1, 1, "01:00:00")
+    known = [job.name for job in jobs]
+    raise UsageError(
+        "%s has no job %s%s" % (label, name, guess(name, known)) if name else "%s has no job" % label,
+        "its jobs: " + (", ".join(known) or "none") if known or name else "give the command: %s -- COMMAND" % command,
+    )

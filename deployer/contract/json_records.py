@@ -248,20 +248,17 @@ class Fields(object):
             self._check_variable(name, key)
         return found
 
-    def assignments(self, name: str, hint: str = "") -> List[str]:
-        """Return a list of environment variables, ``NAME=VALUE``; a value may have several lines.
-
-        ``hint`` is the remedy in the error about an invalid name.
-        """
+    def assignments(self, name: str) -> List[str]:
+        """Return a list of environment variables, ``NAME=VALUE``; a value may have several lines."""
         found = self.words(name)
         for entry in found:
-            self._check_variable(name, entry.partition("=")[0] if "=" in entry else entry + " without a value", hint)
+            self._check_variable(name, entry.partition("=")[0] if "=" in entry else entry + " without a value")
         return found
 
-    def _check_variable(self, name: str, variable: str, hint: str = "") -> None:
+    def _check_variable(self, name: str, variable: str) -> None:
         if not texts.is_name(variable):
             shown = (self.what, name, texts.printable(variable))
-            hint = hint or "use letters, digits and underscores; the first character is not a digit"
+            hint = "use letters, digits and underscores; the first character is not a digit"
             raise self.error("%s: field %r: not an environment variable: %s" % shown, hint)
 
     def items(self, name: str) -> List["Fields"]:

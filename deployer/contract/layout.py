@@ -6,10 +6,13 @@ up to the CPUs of a node. Up to the number of cores, each thread has a core of i
 
 from typing import Collection, Dict, Mapping, NamedTuple, Optional
 
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.errors import UsageError
+from deployer.contract.findings import ERROR, Finding, refused
 from deployer.contract.plan import NodeShape
 from deployer.contract.text import counted
 
+#: The codes of a layout that does not fit into a node, and of memory that a node does not have.
+CODE, MEMORY = "job.layout", "job.memory"
 _MOST_NODES = 1000000
 
 
@@ -65,55 +68,56 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
         counts.append(("MiB of memory per rank", memory_mb))  # for Slurm, 0 means all memory of the node
     for what, count in counts:
         if count < 1:
-            raise UsageError("%s must be at least 1, not %d" % (what, count))
+            raise UsageError("%s must be at least 1, not %d" % (what, count), "give 1 or more")
     if nodes > _MOST_NODES:
         raise UsageError("%d nodes are too many; the limit is %d" % (nodes, _MOST_NODES))
-    cpus = shape.cores * shape.threads_per_core
-    wanted = ranks_per_node * threads
-    if wanted > cpus:
-        raise Refused(
+    against = objection(ranks_per_node, threads, shape, memory_mb)
+    if against:
+        raise refused(against)
+    return _laid(nodes, ranks_per_node, threads, shape, memory_mb)
+
+
+def _laid(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, memory_mb: Optional[int]) -> Layout:
+    hyperthreads = ranks_per_node * threads > shape.cores
+    cpus = threads if hyperthreads else threads * shape.threads_per_core  # if possible, a whole core per thread
+    return Layout(nodes, ranks_per_node, threads, cpus, hyperthreads, memory_mb, shape)
+
+
+def objection(ranks_per_node: int, threads: int, shape: NodeShape, memory_mb: Optional[int]) -> Optional[Finding]:
+    """Return why ranks do not fit into a node, with the calculation; None if they do. The numbers are at least 1."""
+    cpus, ranks = shape.cores * shape.threads_per_core, counted(ranks_per_node, "rank")
+    if ranks_per_node * threads > cpus:
+        there = (counted(shape.cores, "core"), counted(shape.threads_per_core, "hardware thread"), counted(cpus, "CPU"))
+        return _against(
             "%s per node x %s = %d, but a node has %s x %s = %s"
-            % (
-                counted(ranks_per_node, "rank"),
-                counted(threads, "thread"),
-                wanted,
-                counted(shape.cores, "core"),
-                counted(shape.threads_per_core, "hardware thread"),
-                counted(cpus, "CPU"),
-            ),
-            "with %s per node: --threads %d at most" % (counted(ranks_per_node, "rank"), cpus // ranks_per_node)
+            % (ranks, counted(threads, "thread"), ranks_per_node * threads, *there),
+            "with %s per node: --threads %d at most" % (ranks, cpus // ranks_per_node)
             if ranks_per_node <= cpus
             else "--ranks-per-node %d at most" % cpus,
         )
-    if memory_mb is not None and ranks_per_node * memory_mb > shape.memory_mb:
-        raise Refused(
-            "%s per node x %d MiB = %d MiB, but a job may use %d MiB per node"
-            % (counted(ranks_per_node, "rank"), memory_mb, ranks_per_node * memory_mb, shape.memory_mb),
-            "use fewer ranks per node and more nodes",
-        )
-    hyperthreads = wanted > shape.cores
-    made = Layout(
-        nodes,
-        ranks_per_node,
-        threads,
-        threads if hyperthreads else threads * shape.threads_per_core,  # if possible, a whole core per thread
-        hyperthreads,
-        memory_mb,
-        shape,
-    )
-    if shape.cpus is not None and ranks_per_node * made.asked_cpus > shape.cpus:
-        raise Refused(
+    asked = _laid(1, ranks_per_node, threads, shape, memory_mb).asked_cpus
+    if shape.cpus is not None and ranks_per_node * asked > shape.cpus:
+        has = (counted(shape.cpus, "CPU"), counted(shape.cores, "core"))
+        return _against(
             "%s per node x %s = %d, but the scheduler counts %s on a node with %s"
-            % (
-                counted(ranks_per_node, "rank"),
-                counted(made.asked_cpus, "CPU"),
-                ranks_per_node * made.asked_cpus,
-                counted(shape.cpus, "CPU"),
-                counted(shape.cores, "core"),
-            ),
+            % (ranks, counted(asked, "CPU"), ranks_per_node * asked, *has),
             "ranks cannot share a core: --ranks-per-node %d at most" % shape.cpus,
         )
-    return made
+    if memory_mb is not None and ranks_per_node * memory_mb > shape.memory_mb:
+        fitting = shape.memory_mb // memory_mb
+        return _against(
+            "%s per node x %d MiB = %d MiB, but a job may use %d MiB per node"
+            % (ranks, memory_mb, ranks_per_node * memory_mb, shape.memory_mb),
+            "use fewer ranks per node and more nodes: --ranks-per-node %d at most" % fitting
+            if fitting
+            else "correct `memory` of the job, which is MiB per rank, or use a partition with larger nodes",
+            MEMORY,
+        )
+    return None
+
+
+def _against(reason: str, remedy: str, code: str = CODE) -> Finding:
+    return Finding(code, ERROR, "", reason, remedy)
 
 
 def gathered(layout: Layout) -> Layout:

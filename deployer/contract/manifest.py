@@ -11,17 +11,10 @@ from deployer.contract.tarformat import HOLDINGS
 from deployer.contract.text import is_label
 
 SCHEMA = "bundle"
-#: Bundles have a newer format only if they have a field that an older reader would skip. Then it would run a job with
-#: empty input (``stdin``), without its variables, memory or mount points, with another number of processes, or without
-#: the files at the places where its program looks for them (``links``).
-_WITH_STDIN, _WITH_ENVIRONMENT, _WITH_LAUNCH, _WITH_LINKS = 2, 3, 4, 5
-#: The newest format that is read here.
-FORMAT = _WITH_LINKS
 
 # Like a name, it becomes a part of file names and is shown on terminals: only characters that a definition allows.
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
-_ENV_HINT = "an earlier deployer packed names as the image has them: pack the bundle again"
 
 #: Members with one of these prefixes are written beside the image when the bundle is installed.
 OURS = ("deployer/", "deployer.pyz")
@@ -165,7 +158,7 @@ class Image(NamedTuple):
         return max(self.raw_size - self.holes, 0)
 
     def record(self) -> Record:
-        return {name: value for name, value in self._asdict().items() if name != "holes" or value}
+        return dict(self._asdict())
 
     @staticmethod
     def read(fields: Fields) -> "Image":
@@ -173,14 +166,14 @@ class Image(NamedTuple):
             fields.text("config_digest"),
             fields.text("layer_digest"),
             fields.text("architecture"),
-            fields.assignments("env", _ENV_HINT),
+            fields.assignments("env"),
             fields.text("workdir"),
             fields.words("entrypoint"),
             fields.words("cmd"),
             fields.maybe_text("python"),
             fields.number("raw_size"),
             fields.number("entries"),
-            max(fields.maybe_number("holes") or 0, 0),
+            fields.number("holes"),
         )
 
 
@@ -220,9 +213,9 @@ class Manifest(NamedTuple):
         jobs: the jobs of the definition.
         members: the members of the tar, in the order of the file.
         segments: the segment table.
-        needs: data folders of other bundles; the JSON has no such field if there are none.
-        mpi: the MPI families (``plan.ABIS``) that its programs run on, the image's own first; likewise.
-        mount_points: folders that are made in the image when it is unpacked; likewise.
+        needs: data folders of other bundles.
+        mpi: the MPI families (``plan.ABIS``) that its programs run on, the image's own first.
+        mount_points: folders that are made in the image when it is unpacked.
     """
 
     name: str
@@ -258,27 +251,7 @@ class Manifest(NamedTuple):
         fields["needs"] = _records(self.needs)
         fields["mpi"] = list(self.mpi)
         fields["mount_points"] = list(self.mount_points)
-        for name in ("needs", "mpi", "mount_points"):
-            if not fields[name]:
-                del fields[name]
-        needed = self._needed_format()
-        return json_records.stamped(SCHEMA, fields, needed, needed)
-
-    def _needed_format(self) -> int:
-        if any(job.links for job in self.jobs):
-            return _WITH_LINKS
-        if any(job.whole_nodes or job.gpus is not None for job in self.jobs):
-            return _WITH_LAUNCH
-        if self.mount_points or any(job.environment or job.memory is not None for job in self.jobs):
-            return _WITH_ENVIRONMENT
-        return _WITH_STDIN if any(job.stdin for job in self.jobs) else json_records.FORMAT
-
-    def job(self, name: Optional[str]) -> Optional[Job]:
-        """Return the job of that name, or the first if no name is given; None if the job does not exist."""
-        for job in self.jobs:
-            if name is None or job.name == name:
-                return job
-        return None
+        return json_records.stamped(SCHEMA, fields)
 
 
 def _records(items: Iterable[Any]) -> List[Record]:
@@ -294,7 +267,7 @@ def check_label(name: str, version: str, error: Type[DeployerError] = UsageError
 
 def read(data: bytes, what: str) -> Manifest:
     """Parse bundle.json. Raises IntegrityError if it is malformed, UsageError for a newer format."""
-    fields = json_records.loads(data, SCHEMA, what, IntegrityError, FORMAT, MAX_MEMORY)
+    fields = json_records.loads(data, SCHEMA, what, IntegrityError, limit=MAX_MEMORY)
     codec = fields.child("codec")
     codec.text("name")
     for key in (key for key, value in codec.record.items() if isinstance(value, str)):
@@ -311,14 +284,14 @@ def read(data: bytes, what: str) -> Manifest:
         jobs=[Job.read(item) for item in fields.items("jobs")],
         members=[BundleMember.read(item) for item in fields.each("members")],
         segments=fields.many("segments", Segment.usual, Segment.read),
-        needs=tuple(DataNeed.read(item) for item in fields.items("needs")) if "needs" in fields.record else (),
-        mpi=tuple(fields.texts("mpi")) if "mpi" in fields.record else (),
+        needs=tuple(map(DataNeed.read, fields.items("needs"))),
+        mpi=tuple(fields.texts("mpi")),
         mount_points=_mount_points(fields),
     )
 
 
 def _mount_points(fields: Fields) -> Sequence[str]:
     try:
-        return tuple(map(mount_points.check, fields.texts("mount_points"))) if "mount_points" in fields.record else ()
+        return tuple(map(mount_points.check, fields.texts("mount_points")))
     except UsageError as error:
         raise IntegrityError("%s: %s" % (fields.what, error.message)) from error

@@ -6,7 +6,6 @@ from deployer.contract.json_records import Fields, Record
 
 #: What a job can be required to prove: GPUs that CUDA can use; Intel's extension active in TensorFlow.
 GPU, ITEX = "gpu", "itex"
-EXPECTABLE = (GPU, ITEX)
 
 #: libfabric's providers that pin the memory from which they send: Omni-Path, InfiniBand, Slingshot, EFA.
 _PINNING = ("psm2", "psm3", "opx", "verbs", "mlx", "ucx", "cxi", "efa")

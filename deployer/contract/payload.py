@@ -1,6 +1,6 @@
 """The record of a rank about its payload, as the judge reads it; ``rank_record`` is what the rank writes."""
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import json_records
 from deployer.contract.json_records import Fields, Record
@@ -143,6 +143,7 @@ class PayloadRecord(NamedTuple):
         oom_group: of a failed rank: how many processes of its control group the kernel killed for lack of memory.
         oom_node: the same for all processes of its node.
         communication: None if no library for communication without MPI was mapped.
+        unset: variables that the launcher gave to the rank, and that its programs with MPI lack.
     """
 
     task: int
@@ -157,6 +158,7 @@ class PayloadRecord(NamedTuple):
     oom_group: Optional[int] = None
     oom_node: Optional[int] = None
     communication: Optional[Communication] = None
+    unset: Sequence[str] = ()
 
     @property
     def refusal(self) -> Optional[str]:
@@ -181,4 +183,5 @@ def read_payload(data: bytes, what: str) -> PayloadRecord:
         oom_group=fields.maybe_number("oom_group"),
         oom_node=fields.maybe_number("oom_node"),
         communication=Communication.read(other) if other else None,
+        unset=tuple(fields.texts("unset")) if "unset" in fields.record else (),
     )

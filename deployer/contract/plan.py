@@ -4,6 +4,7 @@ It lists the exact binds, the environment, and the start options. ``choose.choos
 of nodes and the facts of the site. Facts of the site can rule out a start option; they never add one.
 """
 
+import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import hostfiles, json_records
@@ -12,13 +13,6 @@ from deployer.contract.json_records import Fields, Record
 from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
-#: Since format 2 a plan has ``host``; without it a job would run on the image's own libraries. Since format 3 it has
-#: what ``_SINCE_3`` lists, without which the batch system would get another request. Since format 4 it has ``launch``,
-#: without which the image's launcher would be started on the host.
-_FORMAT, _BATCH, _HOST, _OLDEST = 4, 3, 2, 1
-_SINCE_3 = ("batch", "scripts", "module_paths", "mounts", "devices")
-#: The key is older than the term "start option", and deployers of other versions read it.
-_START_OPTIONS_KEY = "variants"
 
 #: Paths in the container of what the bundle carries beside the image.
 APP = "/deployer/app"
@@ -74,6 +68,7 @@ class NodeShape(NamedTuple):
         memory_mb: MiB that a job may use.
         numa_domains: at least as many as sockets; None if unknown.
         cpus: CPUs as the scheduler counts them, at some sites only cores; None: all hardware threads.
+        gpus: GPUs; None if unknown.
     """
 
     sockets: int
@@ -82,6 +77,7 @@ class NodeShape(NamedTuple):
     memory_mb: int
     numa_domains: Optional[int] = None
     cpus: Optional[int] = None
+    gpus: Optional[int] = None
 
     @staticmethod
     def read(fields: Fields) -> "NodeShape":
@@ -201,13 +197,13 @@ class StartOption(NamedTuple):
             texts[3],
             texts[4],
             fields.maybe_number("max_nodes"),
-            fields.record.get("join") is True,
+            fields.flag("join"),
             fields.maybe_text("program"),
             fields.maybe_text("place"),
             fields.maybe_number("room_mb"),
             fields.maybe_number("broadcast"),
-            _texts(fields, "modules"),
-            _texts(fields, "arguments"),
+            tuple(fields.texts("modules")),
+            tuple(fields.texts("arguments")),
         )
 
 
@@ -226,9 +222,20 @@ class Limits(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "Limits":
-        return Limits(
-            fields.maybe_number("max_nodes"), fields.maybe_text("max_time"), fields.record.get("account") is True
-        )
+        return Limits(fields.maybe_number("max_nodes"), fields.maybe_text("max_time"), fields.flag("account"))
+
+
+#: Directives that request GPUs: then nothing else does.
+_REQUESTS_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
+#: The usual words for GPUs in requests, by batch system; Grid Engine has none.
+GPU_WORDS = {"slurm": "gres", "pbs": "ngpus", "lsf": "gpu"}
+#: In place of a word: jobs see the GPUs of their nodes without a request.
+NO_REQUEST = "none"
+
+
+def requests_gpus(directive: str) -> bool:
+    """Return whether a directive requests GPUs, in the usual words of a batch system."""
+    return _REQUESTS_GPUS.match(directive) is not None
 
 
 class GpuRequest(NamedTuple):
@@ -236,7 +243,7 @@ class GpuRequest(NamedTuple):
 
     Attributes:
         word: the batch system's word for it, for instance gres.
-        per_node: GPUs per node.
+        per_node: GPUs per node; 0: nodes have different numbers, and a job requests those that its ranks need.
         type: the batch system's word for the model; None: none is needed.
     """
 
@@ -278,6 +285,8 @@ class Batch(NamedTuple):
         gpus: the GPUs.
         parallel_environment: Grid Engine's name for how slots are dealt to nodes.
         hosts: the nodes, for a site without a batch system.
+        exclusive: whole nodes.
+        request_memory: memory, also if the job does not say how much it needs: its part of the nodes'.
     """
 
     queue: Optional[str] = None
@@ -289,6 +298,8 @@ class Batch(NamedTuple):
     gpus: Optional[GpuRequest] = None
     parallel_environment: Optional[str] = None
     hosts: Tuple[str, ...] = ()
+    exclusive: bool = False
+    request_memory: bool = False
 
     def record(self) -> Record:
         return {
@@ -302,10 +313,12 @@ class Batch(NamedTuple):
     def read(fields: Fields) -> "Batch":
         queue, qos, cluster, constraint, suffix = (fields.maybe_text(name) for name in Batch._fields[:5])
         gpus = fields.maybe_child("gpus")
-        storage = _texts(fields, "storage")
+        storage = tuple(fields.texts("storage"))
         request = GpuRequest.read(gpus) if gpus else None
         environment = fields.maybe_text("parallel_environment")
-        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, _texts(fields, "hosts"))
+        flags = (fields.flag(name) for name in Batch._fields[-2:])
+        hosts = tuple(fields.texts("hosts"))
+        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, hosts, *flags)
 
 
 class InsideWay(NamedTuple):
@@ -354,7 +367,6 @@ class Plan(NamedTuple):
     Attributes:
         site: the site profile's name.
         partition: the partition.
-        profile_digest: the digest of the site profile.
         bundle: NAME:VERSION.
         workspace: the root folder; may begin with ``~``, which the site expands.
         python: the site's Pythons, in order of preference.
@@ -369,7 +381,7 @@ class Plan(NamedTuple):
         start_options: the start options, in order of preference.
         abi: the MPI family whose Horovod variant is used if the bundle has variants: that of ``mpi``, else the image's
             own; None if the image's family is unknown.
-        checked: the answer of `check` when the plan was made; None in plans of an older deployer.
+        checked: the answer of `check` when the plan was made; None: it was not asked.
         host: single files of the host, which the container sees in a folder of their own.
         account: charged if the user names none; it may have placeholders.
         limits: what a job may request.
@@ -391,7 +403,6 @@ class Plan(NamedTuple):
 
     site: str
     partition: str
-    profile_digest: str
     bundle: str
     workspace: str
     python: List[str]
@@ -492,41 +503,28 @@ class Plan(NamedTuple):
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
-        keys = {"start_options": _START_OPTIONS_KEY}
-        fields = {keys.get(name, name): value for name, value in self._asdict().items()}
+        fields = dict(self._asdict())
         fields["node"] = dict(self.node._asdict())
         fields["mpi"] = self.mpi.record() if self.mpi else None
         fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
         fields["against"], fields["without"] = dict(self.against), dict(self.without)
-        fields[_START_OPTIONS_KEY] = [dict(option._asdict()) for option in self.start_options]
-        if self.checked is None:
-            del fields["checked"]
-        else:
-            fields["checked"] = self.checked.record()
+        fields["start_options"] = [dict(option._asdict()) for option in self.start_options]
+        fields["checked"] = self.checked.record() if self.checked else None
         fields["host"] = [dict(item._asdict()) for item in self.host]
         fields["limits"] = dict(self.limits._asdict())
         fields["gpu_places"] = [dict(place._asdict()) for place in self.gpu_places]
         fields["batch"] = self.batch.record()
-        new = any(getattr(self, name) != Plan._field_defaults[name] for name in _SINCE_3)
-        new = new or any(option.modules or option.arguments for option in self.start_options)
-        needed = _BATCH if new else _HOST if self.host else _OLDEST
-        needed = _FORMAT if self.launch == INSIDE else needed
-        if self.inside is None:
-            del fields["inside"]
-        else:
-            fields["inside"] = self.inside.record()
-        return json_records.stamped(SCHEMA, fields, _FORMAT, needed)
+        fields["inside"] = self.inside.record() if self.inside else None
+        return json_records.stamped(SCHEMA, fields)
 
 
 def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
-    fields = json_records.loads(data, SCHEMA, what, known=_FORMAT)
-    mpi, limits, checked, batch = (fields.maybe_child(name) for name in ("mpi", "limits", "checked", "batch"))
-    inside = fields.maybe_child("inside")
+    fields = json_records.loads(data, SCHEMA, what)
+    mpi, checked, inside = (fields.maybe_child(name) for name in ("mpi", "checked", "inside"))
     return Plan(
         site=fields.text("site"),
         partition=fields.text("partition"),
-        profile_digest=fields.text("profile_digest"),
         bundle=fields.text("bundle"),
         workspace=fields.text("workspace"),
         python=fields.texts("python"),
@@ -538,23 +536,23 @@ def read(data: bytes, what: str) -> Plan:
         binds=[Bind.read(item) for item in fields.items("binds")],
         environment=fields.environment("environment"),
         pass_environment=fields.texts("pass_environment"),
-        start_options=[StartOption.read(item) for item in fields.items(_START_OPTIONS_KEY)],
+        start_options=[StartOption.read(item) for item in fields.items("start_options")],
         abi=fields.maybe_text("abi"),
         checked=Checked.read(checked) if checked else None,
-        host=tuple(map(HostFile.read, fields.items("host"))) if "host" in fields.record else (),
+        host=tuple(map(HostFile.read, fields.items("host"))),
         account=fields.maybe_text("account"),
-        limits=Limits.read(limits) if limits else Limits(),
-        against=fields.mapping("against") if "against" in fields.record else {},
+        limits=Limits.read(fields.child("limits")),
+        against=fields.mapping("against"),
         namespaces=fields.maybe_flag("namespaces"),
-        batch=Batch.read(batch) if batch else Batch(),
-        scripts=_texts(fields, "scripts"),
-        module_paths=_texts(fields, "module_paths"),
-        mounts=_texts(fields, "mounts"),
-        devices=_texts(fields, "devices"),
-        without=fields.mapping("without") if "without" in fields.record else {},
-        gpu_order=fields.maybe_text("gpu_order") or "",
-        gpu_places=tuple(map(GpuPlace.read, fields.items("gpu_places"))) if "gpu_places" in fields.record else (),
-        launch=fields.maybe_text("launch") or OUTSIDE,
+        batch=Batch.read(fields.child("batch")),
+        scripts=tuple(fields.texts("scripts")),
+        module_paths=tuple(fields.texts("module_paths")),
+        mounts=tuple(fields.texts("mounts")),
+        devices=tuple(fields.texts("devices")),
+        without=fields.mapping("without"),
+        gpu_order=fields.text("gpu_order"),
+        gpu_places=tuple(map(GpuPlace.read, fields.items("gpu_places"))),
+        launch=fields.text("launch"),
         inside=InsideWay.read(inside) if inside else None,
     )
 
@@ -566,8 +564,3 @@ def inside_options(options: Sequence[StartOption], launcher: str) -> List[StartO
         for option in options
         if option.runtime != NATIVE
     ]
-
-
-def _texts(fields: Fields, name: str) -> Tuple[str, ...]:
-    """Return a list of texts that older plans do not have."""
-    return tuple(fields.texts(name)) if name in fields.record else ()

@@ -47,6 +47,7 @@ def begun(task: int, host: str) -> "Dict[str, Any]":
         "oom_group": None,
         "oom_node": None,
         "communication": None,
+        "unset": [],
     }
 
 

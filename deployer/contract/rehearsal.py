@@ -25,7 +25,6 @@ MAX_SIZE = 4 * 1024 * 1024
 # How a job ended. LIMIT: it still ran when the rehearsal's own time was over. MEMORY: the kernel killed a process of
 # it. STOPPED: a person, or the rehearsal itself, stopped it.
 DONE, FAILED, LIMIT, MEMORY, STOPPED = "done", "failed", "limit", "memory", "stopped"
-HOWS = (DONE, FAILED, LIMIT, MEMORY, STOPPED)
 
 #: What observed the job: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
 PYTHON, NETWORK, FILES = "python", "network", "files"
@@ -131,7 +130,7 @@ class JobEnding(NamedTuple):
     """How the job ended.
 
     Attributes:
-        how: one of ``HOWS``.
+        how: DONE, FAILED, LIMIT, MEMORY or STOPPED.
         exit_code: the exit code of the first rank that failed, or 0; None if it is unknown or the job still ran.
         last: the last line of its output that explains the end, or None.
         seconds: how long the payload ran.
@@ -382,15 +381,9 @@ def read(data: bytes, what: str) -> Rehearsal:
         tuple(Reached.read(item) for item in fields.items("findings")),
         tuple(fields.texts("accepted")),
         tuple(fields.words("command")),
-        tuple(fields.texts("requested")) if "requested" in fields.record else _subjects(fields),
-        fields.maybe_text("payload") or "",
+        tuple(fields.texts("requested")),
+        fields.text("payload"),
     )
-
-
-def _subjects(fields: Fields) -> Tuple[str, ...]:
-    """Return what the findings of an older deployer's record say that the job asked for."""
-    found = [Finding.read(item) for item in fields.items("findings")]
-    return tuple(sorted({item.subject for item in found if item.code == NETWORK_CODE}))
 
 
 def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:

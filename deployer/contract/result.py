@@ -30,7 +30,6 @@ WHOLE_JOB = "job"
 HOSTS = "hosts"
 NETWORK = "network"
 STAGED = "stage"
-ROOT = "root"
 PROBED = "probe"
 PAYLOAD = "payload"
 
@@ -144,6 +143,8 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     else:
         findings.append(finding("job.unfinished", WHOLE_JOB))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
+    if any(item.unset for item in found.payloads):  # the payload's world was not the probe's
+        sizes = []
     record = json_records.stamped(
         SCHEMA,
         OrderedDict(
@@ -389,8 +390,8 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                 code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
             findings.append(finding(code, host, launch.scheduler, runtime=launch.runtime, said=said))
     begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
-    missing = launch.nodes - len(found.roots) if begun or outcome.step == ROOT else 0
-    if not findings and (missing or (outcome.step == ROOT and outcome.exit_code != 0)):
+    missing = launch.nodes - len(found.roots) if begun else 0
+    if not findings and missing:
         said = "the step failed with exit code %d, and %s left no record" % (
             outcome.exit_code,
             counted(missing, "node"),
@@ -526,8 +527,8 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
-        if item.outside and item.outside.alone and launch.ranks > 1:
-            by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+        if launch.ranks > 1:
+            _judge_world(item, by_rank)
         if launch.mpi and item.outside and item.outside.static and not item.libraries:
             by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
         elif expected and not item.libraries and outcome.exit_code == 0:
@@ -552,6 +553,14 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     if found.payload_error is not None:
         findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
     return findings
+
+
+def _judge_world(item: PayloadRecord, by_rank: "_ByRank") -> None:
+    """Note why a rank of several is a world of its own."""
+    if item.outside and item.outside.alone:
+        by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
+    elif item.unset:
+        by_rank.add(item.task, "mpi.unset", names=", ".join(item.unset))
 
 
 def _how(first: Optional[PayloadRecord], outcome: StepOutcome, said: Optional[str]) -> str:

@@ -1,6 +1,6 @@
 """The verdict: what ``check`` concluded about a bundle at a site. The plan carries it to ``run``."""
 
-from typing import Iterable, List, NamedTuple, Sequence
+from typing import Container, Iterable, List, NamedTuple, Sequence
 
 from deployer import __version__
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -21,7 +21,7 @@ class Checked(NamedTuple):
         verdict: RUN, WARN, UNKNOWN or REFUSE.
         findings: all findings.
         accepted: codes that the stager accepted.
-        deployer: the version of the deployer that judged; empty if it is one that did not write its version.
+        deployer: the version of the deployer that judged.
     """
 
     verdict: str
@@ -34,6 +34,12 @@ class Checked(NamedTuple):
         """Return the findings that led to the verdict: the errors for REFUSE, the missing facts for UNKNOWN."""
         severity = {REFUSE: ERROR, UNKNOWN: MISSING_FACTS, WARN: WARNING}.get(self.verdict)
         return [item for item in self.findings if item.severity == severity and item.code not in self.accepted]
+
+    @property
+    def said(self) -> str:
+        """Return the verdict, with the jobs to which it applies if it does not apply to the others."""
+        jobs = {item.job for item in self.against}
+        return "%s for job %s" % (self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
 
     @property
     def meaning(self) -> str:
@@ -49,19 +55,30 @@ class Checked(NamedTuple):
         """Return which other version of deployer judged, to follow the verdict in a text; empty if it is this one."""
         if self.deployer == __version__:
             return ""
-        return " (by deployer %s; this is %s)" % (self.deployer or "of an earlier version", __version__)
+        return " (by deployer %s; this is %s)" % (self.deployer, __version__)
+
+    def of_job(self, name: str) -> "Checked":
+        """Return the verdict on one job: findings that are only about other jobs do not count."""
+        return self._with([item for item in self.findings if item.job in ("", name)])
+
+    def without(self, codes: Container[str]) -> "Checked":
+        """Return the verdict without the findings of these codes."""
+        return self._with([item for item in self.findings if item.code not in codes])
+
+    def _with(self, findings: List[Finding]) -> "Checked":
+        if len(findings) == len(self.findings):
+            return self
+        return judged(findings, self.accepted)._replace(deployer=self.deployer)
 
     def record(self) -> Record:
         """Return the verdict as a JSON object."""
         findings = [item.record() for item in self.findings]
-        fields = {"verdict": self.verdict, "findings": findings, "accepted": list(self.accepted)}
-        return {**fields, "deployer": self.deployer} if self.deployer else fields
+        return {**self._asdict(), "findings": findings, "accepted": list(self.accepted)}
 
     @staticmethod
     def read(fields: Fields) -> "Checked":
         findings = [Finding.read(item) for item in fields.items("findings")]
-        own = fields.maybe_text("deployer") or ""
-        return Checked(fields.text("verdict"), findings, fields.texts("accepted"), own)
+        return Checked(fields.text("verdict"), findings, fields.texts("accepted"), fields.text("deployer"))
 
 
 def judged(findings: Sequence[Finding], accepted: Iterable[str] = ()) -> Checked:

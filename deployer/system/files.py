@@ -18,8 +18,8 @@ from typing import IO, Callable, Iterator, List, NoReturn, Optional, Tuple
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 
 CHUNK = 1024 * 1024
-#: A temporary file of ``published``: the final name, and eight characters; mkstemp's, which older versions used.
-_PART = re.compile(r"^\.(.+)\.[a-z0-9_]{8}\.part$", re.DOTALL)
+#: A temporary file of ``published``: the final name, and eight hexadecimal digits.
+_PART = re.compile(r"^\.(.+)\.[0-9a-f]{8}\.part$", re.DOTALL)
 #: Bytes of a text file that is read at once, unless a smaller limit is given.
 MAX_TEXT = 16 * 1024 * 1024
 #: Blocks of this many zero bytes, at a multiple of this number, are left out of a file.

@@ -116,9 +116,9 @@ for number in range(count):
         offset += size
 members = ['{"mode":420,"name":"deployer/data/digits/train/%07d.png","size":700}' % number for number in range(count)]
 image = {"config_digest": "", "layer_digest": "", "architecture": "amd64", "env": [], "workdir": "", "entrypoint": [],
-         "cmd": [], "python": None, "raw_size": 0, "entries": 0}
+         "cmd": [], "python": None, "raw_size": 0, "entries": 0, "holes": 0}
 record = records.stamped("bundle", {"name": "digits", "version": "1", "codec": {"name": "zstd"}, "tools": {},
-    "image": image, "changes": {}, "jobs": []})
+    "image": image, "changes": {}, "jobs": [], "needs": [], "mpi": [], "mount_points": []})
 head = json.dumps(record)[:-1]
 data = (head + ',"members":[' + ",".join(members) + '],"segments":[' + ",".join(pieces) + "]}").encode()
 del pieces, members

@@ -10,6 +10,7 @@
 #SBATCH --time=00:10:00
 #SBATCH --no-requeue
 #SBATCH --partition=dgx-1
+#SBATCH --gres=gpu:8
 
 job=WORKSPACE/jobs/hello-1
 tool=(/usr/bin/python3 -S WORKSPACE/deployer.pyz)

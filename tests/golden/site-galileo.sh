@@ -10,6 +10,7 @@
 #SBATCH --time=00:10:00
 #SBATCH --no-requeue
 #SBATCH --partition=gpu
+#SBATCH --gres=gpu:4
 
 job=WORKSPACE/jobs/hello-1
 tool=(/usr/bin/python3 -S WORKSPACE/deployer.pyz)

@@ -81,7 +81,7 @@ def by(nodes: Site, plan: Plan) -> str:
 
 def _option(site: Site, profile: str, **fields: object) -> dict[str, Any]:
     changed = {"name": "apptainer-folder", "runtime": "apptainer", "staging": "folder", "max_nodes": None}
-    return {**plan_record(site, profile)["variants"][0], **changed, **fields}
+    return {**plan_record(site, profile)["start_options"][0], **changed, **fields}
 
 
 def _exec(site: Site, plan: str, script: str, *words: str, code: int = 0) -> str:
@@ -108,7 +108,7 @@ def test_open_mpi_by_slurm_s_pmix(nodes: Site, plan: Plan) -> None:
     lab = plan_record(nodes, "lab-openmpi")
     option = _option(nodes, "lab-openmpi")
     assert option["join"]
-    name = plan(**{**lab, "variants": [option], "site": "changed"})
+    name = plan(**{**lab, "start_options": [option], "site": "changed"})
     nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {name} --nodes 2 --wait'")
     result = nodes.result()
     assert (result["runtime"], result["world_size"], result["exit_code"], result["findings"]) == ("apptainer", 2, 0, [])

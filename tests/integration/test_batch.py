@@ -200,6 +200,8 @@ def test_queues_are_captured(site: Site, image: str, kind: str) -> None:
     (batch,) = record["partitions"].values()
     assert (batch["nodes"], batch.get("parallel_environment")) == (2, KINDS[kind].get("parallel_environment"))
     assert batch["source"]["where"] in ("cn1", "cn2")  # captured there by a job
+    if kind == "pbs":  # what each node says that it has
+        assert (batch["gpu_request"], batch["node"]["gpus"]) == ("ngpus", {"count": 2})
     assert set(record["mpi"]) == {"intel-2021.15", "openmpi-5.0.11"}
 
 

@@ -37,7 +37,7 @@ def decided(captured: Path, batch: dict[str, Any]) -> dict[str, Any]:
         "login": {"host": "login1"},
         "policy": {"runtimes": ["charliecloud"]},
         "mounts": [SHARED],
-        "partitions": {"batch": {"mpi": "intel-2021.15", "pmi": "pmi2", **batch}},
+        "partitions": {"batch": {"mpi": "intel-2021.15", "pmi": "pmi2", "gpu_request": "none", **batch}},
     }
 
 

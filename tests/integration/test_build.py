@@ -122,17 +122,15 @@ def test_the_root_filesystem_comes_out_as_a_tar_and_no_container_stays(
     definition = define(tmp_path, "FROM ${BASE}\nRUN echo here >/marker\n")
     build(definition, BuildOptions(), quiet)
     before = {container.id for container in client.containers.list(all=True)}
-    moved: list[int] = []
     with open(tmp_path / "rootfs.tar", "wb") as stream:
-        engines.export_rootfs(client, definition.tag, stream, moved.append)
-    assert sum(moved) == (tmp_path / "rootfs.tar").stat().st_size
+        stream.writelines(engines.rootfs_chunks(client, definition.tag))
     with tarfile.open(tmp_path / "rootfs.tar") as archive:
         marker = archive.extractfile("marker")
         assert marker is not None
         assert marker.read() == b"here\n"
     assert {container.id for container in client.containers.list(all=True)} <= before
-    with pytest.raises(UsageError, match="no image"), open(os.devnull, "wb") as nowhere:
-        engines.export_rootfs(client, "deployer/no-such:1", nowhere)
+    with pytest.raises(UsageError, match="no image"):
+        list(engines.rootfs_chunks(client, "deployer/no-such:1"))
     remove(definition)
 
 
@@ -448,13 +446,8 @@ def test_an_engine_that_is_killed_in_the_export_is_an_error(tmp_path: Path, priv
     definition = define(tmp_path, "FROM ${BASE}\n")
     build(definition, BuildOptions(), quiet)
 
-    killed: list[bool] = []
-
-    def kill_once(_: int) -> None:
-        if not killed:  # what it had sent before still comes
-            killed.append(True)
-            kill(private_engine)
-
     lost = pytest.raises(DeployerError, match="cannot export")
-    with closing(engines.connect()) as client, open(os.devnull, "wb") as stream, lost:
-        engines.export_rootfs(client, definition.tag, stream, kill_once)
+    with closing(engines.connect()) as client, lost:
+        for number, _ in enumerate(engines.rootfs_chunks(client, definition.tag)):
+            if not number:  # what it had sent before still comes
+                kill(private_engine)

@@ -25,7 +25,7 @@ LEAKS = "export LEAK=1 ENROOT_REMAP_ROOT=y ENROOT_ROOTFS_WRITABLE=y ENROOT_LOGIN
 
 def _options(record: dict[str, Any], *stagings: str) -> list[dict[str, Any]]:
     more = {"memory": {"place": "/dev/shm", "room_mb": 4000}}
-    first = record["variants"][0]
+    first = record["start_options"][0]
     return [
         {**first, "name": f"enroot-{each}", "runtime": "enroot", "staging": each, **more.get(each, {})}
         for each in stagings
@@ -74,7 +74,7 @@ def test_an_image_in_memory_and_open_mpi_by_pmix(nodes: Site, plan: Callable[...
     result = nodes.run("--plan", "changed", "--nodes", "2", "--staging", "memory")
     assert (result["variant"], result["world_size"], result["exit_code"]) == ("enroot-memory", 2, 0)
     record = plan_record(nodes, "lab-openmpi")
-    plan(**{**record, "site": "changed", "variants": _options(record, "folder")})
+    plan(**{**record, "site": "changed", "start_options": _options(record, "folder")})
     result = nodes.run("--plan", "changed", "--nodes", "2")
     assert (result["runtime"], result["world_size"], result["exit_code"]) == ("enroot", 2, 0)
     assert all(rank["mpi_identity"] == rank["host_mpi_identity"] for rank in result["ranks"])

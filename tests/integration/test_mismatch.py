@@ -31,7 +31,7 @@ PLANS: dict[str, Change] = {
 
 
 def option(plan: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return {"variants": [{**plan["variants"][0], **fields}]}
+    return {"start_options": [{**plan["start_options"][0], **fields}]}
 
 
 def environment(plan: dict[str, Any], **values: str) -> dict[str, Any]:

@@ -100,10 +100,10 @@ def test_ranks_that_cannot_find_each_other_fail_the_job(site: Site, bench: str) 
 def test_podman_s_ranks_are_no_descendants_of_podman_and_are_seen(site: Site, bench: str, alone: bool) -> None:
     image = image_folder(site, NAME)
     record = json.loads((image / "plans/lab.json").read_text())
-    option = {**record["variants"][0], "name": "podman-folder", "runtime": "podman", "staging": "folder"}
+    option = {**record["start_options"][0], "name": "podman-folder", "runtime": "podman", "staging": "folder"}
     passed = ["SLURM_*"] if alone else record["pass_environment"]
     made = image / "plans/podman.json"
-    made.write_text(json.dumps({**record, "site": "podman", "variants": [option], "pass_environment": passed}))
+    made.write_text(json.dumps({**record, "site": "podman", "start_options": [option], "pass_environment": passed}))
     made.chmod(0o644)
     try:
         result = run(site, "--plan", "podman", "--nodes", "2", "--", "/bin/shared", code=int(alone))

@@ -49,7 +49,7 @@ LEAKS = (
 
 def _options(record: dict[str, Any], *stagings: str) -> list[dict[str, Any]]:
     """Return podman's start options like the first of a plan."""
-    first = record["variants"][0]
+    first = record["start_options"][0]
     more = {"memory": {"place": "/dev/shm", "room_mb": 4000}}
     return [
         {**first, "name": f"podman-{each}", "runtime": "podman", "staging": each, **more.get(each, {})}
@@ -97,7 +97,7 @@ def test_a_job_on_two_nodes(podman: Site, staging: str) -> None:
 
 def test_open_mpi_starts_by_pmix(podman: Site, plan: Callable[..., str]) -> None:
     record = plan_record(podman, "lab-openmpi")
-    plan(**{**record, "site": "changed", "variants": _options(record, "folder")})
+    plan(**{**record, "site": "changed", "start_options": _options(record, "folder")})
     result = podman.run("--plan", "changed", "--nodes", "2")
     assert (result["runtime"], result["world_size"], result["exit_code"]) == ("podman", 2, 0)
     assert all(rank["mpi_identity"] == rank["host_mpi_identity"] for rank in result["ranks"])

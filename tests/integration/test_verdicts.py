@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.matrix import apps, classify, images
+from tests.matrix.app import App
 from tests.matrix.drive import matrix
 from tests.matrix.pairs import Pair, Site
 from tests.matrix.table import Line
@@ -27,7 +28,7 @@ FIXED = {
     ("rpath-openmpi-bookworm", "nested", "openmpi-5.0.11", "pmix"): ("REFUSE", classify.WRONG),
     ("mumps-bookworm", "bash -lc", "openmpi-5.0.11", "pmix"): ("REFUSE", classify.FAILS),
 }
-NAMED: dict[str, images.Image | apps.App] = {**images.BY_NAME, **apps.BY_NAME}
+NAMED: dict[str, images.Image | App] = {**images.BY_NAME, **apps.BY_NAME}
 PAIRS = {
     (image, wrapper, mpi, pmi): Pair(NAMED[image], Site("bookworm", mpi, "srun", pmi, "charliecloud"), wrapper)
     for image, wrapper, mpi, pmi in FIXED

@@ -127,8 +127,7 @@ def _start_against(args: argparse.Namespace, python36: str, tool: Path) -> None:
 
 def _rank_of(python: str, tool: str) -> list[str]:
     """Return the words with which job.sh starts a rank by this deployer.pyz."""
-    fast = first_bytes.is_in(Path(tool).read_bytes()[: first_bytes.SIZE])
-    return [python, "-I", "-S", *(["-c", first_bytes.PROGRAM] if fast else []), tool]
+    return [python, "-I", "-S", "-c", first_bytes.PROGRAM, tool]
 
 
 def _pyz_of(commit: str) -> Path:
@@ -163,7 +162,7 @@ def imports(args: argparse.Namespace) -> None:
         with subprocess.Popen(["tar", "-x", "-C", before], stdin=subprocess.PIPE) as unpack:
             if unpack.stdin is None:
                 raise AssertionError("a pipe was asked for")
-            engines.export_rootfs(client, args.image, unpack.stdin)
+            unpack.stdin.writelines(engines.rootfs_chunks(client, args.image))
             unpack.stdin.close()
         client.close()
         packed = pack.pack(sources.from_image(args.image, "bench", "1"), [], WORK / "bench.tar")

@@ -109,7 +109,7 @@ def export(reference: str, name: str) -> Path:
     """Return the root filesystem of an image as a tar."""
     path = WORK / f"{name}.rootfs.tar"
     with contextlib.closing(engine.connect()) as client, path.open("wb") as stream:
-        engine.export_rootfs(client, reference, stream, lambda _: None)
+        stream.writelines(engine.rootfs_chunks(client, reference))
     return path
 
 

@@ -147,7 +147,7 @@ def _unpacked(image: str) -> Path:
     with subprocess.Popen(["tar", "-x", "-C", folder], stdin=subprocess.PIPE) as unpack:
         if unpack.stdin is None:
             raise AssertionError("a pipe was asked for")
-        engines.export_rootfs(client, image, unpack.stdin)
+        unpack.stdin.writelines(engines.rootfs_chunks(client, image))
         unpack.stdin.close()
     client.close()
     return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePath
 
+from tests import mixed
 from tests.lab.site import (
     LOGIN,
     LOGIN_INNER_ADDRESS,
@@ -36,6 +37,11 @@ def slurm_conf(site: Site) -> str:
         f" RealMemory={site.memory_mb} State=UNKNOWN"
         for node in site.compute
     )
+    settings = "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+    partitions = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+    if site.mixed:
+        nodes = mixed.slurm_nodes({node: site.inner_address(node) for node in site.compute})
+        settings, partitions = mixed.SETTINGS, mixed.PARTITIONS
     return f"""\
 ClusterName=lab
 SlurmctldHost={LOGIN}({LOGIN_INNER_ADDRESS})
@@ -61,8 +67,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+{settings}\
 # A node is what is declared here, even if the machine below it is larger.
 SlurmdParameters=config_overrides
 SchedulerType=sched/backfill
@@ -85,8 +90,7 @@ KillWait=30
 MinJobAge=300
 
 {nodes}
-PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-"""
+{partitions}"""
 
 
 def cgroup_conf() -> str:
@@ -336,4 +340,5 @@ def common_etc(site: Site) -> dict[str, str]:
         "lmod/modulespath": modulespath(),
         "slurm/slurm.conf": slurm_conf(site),
         "slurm/cgroup.conf": cgroup_conf(),
+        **({"slurm/gres.conf": mixed.gres_conf()} if site.mixed else {}),
     }

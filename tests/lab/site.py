@@ -38,6 +38,8 @@ class Site:
     #: The root that the nodes are made of. "/" is this machine's own. The seam for a site of another suite: a
     #: folder made by mmdebstrap fits here (its /usr and /etc are used, its users' ids, its daemons).
     root: str = "/"
+    #: Slurm is told of the nodes and partitions of ``tests.mixed``, whatever the machine below has.
+    mixed: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.compute_nodes <= MAX_COMPUTE_NODES:

@@ -8,14 +8,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.matrix import pairs, table
+from tests.matrix import pairs, probes, table
 from tests.matrix.drive import matrix
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Draw, check, run and compare; return 0 where the matrix holds, 1 where not."""
     parser = argparse.ArgumentParser(prog="scripts/verdict-matrix", description=__doc__)
-    parser.add_argument("--seed", type=int, required=True, help="the pairs are the same for the same seed")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="the pairs are the same for the same seed")
+    what.add_argument("--probes", action="store_true", help="the small probes of habits in place of drawn pairs")
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--list", action="store_true", help="print what would be drawn, and end")
     parser.add_argument("--tuning", action="store_true", help="draw no application that is set aside")
@@ -25,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="leave the labs up, for a look at what they left")
     parser.add_argument("-o", "--output", type=Path, help="write the lines there as JSON, while they come")
     args = parser.parse_args(argv)
-    drawn = [pair for pair in pairs.draw(args.seed, args.pairs, args.tuning) if args.only in _named(pair)]
+    every = probes.PROBES if args.probes else pairs.draw(args.seed, args.pairs, args.tuning)
+    drawn = [pair for pair in every if args.only in _named(pair)]
     if args.list:
         for pair in drawn:
             print(_named(pair))
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     with tempfile.TemporaryDirectory(prefix="matrix-") as work:
         lines = matrix(drawn, args.lab, Path(work), say, args.output, args.keep, args.lanes)
-    print(f"seed {args.seed}\n\n{table.render(lines)}")
+    print(f"{'probes' if args.probes else f'seed {args.seed}'}\n\n{table.render(lines)}")
     return 0 if table.holds(lines) else 1
 
 

@@ -8,72 +8,28 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from deployer.connected.bundle import pack, sources
 from deployer.contract.job import Job
 from deployer.contract.plan import APP
 from tests.lab import kept, roots
 from tests.matrix import inputs, mpis
+from tests.matrix.app import BIN, PRIVATE, SHARE, VENV, App, both
+from tests.matrix.apps_of_2026 import APPS_OF_2026, ASIDE_OF_2026
 from tests.matrix.images import JOB, kit_members
 from tests.matrix.linked import link_tree
 from tests.matrix.wrappers import IMAGE_SCRIPT, WRAPPERS
 
 _PROGRAMS = Path(__file__).with_name("programs")
-#: Where an image has what was compiled for it, what was prepared for its workload, and an MPI of its own.
-_BIN, _SHARE, _PRIVATE, _VENV = "/usr/local/bin", "/usr/local/share/matrix", "/opt/private/mpi", "/opt/venv"
-
-
-class App(NamedTuple):
-    """An application in an image of a suite.
-
-    ``right`` is a pattern that the output holds if the result is right; the group of ``world`` is the number of ranks,
-    and without a group it is what one rank of a world prints. ``inputs`` are put into the job's folder, where it
-    starts: texts of ``inputs``, or files of the image. What it ``leaves`` there is read as its output. ``scripts`` go
-    into app/. ``prepare`` runs in the image, once. ``source``, names of files, is compiled by ``compiler``, Debian's,
-    or by gcc for the MPI ``built``; ``venv`` is the MPI of a virtual environment with mpi4py.
-    """
-
-    application: str
-    suite: str
-    family: str
-    language: str
-    packages: tuple[str, ...]
-    command: tuple[str, ...]
-    right: str
-    world: str
-    inputs: tuple[str, ...] = ()
-    leaves: str = ""
-    scripts: tuple[str, ...] = ()
-    prepare: str = ""
-    source: str = ""
-    compiler: str = "gcc"
-    flags: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    built: str = ""
-    venv: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.application}-{self.suite}"
-
-
-def _both(application: str, packages: tuple[str, ...], *, trixie: tuple[str, ...] = (), **fields: Any) -> list[App]:
-    """Return an application of both suites; ``trixie`` are its packages there if they are called otherwise."""
-    return [
-        App(application, suite, packages=named, **fields)
-        for suite, named in (("bookworm", packages), ("trixie", trixie or packages))
-    ]
-
-
 _LIB = "/usr/lib/x86_64-linux-gnu"
 _PI: dict[str, Any] = {"right": r"pi is 3\.14159265 ", "world": r"pi is .* by (\d+) ranks"}
 _HELLO: dict[str, Any] = {
     "right": r"Hello, World! I am process 1 of 2",
     "world": r"Hello, World! I am process \d+ of (\d+)",
 }
-_RPATH, _RUNPATH = (("-Wl,--disable-new-dtags", f"-Wl,-rpath,{_PRIVATE}/lib"),
-                    ("-Wl,--enable-new-dtags", f"-Wl,-rpath,{_PRIVATE}/lib"))  # fmt: skip
+_RPATH, _RUNPATH = (("-Wl,--disable-new-dtags", f"-Wl,-rpath,{PRIVATE}/lib"),
+                    ("-Wl,--enable-new-dtags", f"-Wl,-rpath,{PRIVATE}/lib"))  # fmt: skip
 _STATIC = ("-I/usr/include/x86_64-linux-gnu/mpich", f"{_LIB}/libmpich.a")
 _STATIC_UCX = ("-lucp", "-lucs", "-luct", "-lhwloc", "-lm", "-lpthread")
 #: UCX registers itself by constructors, which a linker takes from an archive only as a whole.
@@ -92,7 +48,7 @@ _OVER_MPICH = ("libhdf5-mpich-103-1", "yorick-mpy-mpich2")
 
 
 def _scalapack(flavour: str, family: str) -> list[App]:
-    return _both(
+    return both(
         f"scalapack-{flavour}", ("scalapack-mpi-test",), family=family, language="Fortran",
         command=(f"{_LIB}/scalapack/{flavour}-tests/xdbrd",), inputs=("/usr/share/scalapack/BRD.dat",),
         right=r"1[0-9] tests completed and passed", world=r"^ *0 tests completed and failed",
@@ -100,22 +56,22 @@ def _scalapack(flavour: str, family: str) -> list[App]:
 
 
 APPS: tuple[App, ...] = (
-    *_both("mumps", ("mumps-test",), family="openmpi", language="Fortran",
+    *both("mumps", ("mumps-test",), family="openmpi", language="Fortran",
            command=("sh", "-c", "/usr/lib/mumps/dsimpletest < /usr/lib/mumps/input_simpletest_real"),
            right=r"Solution is +(0\.9{8}|1\.0{8})\d* +(1\.9{8}|2\.0{8})", world=r"executing #MPI = +(\d+)"),
-    *_both("hpcc", ("hpcc", "netpipe-openmpi"), family="openmpi", language="C", command=("hpcc",),
+    *both("hpcc", ("hpcc", "netpipe-openmpi"), family="openmpi", language="C", command=("hpcc",),
            inputs=("hpccinf.txt",), leaves="hpccoutf.txt", right=r"Success=1", world=r"CommWorldProcs=(\d+)"),
-    *_both("netpipe-openmpi", ("hpcc", "netpipe-openmpi"), family="openmpi", language="C",
+    *both("netpipe-openmpi", ("hpcc", "netpipe-openmpi"), family="openmpi", language="C",
            command=("NPopenmpi", "-u", "4096", "-n", "20", "-o", "/dev/null"),
            right=r"57: +4099 bytes", world=r"57: +4099 bytes"),
-    *_both("netpipe-mpich", ("netpipe-mpich2",), family="mpich", language="C",
+    *both("netpipe-mpich", ("netpipe-mpich2",), family="mpich", language="C",
            command=("NPmpich2", "-u", "4096", "-n", "20", "-o", "/dev/null"),
            right=r"57: +4099 bytes", world=r"57: +4099 bytes"),
     *_scalapack("openmpi", "openmpi"),
     *_scalapack("mpich", "mpich"),
-    *_both("mpi4py", ("python3-mpi4py", "python3-h5py-mpi"), family="openmpi", language="Python",
+    *both("mpi4py", ("python3-mpi4py", "python3-h5py-mpi"), family="openmpi", language="Python",
            command=("python3", "-m", "mpi4py.bench", "helloworld"), **_HELLO),
-    *_both("h5py", ("python3-mpi4py", "python3-h5py-mpi"), family="openmpi", language="Python",
+    *both("h5py", ("python3-mpi4py", "python3-h5py-mpi"), family="openmpi", language="Python",
            command=("python3", f"{APP}/parallel_h5py.py"), scripts=("parallel_h5py.py",),
            right=r"ranks wrote 3000\.0", world=r"(\d+) ranks wrote"),
     App("petsc4py", "bookworm", "openmpi", "Python", ("python3-petsc4py", "python3-petsc4py-real3.18"),
@@ -135,7 +91,7 @@ APPS: tuple[App, ...] = (
         right=r"Maximum likelihood branch|MAXIMUM LIKELIHOOD BRANCH", world=r"performed with (\d+) parallel processes"),
     App("examl", "bookworm", "openmpi", "C", ("tree-ppuzzle", "examl", "phyml"),
         ("/usr/lib/examl/bin/examl-sse3", "-t", "start.tree", "-m", "GAMMA", "-s", "aln.binary", "-n", "T1"),
-        inputs=("start.tree", f"{_SHARE}/aln.binary"), right=r"^Likelihood +: -1219\.", world=r"^Likelihood +:",
+        inputs=("start.tree", f"{SHARE}/aln.binary"), right=r"^Likelihood +: -1219\.", world=r"^Likelihood +:",
         prepare="parse-examl -s aln.phy -m DNA -n aln"),
     App("phyml", "bookworm", "openmpi", "C", ("tree-ppuzzle", "examl", "phyml"),
         ("phyml-mpi", "-i", "aln.phy", "-b", "4", "--no_memory_check", "--r_seed", "1"), inputs=("aln.phy",),
@@ -153,24 +109,24 @@ APPS: tuple[App, ...] = (
         prepare=f"ln -s libmpi.so.40 {_LIB}/libmpi.so"),  # the name that it opens, of a package for developers
     App("ruby-mpi", "bookworm", "openmpi", "Ruby", ("ruby-mpi",), ("ruby", f"{APP}/ranks.rb"), scripts=("ranks.rb",),
         right=r"sum 3 of 2 ranks", world=r"sum .* of (\d+) ranks"),
-    *_both("iqtree", _PHYLOGENY, family="openmpi", language="C++",
+    *both("iqtree", _PHYLOGENY, family="openmpi", language="C++",
            command=("iqtree2-mpi", "-s", "aln.phy", "-m", "JC", "-seed", "1", "-nt", "1", "-n", "2", "-redo"),
            inputs=("aln.phy",), right=r"^BEST SCORE FOUND : -1222\.", world=r"^MPI: +(\d+) process"),
     # Each rank searches on its own; only the second of a world says that it has ended.
-    *_both("garli", _PHYLOGENY, family="openmpi", language="C++", command=("garli-mpi", "-2", "garli.conf"),
+    *both("garli", _PHYLOGENY, family="openmpi", language="C++", command=("garli-mpi", "-2", "garli.conf"),
            inputs=("garli.conf", "taxa.nex"), leaves="garli.run00.screen.log", right=r"Final score = -46\.5",
            world=r"^process 1 terminating"),
-    *_both("hyphy", _PHYLOGENY, family="openmpi", language="C++", command=("HYPHYMPI", f"{APP}/nodes.bf"),
+    *both("hyphy", _PHYLOGENY, family="openmpi", language="C++", command=("HYPHYMPI", f"{APP}/nodes.bf"),
            scripts=("nodes.bf",), right=r"^node 1 says 42", world=r"^nodes (\d+)"),
-    *_both("elk", _PHYSICS, family="openmpi", language="Fortran", command=("elk-lapw",), inputs=("elk.in",),
+    *both("elk", _PHYSICS, family="openmpi", language="Fortran", command=("elk-lapw",), inputs=("elk.in",),
            leaves="INFO.OUT", right=r"total energy +: +-241\.91", world=r"number of processes : +(\d+)"),
     # A rank gives work to the others.
-    *_both("form", _PHYSICS, family="openmpi", language="C", command=("parform", "binomial.frm"),
+    *both("form", _PHYSICS, family="openmpi", language="C", command=("parform", "binomial.frm"),
            inputs=("binomial.frm",), right=r"^ +1;$", world=r"^ParFORM .* 1 worker "),
-    *_both("pnetcdf", _PHYSICS, family="openmpi", language="C", command=("ncmpidiff", "t.nc", "t.nc"),
-           inputs=(f"{_SHARE}/t.nc",), prepare="ncmpigen -o t.nc t.cdl",
+    *both("pnetcdf", _PHYSICS, family="openmpi", language="C", command=("ncmpidiff", "t.nc", "t.nc"),
+           inputs=(f"{SHARE}/t.nc",), prepare="ncmpigen -o t.nc t.cdl",
            right=r"variables .*are the same", world=r"variables .*are the same"),
-    *_both("mpi4py-fft", _PHYSICS, family="openmpi", language="Python",
+    *both("mpi4py-fft", _PHYSICS, family="openmpi", language="Python",
            command=("python3", f"{APP}/parallel_fft.py"), scripts=("parallel_fft.py",),
            right=r"ranks, there and back: True", world=r"(\d+) ranks, there"),
     App("yorick-openmpi", "bookworm", "openmpi", "C", _BOOKWORM_ONLY,
@@ -180,40 +136,41 @@ APPS: tuple[App, ...] = (
     App("murasaki", "bookworm", "openmpi", "C++", _BOOKWORM_ONLY,
         ("murasaki-mpi", "-p", "11111100111100", "reads1.fa", "reads2.fa"),
         inputs=("reads1.fa", "reads2.fa"), right=r"^Total anchors: 198", world=r"rank \d+/(\d+): running"),
-    App("fftw", "bookworm", "openmpi", "C", _BOOKWORM_ONLY, (f"{_BIN}/pi",), source="fftw.c",
+    App("fftw", "bookworm", "openmpi", "C", _BOOKWORM_ONLY, (f"{BIN}/pi",), source="fftw.c",
         compiler="mpicc.openmpi", needs=_LIBRARIES, right=r"ranks, there and back: yes", world=r"(\d+) ranks, there",
         flags=("-lfftw3_mpi", "-lfftw3", "-lm")),
-    App("hdf5-mpich", "bookworm", "mpich", "C", _OVER_MPICH, (f"{_BIN}/pi",), source="hdf5.c",
+    App("hdf5-mpich", "bookworm", "mpich", "C", _OVER_MPICH, (f"{BIN}/pi",), source="hdf5.c",
         compiler="mpicc.mpich", needs=_LIBRARIES, right=r"ranks wrote 3000\.0", world=r"(\d+) ranks wrote",
         flags=("-I/usr/include/hdf5/mpich", f"-L{_LIB}/hdf5/mpich", "-lhdf5")),
-    App("boost", "bookworm", "openmpi", "C++", ("libboost-mpi1.74.0",), (f"{_BIN}/pi",), source="pi_boost.cc",
+    App("boost", "bookworm", "openmpi", "C++", ("libboost-mpi1.74.0",), (f"{BIN}/pi",), source="pi_boost.cc",
         compiler="mpicxx.openmpi", flags=("-lboost_mpi", "-lboost_serialization"), needs=("libboost-mpi-dev",), **_PI),
-    *_both("fortran-openmpi", ("libopenmpi3", "libgfortran5"), trixie=("libopenmpi40", "libgfortran5"),
+    *both("fortran-openmpi", ("libopenmpi3", "libgfortran5"), trixie=("libopenmpi40", "libgfortran5"),
            family="openmpi", language="Fortran",
-           command=(f"{_BIN}/pi",), source="pi.f90", compiler="mpifort.openmpi", needs=("gfortran",), **_PI),
-    *_both("fortran-mpich", ("libmpich12", "libgfortran5"), family="mpich", language="Fortran",
-           command=(f"{_BIN}/pi",), source="pi.f90", compiler="mpifort.mpich", needs=("gfortran",), **_PI),
-    App("static-mpich", "bookworm", "mpich", "C", ("libucx0", "libhwloc15"), (f"{_BIN}/pi",), source="pi.c",
+           command=(f"{BIN}/pi",), source="pi.f90", compiler="mpifort.openmpi", needs=("gfortran",), **_PI),
+    *both("fortran-mpich", ("libmpich12", "libgfortran5"), family="mpich", language="Fortran",
+           command=(f"{BIN}/pi",), source="pi.f90", compiler="mpifort.mpich", needs=("gfortran",), **_PI),
+    App("static-mpich", "bookworm", "mpich", "C", ("libucx0", "libhwloc15"), (f"{BIN}/pi",), source="pi.c",
         compiler="cc", flags=(*_STATIC, *_STATIC_UCX), **_PI),
-    App("wholly-static-mpich", "bookworm", "mpich", "C", (), (f"{_BIN}/pi",), source="pi.c no_udev.c",
+    App("wholly-static-mpich", "bookworm", "mpich", "C", (), (f"{BIN}/pi",), source="pi.c no_udev.c",
         compiler="cc", flags=(*_STATIC, *_STATIC_WHOLLY), **_PI),
-    App("runpath-mpich", "bookworm", "mpich", "C", (), (f"{_BIN}/pi",), source="pi.c", built="mpich-5.0.2",
+    App("runpath-mpich", "bookworm", "mpich", "C", (), (f"{BIN}/pi",), source="pi.c", built="mpich-5.0.2",
         flags=_RUNPATH, **_PI),
-    App("runpath-openmpi", "trixie", "openmpi", "C", (), (f"{_BIN}/pi",), source="pi.c", built="openmpi-5.0.11",
+    App("runpath-openmpi", "trixie", "openmpi", "C", (), (f"{BIN}/pi",), source="pi.c", built="openmpi-5.0.11",
         flags=_RUNPATH, **_PI),
-    App("rpath-mpich", "trixie", "mpich", "C", (), (f"{_BIN}/pi",), source="pi.c", built="mpich-4.2.3",
+    App("rpath-mpich", "trixie", "mpich", "C", (), (f"{BIN}/pi",), source="pi.c", built="mpich-4.2.3",
         flags=_RPATH, **_PI),
-    App("rpath-openmpi", "bookworm", "openmpi", "C", (), (f"{_BIN}/pi",), source="pi.c", built="openmpi-4.1.8",
+    App("rpath-openmpi", "bookworm", "openmpi", "C", (), (f"{BIN}/pi",), source="pi.c", built="openmpi-4.1.8",
         flags=_RPATH, **_PI),
     *(App(f"venv-{mpi.partition('-')[0]}", "bookworm", "", "Python", (),
-          (f"{_VENV}/bin/python", "-m", "mpi4py.bench", "helloworld"), venv=mpi, **_HELLO)
+          (f"{VENV}/bin/python", "-m", "mpi4py.bench", "helloworld"), venv=mpi, **_HELLO)
       for mpi in ("mpich-5.0.2", "openmpi-5.0.11", "intel-2021.15")),
+    *APPS_OF_2026,
 )  # fmt: skip
 #: A third of the applications, set aside: written without a look at what check says of them, and drawn by counted runs
 #: alone. Those that two counted runs had shown before are no longer among them.
 SET_ASIDE = (
     "elk", "fftw", "form", "garli", "hdf5-mpich", "hyphy", "iqtree", "mpi4py-fft", "murasaki", "pnetcdf",
-    "wholly-static-mpich", "yorick-mpich", "yorick-openmpi",
+    "wholly-static-mpich", "yorick-mpich", "yorick-openmpi", *ASIDE_OF_2026,
 )  # fmt: skip
 BY_NAME = {app.name: app for app in APPS}
 
@@ -223,7 +180,7 @@ def rootfs(app: App) -> Path:
     base = roots.root(app.suite, ("python3", *app.packages), "-".join(("image", *app.packages)))
     compilers = _compilers(app) if app.source else None
     tree = mpis.tree(app.built or app.venv) if app.built or app.venv else None
-    modules = mpis.tree("mpi4py-4.1.2") if app.venv else None
+    modules = mpis.tree(app.modules) if app.venv else None
     binds = [mpi.prefix for mpi in mpis.HOSTS]
     source = "".join((_PROGRAMS / name).read_text() for name in app.source.split())
     made_of = [base.name, compilers and compilers.name, tree and tree.name, modules and modules.name, binds, source]
@@ -232,23 +189,23 @@ def rootfs(app: App) -> Path:
 
     def make(target: Path) -> None:
         link_tree(base, target)
-        for place in (*binds, *(prefix for prefix in (_SHARE, _BIN) if not (target / prefix.lstrip("/")).is_dir())):
+        for place in (*binds, *(prefix for prefix in (SHARE, BIN) if not (target / prefix.lstrip("/")).is_dir())):
             (target / place.lstrip("/")).mkdir(parents=True)  # plans come when it is packed already
         start = target / IMAGE_SCRIPT.lstrip("/")
         start.write_text(script)
         start.chmod(0o755)
         if compilers:
-            shutil.copy(_compile(app, compilers, tree, target.parent), target / f"{_BIN}/pi".lstrip("/"))
+            shutil.copy(_compile(app, compilers, tree, target.parent), target / f"{BIN}/pi".lstrip("/"))
         if modules and tree:
-            _make_venv(target / _VENV.lstrip("/"), tree, modules)
+            _make_venv(target / VENV.lstrip("/"), tree, modules)
         elif tree:
             for part in ("lib", "etc", "share"):
                 if (tree / part).is_dir():
-                    link_tree(tree / part, target / _PRIVATE.lstrip("/") / part)
+                    link_tree(tree / part, target / PRIVATE.lstrip("/") / part)
         if prepared:
             for name, text in inputs.TEXTS.items():
-                (target / _SHARE.lstrip("/") / name).write_text(text)
-            roots.run_inside(target, ["sh", "-c", f"cd {_SHARE} && {app.prepare}"])
+                (target / SHARE.lstrip("/") / name).write_text(text)
+            roots.run_inside(target, ["sh", "-c", f"cd {SHARE} && {app.prepare}"])
 
     return kept.kept("images", app.name, [app._replace(right="", world=""), *made_of, script, prepared], make)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from deployer.contract.verdict import REFUSE, RUN, UNKNOWN, WARN
-from tests.matrix.apps import App
+from tests.matrix.app import App
 from tests.matrix.run import Seen
 
 RUNS, FAILS, WRONG, HANGS = "runs", "fails", "silently wrong", "hangs"

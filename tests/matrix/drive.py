@@ -16,7 +16,7 @@ from deployer.contract.errors import Refused, Unknown
 from tests.lab.site import USER_ID
 from tests.matrix import apps, classify, images
 from tests.matrix import run as running
-from tests.matrix.apps import App
+from tests.matrix.app import App
 from tests.matrix.images import Image
 from tests.matrix.pairs import Pair
 from tests.matrix.sites import Place

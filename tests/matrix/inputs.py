@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 _HPCC = """\
@@ -161,6 +162,189 @@ distanceswapbias = 1.0
 """
 
 
+_MDP = """\
+integrator = md
+nsteps = 50
+dt = 0.002
+cutoff-scheme = Verlet
+rvdw = 0.9
+rcoulomb = 0.9
+rlist = 0.9
+gen-vel = yes
+gen-temp = 100
+gen-seed = 1
+"""
+
+_TOP = """\
+[ defaults ]
+1 1 no 1.0 1.0
+[ atomtypes ]
+AR 39.948 0.0 A 0.00622127 9.69576e-06
+[ moleculetype ]
+AR 1
+[ atoms ]
+1 AR 1 AR AR 1 0 39.948
+[ system ]
+Argon
+[ molecules ]
+AR 432
+"""
+
+_GRAINS = """\
+atom_style granular
+atom_modify map array
+boundary f f f
+newton off
+communicate single vel yes
+units si
+region reg block 0 1 0 1 0 1 units box
+create_box 1 reg
+neighbor 0.01 bin
+neigh_modify delay 0
+fix m1 all property/global youngsModulus peratomtype 5.e6
+fix m2 all property/global poissonsRatio peratomtype 0.45
+fix m3 all property/global coefficientRestitution peratomtypepair 1 0.9
+fix m4 all property/global coefficientFriction peratomtypepair 1 0.05
+pair_style gran model hertz tangential history
+pair_coeff * *
+timestep 0.0001
+fix gravi all gravity 9.81 vector 0.0 0.0 -1.0
+create_atoms 1 single 0.25 0.5 0.5
+create_atoms 1 single 0.75 0.5 0.5
+set group all diameter 0.1 density 2500
+fix integr all nve/sphere
+thermo 100
+run 200
+"""
+
+_BOXES = """\
+2 1 GfsSimulation GfsBox GfsGEdge {} {
+  Time { end = 0.05 }
+  Refine 4
+  Init {} { U = 1 }
+  OutputTime { istep = 1 } stderr
+}
+GfsBox { pid = 0 }
+GfsBox { pid = 1 }
+1 2 right
+"""
+
+_NWCHEM = """\
+start h2
+geometry units angstrom
+ H 0 0 0
+ H 0 0 0.74
+end
+basis
+ H library sto-3g
+end
+task scf energy
+"""
+
+_BANDS = """\
+(set! num-bands 4)
+(set! k-points (list (vector3 0 0 0) (vector3 0.5 0 0)))
+(set! geometry (list (make cylinder (center 0 0 0) (radius 0.2) (height infinity)
+  (material (make dielectric (epsilon 12))))))
+(set! geometry-lattice (make lattice (size 1 1 no-size)))
+(set! resolution 16)
+(run-tm)
+"""
+
+_ALUMINIUM = """\
+&control
+ calculation='scf', prefix='al', pseudo_dir='/usr/share/espresso/pseudo', outdir='./'
+/
+&system
+ ibrav=2, celldm(1)=7.5, nat=1, ntyp=1, ecutwfc=12.0, occupations='smearing', smearing='mp', degauss=0.05
+/
+&electrons
+/
+ATOMIC_SPECIES
+ Al 26.98 Al.pz-vbc.UPF
+ATOMIC_POSITIONS alat
+ Al 0.0 0.0 0.0
+K_POINTS automatic
+ 2 2 2 1 1 1
+"""
+
+_ABINIT = """\
+pp_dirpath "."
+pseudos "h.psp"
+acell 8 8 8
+ntypat 1
+znucl 1
+natom 2
+typat 1 1
+xcart -0.7 0 0 0.7 0 0
+ecut 8
+nstep 15
+toldfe 1e-6
+kptopt 1
+ngkpt 2 1 1
+"""
+
+_METHANE = """\
+THEORY
+   indo
+THEORY_END
+
+SCF
+   max_iter 50
+   rms_density 0.000001
+   damping_thresh 1.0
+   damping_weight 0.0
+   diis_num_error_vect 5
+   diis_start_error 0.1
+   diis_end_error 0.00000002
+SCF_END
+
+GEOMETRY
+ C                  0.64738871    0.82013076    0.00000000
+ H                  1.00404313   -0.18867924    0.10000000
+ H                  1.00406155    1.32452895    0.87365150
+ H                  1.00406155    1.32452895   -0.87365150
+ H                 -0.42261129    0.82014394    0.00000000
+GEOMETRY_END
+"""
+
+_HOC = """\
+objref pc
+pc = new ParallelContext()
+x = pc.allreduce(pc.id() + 1, 1)
+if (pc.id() == 0) printf("sum %g of %d ranks\\n", x, pc.nhost())
+pc.runworker()
+pc.done()
+quit()
+"""
+
+_EDP = """\
+real x = mpirank + 1, s = 0;
+mpiAllReduce(x, s, mpiCommWorld, mpiSUM);
+if (mpirank == 0) cout << "sum " << s << " of " << mpisize << " ranks" << endl;
+"""
+
+_GRETL = """\
+set verbose off
+scalar x = $mpirank + 1
+mpiallred(&x, sum)
+if $mpirank == 0
+  printf "sum %g of %d ranks\\n", x, $mpisize
+endif
+"""
+
+#: Of hydrogen, after Goedecker, Teter and Hutter (Physical Review B 54, 1703).
+_PSEUDOPOTENTIAL = """\
+Goedecker-Teter-Hutter hydrogen
+1   1   960508                     zatom,zion,pspdat
+2   1   0    0    2001    0.       pspcod,pspxc,lmax,lloc,mmax,r2well
+0.2000000 -4.0663326  0.6778322 0 0     rloc, c1, c2, c3, c4
+0 0 0                              rs, h1s, h2s
+0 0                                rp, h1p
+  1.36 .2   0.6                    rcutoff, rloc
+"""
+
+
 def _reads(number: int) -> str:
     """Return reads of a genome of 1500 bases, by chance but always the same."""
     chance = random.Random(1)
@@ -192,6 +376,16 @@ def _grid(side: int = 32) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _argon(sides: tuple[int, int, int] = (12, 6, 6), step: float = 0.4) -> str:
+    """Return a crystal of argon in GROMACS's format, in a box that two ranks can cut."""
+    places = list(itertools.product(*map(range, sides)))
+    lines = ["Argon", f"{len(places):5}"]
+    for number, place in enumerate(places, 1):
+        x, y, z = ((each + 0.5) * step for each in place)
+        lines.append(f"{number:5}{'AR':5}{'AR':>5}{number:5}{x:8.3f}{y:8.3f}{z:8.3f}")
+    return "\n".join([*lines, "".join(f"{side * step:10.5f}" for side in sides)]) + "\n"
+
+
 TEXTS = {
     "hpccinf.txt": _HPCC,
     "in.lj": _LAMMPS,
@@ -205,4 +399,18 @@ TEXTS = {
     "garli.conf": _GARLI,
     "binomial.frm": "Symbols x,y;\nLocal F=(x+y)^10;\nid y=1-x;\nPrint;\n.end\n",
     "t.cdl": "netcdf t {\ndimensions: x = 4;\nvariables: int v(x);\ndata: v = 1,2,3,4;\n}\n",
+    "argon.gro": _argon(),
+    "argon.mdp": _MDP,
+    "argon.top": _TOP,
+    "in.grains": _GRAINS,
+    "boxes.gfs": _BOXES,
+    "h2.nw": _NWCHEM,
+    "bands.ctl": _BANDS,
+    "al.in": _ALUMINIUM,
+    "h2.abi": _ABINIT,
+    "h.psp": _PSEUDOPOTENTIAL,
+    "methane.in": _METHANE,
+    "ranks.hoc": _HOC,
+    "ranks.edp": _EDP,
+    "ranks.inp": _GRETL,
 }

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tests.matrix import mpis
-from tests.matrix.apps import APPS, SET_ASIDE, App
+from tests.matrix.app import App
+from tests.matrix.apps import APPS, SET_ASIDE
 from tests.matrix.images import IMAGES, Image
-from tests.matrix.wrappers import DIRECT, WRAPPERS
+from tests.matrix.wrappers import DIRECT, KINDS
 
 #: The labs, by the suite of their nodes.
 LABS = ("bookworm", "trixie")
@@ -85,7 +86,8 @@ def _pair(chance: random.Random, apps: Sequence[App]) -> Pair:
     image: Image | App = chance.choice(apps) if chance.random() < _OTHERS else chance.choice(IMAGES)
     wrapper = DIRECT
     if isinstance(image, App) and chance.random() >= _DIRECT:
-        wrapper = chance.choice([name for name in WRAPPERS if name != DIRECT])
+        kind = chance.choices([names for _, names in KINDS], [weight for weight, _ in KINDS])[0]
+        wrapper = chance.choice(kind)
     lab = chance.choice(LABS)
     names = sites_of(lab)
     if image.family and chance.random() < _FITS:

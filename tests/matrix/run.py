@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tests.lab.site import USER, USER_ID
 from tests.matrix import apps
-from tests.matrix.apps import App
+from tests.matrix.app import App
 from tests.matrix.images import JOB
 from tests.matrix.pairs import Pair
 from tests.matrix.sites import Place

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from deployer.contract.verdict import UNKNOWN, WARN
 from tests.matrix import classify
-from tests.matrix.apps import App
+from tests.matrix.app import App
 from tests.matrix.classify import Outcome
 from tests.matrix.pairs import RUNTIMES, Pair
 from tests.matrix.wrappers import DIRECT

@@ -60,8 +60,47 @@ def _evaluated(argv: Sequence[str]) -> Started:
     return Started(["bash", f"{APP}/what.sh"], {"what.sh": text})
 
 
-#: By name. Each as often as it is to be drawn.
-WRAPPERS: Mapping[str, Callable[[Sequence[str]], Started]] = {
+def _after(*lines: str, shell: str = "#!/bin/bash") -> Callable[[Sequence[str]], Started]:
+    """Return a script in app/ with some lines before the program."""
+
+    def script(argv: Sequence[str]) -> Started:
+        return Started([f"{APP}/job.sh"], {"job.sh": "\n".join([shell, *lines, shlex.join(argv)]) + "\n"})
+
+    return script
+
+
+def _with_returns(argv: Sequence[str]) -> Started:
+    """Return a script whose lines end as those of Windows do, behind sh."""
+    return Started(["sh", f"{APP}/dos.sh"], {"dos.sh": f"set -e\r\n{shlex.join(argv)}\r\n"})
+
+
+#: What people write before their program, by name.
+HABITS: Mapping[str, Callable[[Sequence[str]], Started]] = {
+    "nvidia-smi": _after("nvidia-smi"),
+    "nvidia-smi or true": _after("set -e", "nvidia-smi || true"),
+    "if nvidia-smi": _after("if nvidia-smi >/dev/null 2>&1; then", "  export ON_GPU=1", "fi"),
+    "module load": _after("module load gcc 2>/dev/null"),
+    "set -e module": _after("set -e", "module load gcc"),
+    "small tools": _after("hostname", "date", "free -m", "lscpu | head -n 3",
+                          'scontrol show hostnames "$SLURM_NODELIST"'),
+    "substituted": _after("set -u", 'host=$(hostname)', 'export MASTER=${host:-none} STARTED="$(date +%s)"'),
+    "returns": _with_returns,
+    "unset loop": _after("for name in $(env | grep -oE '^(SLURM|PMI|PMIX|OMPI)[^=]*'); do", '  unset "$name"', "done"),
+    "env -i": _words("env -i PATH=/usr/local/bin:/usr/bin:/bin"),
+}  # fmt: skip
+#: Variables that people set for their MPI; most mean nothing to the others.
+VARIABLES = (
+    "I_MPI_FABRICS=shm", "I_MPI_FABRICS=shm:ofi", "I_MPI_DEBUG=5", "I_MPI_PIN=0", "FI_PROVIDER=tcp",
+    "FI_PROVIDER=psm2", "OMPI_MCA_btl=self,vader", "OMPI_MCA_btl=self,tcp", "OMPI_MCA_btl=^openib",
+    "OMPI_MCA_pml=ucx", "OMPI_MCA_pml=ob1", "OMPI_MCA_mtl=psm2", "OMPI_MCA_btl_base_verbose=10",
+    "UCX_TLS=tcp,self", "UCX_TLS=sm,self", "MPIR_CVAR_CH4_NETMOD=ucx", "MPIR_CVAR_NOLOCAL=1",
+)  # fmt: skip
+_OF_VARIABLES: Mapping[str, Callable[[Sequence[str]], Started]] = {
+    **{f"env {variable}": _words(f"env {variable}") for variable in VARIABLES},
+    **{f"export {variable}": _after(f"export {variable}", shell="#!/bin/sh") for variable in VARIABLES},
+}
+#: What people put before a program to start it, by name.
+STARTERS: Mapping[str, Callable[[Sequence[str]], Started]] = {
     DIRECT: lambda argv: Started(list(argv)),
     "sh -c": _shell("sh -c"),
     "bash -lc": _shell("bash -lc"),
@@ -75,3 +114,11 @@ WRAPPERS: Mapping[str, Callable[[Sequence[str]], Started]] = {
     "script in image": _in_image,
     "eval": _evaluated,
 }
+#: All of them, by name.
+WRAPPERS: Mapping[str, Callable[[Sequence[str]], Started]] = {**STARTERS, **HABITS, **_OF_VARIABLES}
+#: How often each kind is drawn; their names.
+KINDS: Sequence[tuple[float, Sequence[str]]] = (
+    (0.55, [name for name in STARTERS if name != DIRECT]),
+    (0.25, list(HABITS)),
+    (0.20, list(_OF_VARIABLES)),
+)

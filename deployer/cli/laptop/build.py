@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from deployer.connected.bundle import caches, sources
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.errors import UsageError
 from deployer.system import terminal
-
-_logger = logging.getLogger("deployer.build")
 
 
 def add_parsers(subparsers: Any) -> None:

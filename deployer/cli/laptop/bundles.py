@@ -108,7 +108,7 @@ def _plan(args: argparse.Namespace) -> int:
         for each in plans:
             if each.checked:
                 of = "" if each is plan else f", partition {each.partition}"
-                terminal.show(f"check {plan.site}{of}: {each.checked.verdict}")
+                terminal.show(f"check {plan.site}{of}: {each.checked.said}")
                 common.show(each.checked, explained(each))
         for name, reason in plan.without.items():
             print(f"no plan for partition {name}: {reason}")
@@ -189,7 +189,7 @@ def _push(args: argparse.Namespace) -> int:
     _show_pushed(args, pushed)
     common.warn(pushed.warnings)
     if pushed.checked and pushed.checked.findings:
-        terminal.complain([f"check {args.site}: {pushed.checked.verdict}"])
+        terminal.complain([f"check {args.site}: {pushed.checked.said}"])
         common.show(pushed.checked, stream=sys.stderr)
     manifest = _manifest(args.bundle)
     if pushed.folder and manifest.jobs and not args.without_plan:

@@ -27,6 +27,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
+    command.add_argument("job", metavar="JOB", nargs="?", help="judge only this job of the bundle (default: all jobs)")
     text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
     command.add_argument("--site", help=text)
     command.add_argument("--ssh-config", metavar="F", type=Path, help="with ssh:HOST: use this ssh configuration")
@@ -47,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     site = profile_of(args.site, args.ssh_config)
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
-    verdict, *others = checking.check_all(args.bundle, profile, args.accept, cache, today)
+    verdict, *others = checking.check_all(args.bundle, profile, args.accept, cache, today, args.job)
     if args.json:
         print(json.dumps({**verdict.record(), "others": [each.record() for each in others]}))
         return _EXIT.get(verdict.checked.verdict, 0)
     for each in (verdict, *others):
         partition = f", partition {each.partition}" if each.partition else ""
-        terminal.show(f"{each.checked.verdict}: {each.bundle} on {each.site}{partition}")
+        terminal.show(f"{each.checked.said}: {each.bundle} on {each.site}{partition}")
         common.show(each.checked, explained(each.plan) if each.plan else ())
     if verdict.checked.verdict != REFUSE:
         found = {finding.code for finding in verdict.checked.findings}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from deployer.cli.laptop import settings
+from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
 from deployer.connected.build.definition import load
@@ -106,6 +106,7 @@ def _watch(args: argparse.Namespace) -> int:
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
     shows = not (args.json or terminal.is_quiet())
     with Deploy(_request(args), _show if shows else _silent, _say, submitted) as deploy:
+        _foresee(args, deploy)
         try:
             done = deploy.run()
         except KeyboardInterrupt:
@@ -132,6 +133,12 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
             status = deploy.remote.site(["status", last]) if done.job else None
             print(json.dumps({**done.record(), "stages": stages, "status": status}))
     return _Round(code, done.digest if done.job else "")
+
+
+def _foresee(args: argparse.Namespace, deploy: Deploy) -> None:
+    """Raise what the site would raise about the job, before anything is built or sent."""
+    if args.job or not deploy.definition.is_data:
+        foresight.of_deploy(args, deploy.profile, deploy.definition.name, deploy.definition.own_jobs)
 
 
 def _request(args: argparse.Namespace) -> DeployRequest:

@@ -12,6 +12,7 @@ from deployer.connected.bundle import caches, framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.linker import commands
+from deployer.contract import limits
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
 from deployer.contract.verdict import REFUSE
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
     for name, plan in packed.named_plans():
         if plan.checked:
-            terminal.show(f"check {name}: {plan.checked.verdict}")
+            terminal.show(f"check {name}: {plan.checked.said}")
             show(plan.checked, [plan.way])
     if outcome:
         from deployer.cli.laptop import rehearse
@@ -109,7 +110,7 @@ def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[P
     """Print the next command: with a plan that may run, or only data, `push`, after what the site requires before."""
     sites = [site for site, _ in map(_site, args.site)]
     site = settings.site_for_hint(sites[0] if sites else None)
-    verdicts = [plan.checked.verdict for plan in packed.plans if plan.checked]
+    verdicts = [plan.checked.without(limits.CODES).verdict for plan in packed.plans if plan.checked]
     if packed.manifest.is_data or (verdicts and set(verdicts) != {REFUSE}):
         if not packed.manifest.is_data and (words := _rehearsal_due(args, packed, profiles)):
             common.suggest(args, "rehearse", args.output, *words, "--site", site, "--record")

@@ -1,4 +1,4 @@
-"""deployer profile import: the draft of a profile from configuration files of other programs."""
+"""deployer profile import: the draft of a profile from Slurm's configuration files."""
 
 import argparse
 import json
@@ -15,15 +15,15 @@ from deployer.contract.text import counted
 from deployer.system import files
 
 _EPILOG = (
-    "Formats: an nf-core institutional configuration, a ReFrame site configuration, Spack's packages.yaml, slurm.conf "
-    "with gres.conf and included files. Several files of one site make one draft. The files are read, never run. The "
-    "draft has only what is certain, with the line of each fact as a comment. The rest of the files is in its notes."
+    "Formats: slurm.conf with gres.conf and included files. Several files of one cluster make one draft. The files are "
+    "read, never run. The draft has only what is certain, with the line of each fact as a comment. The rest of the "
+    "files is in its notes."
 )
 
 
 def add_parser(verbs: Any) -> None:
     """Register ``profile import``."""
-    verb = common.add_command(verbs, "import", _import, "draft a profile from configuration files of other programs")
+    verb = common.add_command(verbs, "import", _import, "draft a profile from Slurm's configuration files")
     verb.epilog = _EPILOG
     verb.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a configuration file of the site")
     verb.add_argument(
@@ -31,13 +31,12 @@ def add_parser(verbs: Any) -> None:
     )
     verb.add_argument("--name", help="the profile's name (default: the cluster's or the file's)")
     verb.example = "deployer profile import slurm.conf -o draft.yaml"
-    verb.add_argument("--system", metavar="NAME", help="a system of a ReFrame file, or a profile of an nf-core file")
 
 
 def _import(args: argparse.Namespace) -> int:
     if args.output and files.lexists(str(args.output)):
         raise UsageError(f"{args.output} exists", "remove it, or select another file with -o")
-    draft = importers.draft(args.files, args.name, args.system)
+    draft = importers.draft(args.files, args.name)
     if args.output:
         with files.published(str(args.output)) as stream:
             stream.write(draft.yaml().encode())

@@ -2,23 +2,24 @@
 
 import argparse
 import json
-import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
-from deployer.connected.rehearse.request import RehearsalRequest
+from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.ways import WAYS, rehearsed
+from deployer.contract import limits
 from deployer.contract.errors import UsageError
+from deployer.contract.findings import refused
 from deployer.contract.job import check_time, seconds
 from deployer.contract.rehearsal import CODES, Rehearsal
 from deployer.system import files, terminal
+from deployer.system.verify import begin, opened
 
-_SHORT = re.compile(r"([0-9]{1,6})([smh])\Z")
 _TIME = "2m"
-_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -32,7 +33,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--partition", help="with --site: of this partition (default: the first)")
     command.add_argument("--ranks", type=int, metavar="N", help="number of ranks (default: 2, if the job has as many)")
     text = "end the job after this time, as the site does: 90s, 2m, 1h or [D-]HH:MM:SS (default: %(default)s)"
-    command.add_argument("--time", metavar="TIME", default=_TIME, help=text)
+    command.add_argument("--time", type=check_time, metavar="TIME", default=_TIME, help=text)
     text = "bind this folder or file into the container, as run does; may be repeated"
     command.add_argument("--bind", action="append", default=[], metavar="SRC[:DST]", help=text)
     text = "install this bundle too, whose data the job needs; may be repeated"
@@ -52,31 +53,25 @@ def add_parsers(subparsers: Any) -> None:
     command.set_defaults(after_dashes="arguments of the job's command")
 
 
-def duration(text: str) -> int:
-    """Return the seconds of a time limit. Raises UsageError."""
-    short = _SHORT.match(text)
-    found = int(short.group(1)) * _UNITS[short.group(2)] if short else seconds(check_time(text))
-    if not found:
-        raise UsageError(f"--time {text}: a job needs some time", "for instance 2m")
-    return found
-
-
 def run(args: argparse.Namespace) -> int:
     """Rehearse the job and print what it reached for."""
-    unknown = sorted(set(args.accept) - set(CODES))
+    known = [*CODES, *limits.CODES]
+    unknown = sorted(set(args.accept) - set(known))
     if unknown:
-        raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(CODES)}")
+        raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
     request = RehearsalRequest(
         args.bundle,
         args.job,
         _site(args),
         args.ranks,
-        duration(args.time),
+        seconds(check_time(args.time)),
         args.bind,
         args.rest,
         args.data,
     )
-    found = rehearsed(request, args.accept, args.engine, _silent if args.json else terminal.tell)
+    _foresee(request, args.accept)
+    accepted = [code for code in args.accept if code in CODES]
+    found = rehearsed(request, accepted, args.engine, _silent if args.json else terminal.tell)
     outcome = found.outcome
     if args.json:
         print(json.dumps({**outcome.record(), "folder": str(found.folder), "engine": found.way}))
@@ -93,6 +88,16 @@ def run(args: argparse.Namespace) -> int:
         site = settings.site_for_hint(args.site)
         common.suggest(args, *(("push", args.bundle, site) if args.site else ("check", args.bundle, "--site", site)))
     return outcome.exit_code
+
+
+def _foresee(request: RehearsalRequest, accepted: Sequence[str]) -> None:
+    """Raise UsageError for an unknown job, and Refused for one whose numbers the site does not permit."""
+    with opened(request.bundle) as stream:
+        job = job_of(begin(stream, request.bundle).manifest, request)
+    for against in limits.of_job(request.site, job) if request.site else ():
+        if against.code not in accepted:
+            raise refused(against)
+        terminal.warn(f"{against} (accepted)")
 
 
 def show(outcome: Rehearsal) -> None:

@@ -67,6 +67,10 @@ def _forward(args: argparse.Namespace) -> int:
 
     settings.fill(args)
     profile = profile_of(args.site, args.ssh_config)
+    if args.command == "run":
+        from deployer.cli.laptop import foresight
+
+        foresight.of_run(args, profile)
     words = [args.command, *_theirs(args)]
     if terminal.is_quiet() and not {"-q", "--quiet"} & {*words}:
         words.insert(1, "--quiet")  # it was given before the command

@@ -1,7 +1,6 @@
 """The first module of deployer.pyz, which Python compiles at each start: so it is short.
 
-`rank` imports nothing else, because ranks must start fast; newer job scripts start it by the first bytes of the file
-(``contract.first_bytes``). With -I, as job.sh starts Python inside containers, nothing of the user's home is used.
+Ranks do not start it: see ``contract.first_bytes``. With -I nothing of the user's home is used.
 """
 
 import os
@@ -13,11 +12,6 @@ if sys.version_info < (3, 6):  # the other modules are not even syntax for such 
         "hint: start it by a newer one: python3, or one that `module avail python` shows\n" % sys.version_info[:2]
     )
     sys.exit(7)
-
-if sys.argv[1:2] == ["rank"]:
-    from deployer.site.rank.rank import main as rank
-
-    sys.exit(rank(sys.argv[2:]))
 
 from deployer.system import tool_bytecode
 

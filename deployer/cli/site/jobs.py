@@ -10,6 +10,7 @@ from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
+from deployer.contract.job import check_time
 from deployer.contract.plan import LAUNCHES, STAGINGS
 from deployer.contract.rank_record import WARN
 from deployer.contract.runtime_table import SUPPORTED
@@ -21,6 +22,7 @@ if MYPY:
     from deployer.site.container.container import Home
     from deployer.site.jobs.jobs import Status
     from deployer.site.run.exec import ExecRequest
+    from deployer.site.run.request import RunRequest
 
 _Add = Callable[..., argparse.ArgumentParser]
 
@@ -61,7 +63,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stdin", metavar="FILE", help="what every rank reads: absolute path in the container (default: the job's)"
     )
-    parser.add_argument("--time", metavar="[D-]HH:MM:SS", help="time limit")
+    parser.add_argument("--time", type=check_time, metavar="[D-]HH:MM:SS", help="time limit; also 90m, 24h, 2d")
     parser.add_argument(
         "--again",
         type=int,
@@ -208,47 +210,54 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def request(args: argparse.Namespace) -> "RunRequest":
+    """Return the request for a job that options of ``add_job_options`` make, of no image in particular."""
+    from deployer.site.run.request import RunRequest
+    from deployer.site.run.submission import SubmissionOptions
+
+    return RunRequest(
+        image="",
+        job=args.job,
+        nodes=args.nodes,
+        ranks_per_node=args.ranks_per_node,
+        threads=args.threads,
+        time=args.time,
+        memory_mb=args.memory,
+        binds=args.bind,
+        plan=None,
+        extra=args.rest,
+        force=args.force,
+        options=SubmissionOptions(
+            args.account, args.partition, args.constraint, args.reservation, args.directive, args.gpus
+        ),
+        staging=args.staging,
+        runtime=args.runtime,
+        home=_home(args),
+        stdin=args.stdin,
+        env=args.env,
+        again=args.again,
+        warn=args.warn,
+        gpus_per_rank=args.gpus_per_rank,
+        launch=args.launch,
+    )
+
+
 def _run(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
     from deployer.site.jobs import result as results
     from deployer.site.run import run
-    from deployer.site.run.submission import SubmissionOptions
 
     store = _store(args)
-    request = run.RunRequest(
-        args.image,
-        args.job,
-        args.nodes,
-        args.ranks_per_node,
-        args.threads,
-        args.time,
-        args.memory,
-        args.bind,
-        args.plan,
-        args.rest,
-        args.force,
-        SubmissionOptions(args.account, args.partition, args.constraint, args.reservation, args.directive, args.gpus),
-        args.staging,
-        args.runtime,
-        _home(args),
-        args.stdin,
-        args.env,
-        args.again,
-        args.warn,
-        args.gpus_per_rank,
-        args.launch,
-        args.just_checked,
-        args.token,
-    )
-    before = run.earlier(store, request, _tell)
+    wanted = request(args)._replace(image=args.image, plan=args.plan, just_checked=args.just_checked, token=args.token)
+    before = run.earlier(store, wanted, _tell)
     while before and before.problem:
         name = os.path.basename(before.folder)
         terminal.warn(
             "job %s, which this command may have made before, %s; a new job is submitted" % (name, before.problem)
         )
-        request = run.renamed(request)
-        before = run.earlier(store, request, _tell)
-    folder = before.folder if before else run.prepare(store, request)
+        wanted = run.renamed(wanted)
+        before = run.earlier(store, wanted, _tell)
+    folder = before.folder if before else run.prepare(store, wanted)
     terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])
     known = results.launch(folder).checked
     if known and known.findings:

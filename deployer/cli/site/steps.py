@@ -15,22 +15,19 @@ from deployer.cli.site import common
 from deployer.system import terminal
 
 #: The steps that ``result`` judges.
-_STEPS = ("hosts", "network", "stage", "root", "probe", "payload")
+_STEPS = ("hosts", "network", "stage", "probe", "payload")
 
 
 def add_parsers(subparsers: Any) -> None:
     """Add the parsers of these commands; each sets ``run``, a function from the arguments to the exit code."""
     add = subparsers.add_parser
-    parser = add("probe", description="Called by job.sh: evidence from a node (--host) or a rank (--rank).")
+    parser = add("probe", description="Called by job.sh: evidence from a node.")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--host", action="store_true")
-    which.add_argument("--rank", action="store_true")
     which.add_argument("--network", action="store_true")
     parser.add_argument("--out", required=True, metavar="DIR")
-    parser.add_argument("--library", metavar="FILE", help="the plan's MPI: a path on the host, a soname in a rank")
-    parser.add_argument("--without-mpi", action="store_true", help="load no MPI library in a rank")
+    parser.add_argument("--library", metavar="FILE", help="the plan's MPI on the host")
     parser.add_argument("--home", metavar="DIR", help="make this folder as the job's home on the node")
-    parser.add_argument("--expect", action="append", default=[], metavar="WHAT", help="prove this as well: gpu")
     parser.set_defaults(run=_probe, after_dashes="a command that prints the image's canary, from a container")
     parser = add("result", description="Called by job.sh: judge the evidence and write result.json.")
     parser.add_argument("folder", metavar="JOBDIR")
@@ -76,7 +73,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--stubs")
     parser.add_argument("--sent")
     parser.add_argument("--sha256")
-    parser.add_argument("--kit", nargs="?", const="udocker", default="")  # alone in scripts of older versions
+    parser.add_argument("--kit", default="")
     parser.add_argument("--home", help="remove this folder at the end")
     parser.add_argument("--hosts", metavar="DIR", help="first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
@@ -96,14 +93,10 @@ def _probe(args: argparse.Namespace) -> int:
         from deployer.site.rank import host_probe
 
         host_probe.host(args.out, args.library, args.home, args.rest)
-    elif args.network:
+    else:
         from deployer.site.rank import meeting
 
         meeting.meet(args.out)
-    else:  # in scripts of older versions, and with an older tool
-        from deployer.site.rank import probe
-
-        return probe.rank(args.out, args.library, args.expect, args.without_mpi)
     return 0
 
 

@@ -21,7 +21,7 @@ from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha25
 from deployer.contract import links as linked
 from deployer.contract import variables
 from deployer.contract.errors import UsageError
-from deployer.contract.job import MOST_GPUS, check_stdin, check_time, check_workdir
+from deployer.contract.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
 from deployer.contract.plan import MPICH_ABI, NO_MPI
 from deployer.system import files
 
@@ -180,7 +180,7 @@ class JobDefinition(Model):
     ranks_per_node: int = Field(default=1, ge=1, description="ranks (processes) per node: `4`")
     threads: int = Field(default=1, ge=1, description="threads per rank: `12`")
     time: Annotated[str, _checked(check_time)] = Field(
-        default="01:00:00", description="time limit, [D-]HH:MM:SS: `1-12:00:00`"
+        default="01:00:00", description="time limit, [D-]HH:MM:SS or 90m, 24h, 2d: `1-12:00:00`"
     )
     workdir: Annotated[str, _checked(check_workdir)] | None = Field(
         default=None,
@@ -410,6 +410,11 @@ class Definition(Model):
         if self.mpi is None:
             return [MPICH_ABI] if self.horovod else None
         return self.mpi or [NO_MPI]
+
+    @property
+    def own_jobs(self) -> list[Job]:
+        """Return the jobs as a bundle has them."""
+        return [Job(name, **job.model_dump()) for name, job in self.jobs.items()]
 
     @property
     def data_folders(self) -> dict[str, Path]:

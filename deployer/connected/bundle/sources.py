@@ -17,7 +17,6 @@ from deployer.connected.rootfs.entries import FileEntries
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
-from deployer.contract.job import Job
 from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
 
 if TYPE_CHECKING:  # slow imports that only some sources need
@@ -51,11 +50,12 @@ def from_definition(definition: "Definition", families: Sequence[str] | None = N
         contents = from_image(image, definition.name, definition.version)
     else:
         contents = from_archive(file, definition.name, definition.version)
-    jobs = [Job(name, **job.model_dump()) for name, job in definition.jobs.items()]
     needs = [DataNeed(name, data.bundle) for name, data in sorted(definition.data.items()) if data.bundle]
     carried = {f"{WHEELS_PREFIX}{path.name}": path for path in wheelhouse.ready(definition)}
     carried.update({f"{VARIANTS_PREFIX}{abi}/{path.name}": path for abi, path in variants.items()})
-    contents = contents._replace(jobs=jobs, app=definition.app_folder, carried=carried, mpi=definition.families)
+    contents = contents._replace(
+        jobs=definition.own_jobs, app=definition.app_folder, carried=carried, mpi=definition.families
+    )
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
     return contents._replace(data=definition.data_folders, needs=needs)

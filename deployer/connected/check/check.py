@@ -6,6 +6,7 @@ container, and the rules look at what would be mapped. Nothing is unpacked and n
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -27,19 +28,24 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    spawn,
+    uncaptured,
+    variables,
     wheels,
 )
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import index, jobs
 from deployer.connected.linker.index import Bundle
 from deployer.connected.linker.job_filesystem import Captured, Files
+from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import hostfiles, json_records, memory_copies
+from deployer.contract import hostfiles, json_records, limits, memory_copies
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
-from deployer.contract.findings import Finding
+from deployer.contract.findings import WARNING, Finding
+from deployer.contract.job import find
 from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX
 from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
 from deployer.contract.verdict import Checked, judged
@@ -49,34 +55,41 @@ _T = TypeVar("_T")
 
 #: Of one program and what it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
-    linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
+    linking.machine, linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
     mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.gtl, mpi.doubled, mpi.serial,
     fabric.library, fabric.provider, python.modules,
 )  # fmt: skip
-#: Of the bundle and the site as a whole.
+#: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    command.startable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.usable, gpu.kernels,
-    gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering, space.room, wheels.tags, pmi.offered,
-    pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound, places.working, proof.outside, layout.memory,
-    inside.startable,
+    command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
+    gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
+    space.room, wheels.tags, pmi.offered, pmi.spoken, pmi.truncated, fabric.slow, fabric.nccl, places.bound,
+    places.working, proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
+
+#: Of one program on a partition's nodes.
+NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
+#: Of what a job starts, with its layout.
+JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (spawn.of_job, variables.of_job)
 
 #: Every code that a finding can have; each has a section in docs/rules.md.
 CODES = (
     "bind.place",
     "command.missing", "command.unclear",
     "cpu.instructions",
+    "data.missing",
     "fabric.library", "fabric.missing", "fabric.nccl", "fabric.provider", "fabric.tcp",
     "facts.cpu", "facts.fabric", "facts.gpu", "facts.mpi", "facts.plan", "facts.pmi", "facts.runtime",
-    "gpu.capability", "gpu.driver", "gpu.kernels", "gpu.none",
+    "gpu.capability", "gpu.count", "gpu.driver", "gpu.kernels", "gpu.none", "gpu.vendor",
     "import.missing",
-    "job.memory",
+    "job.layout", "job.memory",
     "launch.inside", "launcher.missing",
-    "link.broken", "link.missing", "link.plugin", "link.program", "link.version",
+    "link.broken", "link.machine", "link.missing", "link.plugin", "link.program", "link.version",
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
-    "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
+    "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
     "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "rehearse.none",
+    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
+    "queue.nodes", "queue.time", "rehearse.none",
     "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
     "runtime.unsupported",
     "space.files", "space.purge", "space.size",
@@ -106,6 +119,13 @@ class Verdict(NamedTuple):
     def way(self) -> str:
         """Return what ranks would run with; empty without a plan."""
         return self.plan.way if self.plan else ""
+
+    def of_job(self, name: str) -> "Verdict":
+        """Return the verdict on one job, and that in the plan."""
+        plan = self.plan
+        if plan and plan.checked:
+            plan = plan._replace(checked=plan.checked.of_job(name))
+        return self._replace(checked=self.checked.of_job(name), plan=plan)
 
     def record(self) -> json_records.Record:
         where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
@@ -139,12 +159,20 @@ def check_all(
     accept: Sequence[str] = (),
     cache: Path | None = None,
     today: dt.date | None = None,
+    job: str | None = None,
 ) -> list[Verdict]:
-    """Return the verdicts on the bundle ``path`` on each partition of a site, as ``check`` does."""
+    """Return the verdicts on the bundle ``path`` on each partition of a site, as ``check`` does; with ``job``, on this
+    job alone.
+
+    Raises UsageError as well for a job that the bundle does not have.
+    """
     known_codes(accept)
     with opened(path) as stream:
         bundle = begin(stream, path)
-        return [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
+        if job is not None:
+            find(bundle.manifest.name, bundle.manifest.jobs, job)
+        found = [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
+    return [each.of_job(job) for each in found] if job is not None else found
 
 
 def plan(
@@ -197,13 +225,21 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
         accepted = carried.checked.accepted if carried.checked else []
         checked = check_plan(bundle, profile, carried, accepted, cache)
         checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accepted)
-        found.append(Verdict(carried.bundle, carried.site, carried.partition, checked, carried))
+        to_send = carried._replace(checked=carried.checked and _to_send(carried.checked))
+        found.append(Verdict(carried.bundle, carried.site, carried.partition, _to_send(checked), to_send))
     return found
 
 
+def _to_send(checked: Checked) -> Checked:
+    """Return the verdict on a bundle whose jobs may get other numbers than their own: these are worth a warning."""
+    own = [finding._replace(severity=WARNING) for finding in checked.findings if finding.code in limits.CODES]
+    return judged([*checked.without(limits.CODES).findings, *own], checked.accepted)._replace(deployer=checked.deployer)
+
+
 def verdict_of(plan: Plan) -> Verdict | None:
-    """Return the verdict that is in a plan; None: it was not checked."""
-    return Verdict(plan.bundle, plan.site, plan.partition, plan.checked, plan) if plan.checked else None
+    """Return the verdict in a plan on what no option of a job can change; None: it was not checked."""
+    checked = plan.checked and plan.checked.without(limits.CODES)
+    return Verdict(plan.bundle, plan.site, plan.partition, checked, plan._replace(checked=checked)) if checked else None
 
 
 def accepted(bundle: Bundle, site: str) -> set[str]:
@@ -252,17 +288,38 @@ def check_plan(
     host = host_files(profile, plan)
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
-    known = (bool(host) or not plan.mpi) and image_for == node_is  # else there is nothing to link
-    linked = jobs.link(manifest, plan, files, overlays, host) if known else []
-    processes = {id(each): each for job in linked for each in job.processes}
-    case = Case(profile, place, plan, manifest, files, overlays, list(processes.values()), today)
+    captured = bool(host) or not plan.mpi
+    linked = jobs.link(manifest, plan, files, overlays, host) if image_for == node_is else jobs.unlinked(manifest)
+    found = {}
+    for each in linked:
+        own = manifest._replace(jobs=[each.job] if each.job else [])
+        case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
+        rules: programs.Rules = uncaptured.RULES
+        if captured:
+            rules = [*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)]
+        found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
+    return judged(_by_job(found), accept)
+
+
+def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:
+    """Yield the findings that hold if this job is run."""
     findings = [finding for rule in RULES for finding in rule(case)]
-    findings += [finding for job in linked for finding in programs.of_job(job, case, PROCESS_RULES)]
+    findings += programs.of_job(linked, case, rules)
+    findings += [finding for rule in JOB_RULES for finding in rule(linked, case)]
     if any(finding.code == command.CODE for finding in findings):  # it says more of the same
         findings = [finding for finding in findings if finding.code != "link.program"]
-    if plan.launch != plans.INSIDE:
-        findings += inside.suggested(findings, plan.site, manifest, files)
-    return judged(list(dict.fromkeys(findings)), accept)
+    yield from findings
+    if case.plan.launch != plans.INSIDE:
+        yield from inside.suggested(findings, case.plan.site, case.manifest, case.image)
+
+
+def _by_job(found: Mapping[str, Sequence[Finding]]) -> list[Finding]:
+    """Return the findings on all jobs, each with its job. One that all jobs have is returned once, without a job."""
+    of_all = set.intersection(*map(set, found.values()))
+    findings = (
+        finding._replace(job="" if finding in of_all else job) for job, each in found.items() for finding in each
+    )
+    return list(dict.fromkeys(findings))
 
 
 def known_codes(codes: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # what stages import is imported by them, while the connectio
     from deployer.connected.transfer.push import Pushed, PushOptions
 
 #: The stages in order.
-BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = STAGES = ("build", "pack", "rehearse", "check", "push", "run")
+BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
 #: What a stage did.
 DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 
@@ -217,6 +217,11 @@ class Deploy:
         if self._connection is None:
             self._connect()
         return cast("Future[Remote]", self._connection).result()
+
+    @property
+    def profile(self) -> Profile:
+        """The site's profile."""
+        return self._profile
 
     def _connect(self) -> None:
         """Begin to connect. The login takes a part of a second, in which other stages work."""
@@ -444,7 +449,7 @@ class Deploy:
         with self._stage(CHECK) as said, self._forgotten_if_damaged(packed.path):
             found = [each for each in map(verdict_of, packed.plans) if each]
             if found and not self._requires_rehearsal():  # `pack` has just checked the same files with this profile
-                verdict: Verdict | None = pushing.chosen(found, self._profile, self._request.force)
+                verdict: Verdict | None = pushing.chosen(found, self._profile, self._request.force, self._jobs)
             else:
                 with opened(str(packed.path)) as stream:
                     verdict = pushing.check_for(begin(stream, str(packed.path)), self._profile, self._push_options())
@@ -458,8 +463,17 @@ class Deploy:
         from deployer.connected.transfer.push import PushOptions
 
         return PushOptions(
-            dry_run=self._request.dry_run, force=self._request.force, facts=index.default_folder(), judged=True
+            dry_run=self._request.dry_run,
+            force=self._request.force,
+            facts=index.default_folder(),
+            judged=True,
+            job=next(iter(self._jobs), None),
         )
+
+    @property
+    def _jobs(self) -> list[str]:
+        """The job that is run; empty if the definition has none."""
+        return [self._request.job] if self._request.job else [*self.definition.jobs][:1]
 
     def _push(self, packed: _Bundle, submission: Sequence[str] = ()) -> _Shipped:
         """Send and install the bundle.

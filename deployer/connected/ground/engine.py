@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import docker
 import requests
@@ -191,26 +191,6 @@ def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:
     shown.update({name: image.get(name) for name in ("Id", "Architecture", "Os", "Size")})
     shown["Layers"] = (image.get("RootFS") or {}).get("Layers") or []
     return shown
-
-
-def export_rootfs(
-    client: docker.DockerClient, ref: str, stream: IO[bytes], progress: Callable[[int], None] = lambda _: None
-) -> None:
-    """Write an image's root filesystem to ``stream`` as one uncompressed tar.
-
-    Args:
-        progress: called with the number of bytes of each piece.
-
-    Raises:
-        UsageError: the image does not exist.
-        MissingTool: the engine stopped during the export.
-        SpaceError: the disk of ``stream`` is full.
-        DeployerError: the engine failed for another reason.
-    """
-    for chunk in rootfs_chunks(client, ref):
-        with files.errors_named(f"write the exported {ref}"):
-            stream.write(chunk)
-        progress(len(chunk))
 
 
 def rootfs_chunks(client: docker.DockerClient, ref: str) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ SSH, PARTS, REHEARSAL = "ssh", "parts", "rehearsal"
 _NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS}|{REHEARSAL})-[a-z0-9_]{{8}}")
 _LOCK = "lock"
 #: Age in seconds from which a folder without a lock counts as abandoned: its process was killed before it made the
-#: lock, or belongs to an older deployer.
+#: lock.
 _STALE = 24 * 3600
 
 

@@ -14,11 +14,10 @@ Everything is bounded, and what is not of this form has no kernels that are know
 import struct
 from collections.abc import Iterable, Iterator
 
-from deployer.contract.elf import EHDR, ReadAt
+from deployer.connected.linker import elf_sections
+from deployer.contract.elf import ReadAt
 
-_SECTION = struct.Struct("<IIQQQQIIQQ")
 _NAMES = (b".nv_fatbin", b"__nv_relfatbin")
-_LONGEST = max(map(len, _NAMES)) + 1
 #: Magic, version, size of this header, size of the entries.
 _CONTAINER = struct.Struct("<IHHQ")
 _MAGIC, _VERSION = 0xBA55ED50, 1
@@ -30,7 +29,7 @@ _PTX_VERSION = "ptx_"
 #: Code that uses what one architecture alone has (sm_90a).
 _THIS_ALONE = 0x100000
 _ALIGNED = 8
-_MAX_SECTIONS, _MAX_NAMES, _MAX_ENTRIES = 4096, 1024 * 1024, 1_000_000
+_MAX_ENTRIES = 1_000_000
 
 Capability = tuple[int, int]
 
@@ -45,8 +44,9 @@ def kernels(read_at: ReadAt) -> tuple[str, ...]:
     found: set[str] = set()
     try:
         steps = iter(range(_MAX_ENTRIES))  # of the whole file: its sections and containers may overlap
-        for start, size in _sections(read_at):
-            found.update(_entries(read_at, start, start + size, steps))
+        for each in elf_sections.each(read_at):
+            if each.name in _NAMES:
+                found.update(_entries(read_at, each.offset, each.offset + each.size, steps))
     except (_Other, struct.error):
         return ()
     return tuple(sorted(found))
@@ -83,22 +83,6 @@ def _serves(kernel: str, gpu: Capability) -> bool:
     if name.endswith("a"):
         return made == gpu
     return made <= gpu and (kind == "compute" or made[0] == gpu[0])
-
-
-def _sections(read_at: ReadAt) -> Iterator[tuple[int, int]]:
-    """Yield place and size of the sections of fat binaries."""
-    head = read_at(0, EHDR.size)
-    if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
-        return
-    fields = EHDR.unpack(head)
-    table, size, count, names = fields[6], fields[11], fields[12], fields[13]
-    if size != _SECTION.size or not names < count <= _MAX_SECTIONS:
-        return
-    sections = [_SECTION.unpack(read_at(table + size * number, size)) for number in range(count)]
-    text = read_at(sections[names][4], min(sections[names][5], _MAX_NAMES))
-    for section in sections:
-        if text[section[0] : section[0] + _LONGEST].partition(b"\0")[0] in _NAMES:
-            yield section[4], section[5]
 
 
 def _entries(read_at: ReadAt, start: int, end: int, steps: Iterator[int]) -> Iterator[str]:

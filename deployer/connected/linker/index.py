@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from deployer.connected.ground import progress, xdg
 from deployer.connected.linker import fatbin, package_imports
+from deployer.connected.linker.code_facts import CodeFacts
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract import dynamic, json_records, tarformat, wheel
@@ -33,7 +34,7 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 8
+VERSION = 10
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
@@ -91,8 +92,9 @@ class ContentPlace(NamedTuple):
 class Index:
     """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring.
 
-    ``places`` are those of small files, whose content ``read`` returns. ``packages`` are Python packages by path, and
-    what they import; by the empty path what plugins import.
+    ``places`` are those of small files, whose content ``read`` returns, and ``elf_places`` those of ELF files.
+    ``packages`` are Python packages by path, and what they import; by the empty path what plugins import. ``code`` has
+    the instruction sets of the ELF files.
     """
 
     def __init__(
@@ -103,6 +105,8 @@ class Index:
         places: Mapping[str, ContentPlace] | None = None,
         packages: Mapping[str, PackageImports] | None = None,
         read: Callable[[ContentPlace], bytes] | None = None,
+        elf_places: Mapping[str, ContentPlace] | None = None,
+        code: CodeFacts | None = None,
     ) -> None:
         self.entries = entries
         self.programs = frozenset(programs)
@@ -110,10 +114,13 @@ class Index:
         self._contents = contents
         self._places = places or {}
         self._read = read
+        self.elf_places = elf_places or {}
+        self.code = code
 
-    def reading(self, read: Callable[[ContentPlace], bytes]) -> "Index":
-        """Return the index with access to the content of small files."""
-        return Index(self.entries, self._contents, self.programs, self._places, self.packages, read)
+    def reading(self, read: Callable[[ContentPlace], bytes], code: CodeFacts) -> "Index":
+        """Return the index with access to the content of small files and to the code of ELF files."""
+        places = self._places, self.packages, read, self.elf_places, code
+        return Index(self.entries, self._contents, self.programs, *places)
 
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -157,6 +164,7 @@ class Index:
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
         fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
         fields["places"] = self._places
+        fields["elf_places"] = self.elf_places
         fields["packages"] = {path: [sorted(each) for each in found] for path, found in self.packages.items()}
         return json_records.stamped(SCHEMA, fields)
 
@@ -166,9 +174,16 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
 
     Each frame is checked as it is read. Raises IntegrityError.
     """
-    found = _kept(bundle.manifest.image.layer_digest.rpartition(":")[2], cache, lambda: _read(bundle))
+    key = bundle.manifest.image.layer_digest.rpartition(":")[2]
+    found = _kept(key, cache, lambda: _read(bundle))
     frame, segments = _frames(bundle), bundle.layer_segments()
-    return found.reading(lambda place: _reader(frame, segments, *place)(0, place.size))
+
+    def elf(path: str) -> ReadAt | None:
+        place = found.elf_places.get(path)
+        return _reader(frame, segments, *place) if place else None
+
+    code = CodeFacts(elf, _code_file(cache, key))
+    return found.reading(lambda place: _reader(frame, segments, *place)(0, place.size), code)
 
 
 def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
@@ -179,35 +194,47 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
     entries: dict[str, Indexed] = {}
     programs: set[str] = set()
     packages: dict[str, PackageImports] = {}
+    keys = []
     for name in names:
         digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
         key = hashlib.sha256(digests.encode()).hexdigest()
+        keys.append(key)
         found = _kept(key, cache, functools.partial(_read_wheel, bundle, name))
         entries |= found.entries
         programs |= found.programs
         plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
         packages |= found.packages
         packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
-    return Index(entries, {}, programs, {}, packages)
+    all_of_them = hashlib.sha256("".join(keys).encode()).hexdigest()
+    code = CodeFacts(functools.partial(_in_wheels, bundle, names), _code_file(cache, all_of_them))
+    return Index(entries, {}, programs, {}, packages, code=code)
 
 
 def of_app(bundle: Bundle) -> Index:
     """Return the index of a bundle's app folder. Raises IntegrityError."""
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
+    elves: dict[str, ReadAt] = {}
     for member in bundle.manifest.members:
         if member.name.startswith(APP_PREFIX):
             data = b"".join(map(bundle.read, bundle.member_segments(member.name)))
             executable = bool(member.mode & 0o111)
             path = "/" + member.name[len(APP_PREFIX) :]
             entries[path] = _indexed(_at(data))._replace(executable=executable)
-            if len(data) <= SMALL and entries[path].facts is None:
+            if entries[path].facts:
+                elves[path] = _at(data)
+            elif len(data) <= SMALL:
                 contents[path] = data
-    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, contents)
+    code = CodeFacts(elves.get, None)
+    return Index({**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, contents, code=code)
 
 
 def _at(data: bytes) -> ReadAt:
     return lambda offset, size: data[offset : offset + size]
+
+
+def _code_file(cache: Path | None, key: str) -> Path | None:
+    return cache / f"{key}.code.json" if cache else None
 
 
 def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
@@ -239,7 +266,10 @@ def _load(path: Path) -> Index | None:
         entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}
         contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
         programs = fields.texts("programs")
-        places = {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
+        places, elf_places = (
+            {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child(group).record.items()}
+            for group in ("places", "elf_places")
+        )
         packages = {
             name: PackageImports(*map(frozenset, found)) for name, found in fields.child("packages").record.items()
         }
@@ -247,7 +277,7 @@ def _load(path: Path) -> Index | None:
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
         return None
-    return Index(entries, contents, programs, places, packages)
+    return Index(entries, contents, programs, places, packages, elf_places=elf_places)
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -271,6 +301,18 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
     return Index(
         {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, programs, {}, packages.packages()
     )
+
+
+def _in_wheels(bundle: Bundle, names: Sequence[str], path: str) -> ReadAt | None:
+    """Return what reads a file of the wheels; it is wholly in memory."""
+    for name in names:
+        with tempfile.TemporaryFile() as whole:
+            whole.writelines(map(bundle.read, bundle.member_segments(name)))
+            opened = Wheel(whole, name.rpartition("/")[2])
+            for file in opened.files:
+                if file.path.startswith(wheel.LIB + "/") and "/" + wheel.relative_to_lib(file.path) == path:
+                    return _at(_whole(opened, file))
+    return None
 
 
 def _whole(opened: Wheel, file: wheel.WheelFile) -> bytes:
@@ -302,26 +344,30 @@ def _read(bundle: Bundle) -> Index:
     entries: dict[str, Indexed] = {}
     contents: dict[str, bytes] = {}
     places: dict[str, ContentPlace] = {}
+    elf_places: dict[str, ContentPlace] = {}
     packages = package_imports.Collector()
     for entry, place, read_at in _files(bundle):
         path = "/" + os.fsdecode(entry.path)
         target = os.fsdecode(entry.target)
         if entry.kind == HARDLINK:
             entries[path] = entries["/" + target]
-            if "/" + target in places:
-                places[path] = places["/" + target]
+            for each in (places, elf_places):
+                if "/" + target in each:
+                    each[path] = each["/" + target]
         elif entry.kind == tarformat.FILE:
             entries[path] = _indexed(read_at)._replace(executable=bool(entry.mode & 0o111))
             match = PACKAGED.match(path) if entry.size <= package_imports.MAX_TEXT else None
             if match:
                 packages.add(match[1], match[2], match[3], functools.partial(read_at, 0, entry.size))
-            if path in _WANTED:
+            if entries[path].facts:
+                elf_places[path] = place
+            elif path in _WANTED:
                 contents[path] = read_at(0, min(entry.size, SMALL))
             elif entry.size <= MAX_TEXT and _may_be_read(path, entries[path]):
                 places[path] = place
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
-    return Index(entries, contents, (), places, packages.packages())
+    return Index(entries, contents, (), places, packages.packages(), elf_places=elf_places)
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:
@@ -344,7 +390,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
     if start != _MAGIC:
         return Indexed(FILE)
     try:
-        return Indexed(FILE, facts=dynamic.facts(read_at), kernels=fatbin.kernels(read_at))
+        return Indexed(FILE, facts=dynamic.facts(read_at, narrow=True), kernels=fatbin.kernels(read_at))
     except BadElf as error:
         return Indexed(FILE, bad=str(error))
 

@@ -1,13 +1,9 @@
 """The file system that a job will see: an image, with what the plan binds over it. Nothing is mounted or unpacked."""
 
-import os
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from deployer.contract import dynamic
 from deployer.contract.dynamic import BadElf, Facts
-from deployer.system import file_identity
 
 #: Kinds of what stands at a path.
 FILE, FOLDER, LINK = "file", "folder", "link"
@@ -35,38 +31,6 @@ class Files(Protocol):
 
     def names(self, path: str) -> list[str]:
         """Return the names in the folder at ``path``, unsorted; empty if it does not exist."""
-
-
-class HostFiles:
-    """The files below a folder of this machine, as a root of their own."""
-
-    def __init__(self, top: str = "/") -> None:
-        self._top = top.rstrip("/")
-
-    def kind(self, path: str) -> str | None:
-        try:
-            mode = os.lstat(self._top + path).st_mode
-        except OSError:
-            return None
-        kinds = {stat.S_IFREG: FILE, stat.S_IFDIR: FOLDER, stat.S_IFLNK: LINK}
-        return kinds.get(stat.S_IFMT(mode))
-
-    def target(self, path: str) -> str:
-        return os.readlink(self._top + path)
-
-    def facts(self, path: str) -> Facts | None:
-        with open(self._top + path, "rb", buffering=0) as stream:
-            return dynamic.facts(file_identity.reader(stream.fileno()))
-
-    def content(self, path: str) -> bytes:
-        with open(self._top + path, "rb") as stream:
-            return stream.read(SMALL)
-
-    def names(self, path: str) -> list[str]:
-        try:
-            return os.listdir(self._top + path)
-        except OSError:
-            return []
 
 
 class BoundFiles(NamedTuple):

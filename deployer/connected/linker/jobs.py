@@ -2,7 +2,7 @@
 
 import functools
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker import commands, process
@@ -31,6 +31,7 @@ class LinkedJob(NamedTuple):
         conditional: of each program that is started under a condition, or that imports packages so; and of a program
             that calls no MPI itself, with each module of the image that it may load.
         unclear: reasons why it cannot be told what else is started.
+        decides: returns whether the job certainly ends with an error if one of ``processes`` does.
         candidates: if something is unclear, of each program of the bundle that calls MPI.
     """
 
@@ -39,6 +40,7 @@ class LinkedJob(NamedTuple):
     conditional: Sequence[Process] = ()
     unclear: Sequence[str] = ()
     candidates: Sequence[Process] = ()
+    decides: Callable[[Process], bool] = lambda _: True
 
 
 class _Linker:
@@ -94,8 +96,7 @@ class _Linker:
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         found = self.start(program.path or program.argv[0], packages, environment, program.script or "", module)
-        decisive = program.decisive and program.certain
-        return found._replace(via=program.via, cleared=program.cleared, missing=program.missing, decisive=decisive)
+        return found._replace(via=program.via, removed=program.removed, missing=program.missing)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
@@ -108,15 +109,23 @@ class _Linker:
             yield self.start(path)
 
     def of_job(self, job: Job) -> LinkedJob:
-        seen = started.follow(job.command, self._surroundings(job), job.stdin)
+        surroundings = self._surroundings(job)
+        seen = started.follow(job.command, surroundings, job.stdin)
+
+        def decides(program: Process) -> bool:
+            """Return whether the job fails if a program does: its command is followed again with this in mind."""
+            key = program.command, program.via
+            return not program.via or bool(started.follow(job.command, surroundings, job.stdin, key).status)
+
         unclear = [*seen.unclear, *filter(None, map(_unsure, seen.programs))]
         certain = [self.program(each) for each in seen.programs if each.certain] or [self.start(job.command[0])]
         names = {each.name for each in certain}
+        known = [(each.name, each.packages) for each in certain]
         conditional = [self.program(each) for each in seen.programs if not each.certain]
-        conditional = [each for each in conditional if each.name not in names]
+        conditional = [each for each in conditional if (each.name, each.packages) not in known]
         conditional += [process for each in seen.programs for process in self.possible(each)]
         candidates = [each for each in self.candidates() if each.name not in names] if unclear else []
-        return LinkedJob(job, certain, conditional, unclear, candidates)
+        return LinkedJob(job, certain, conditional, unclear, candidates, decides)
 
     def _surroundings(self, job: Job) -> Surroundings:
         """Return where a job's command is followed."""
@@ -187,6 +196,11 @@ def _unsure(program: StartedProgram) -> str | None:
     return f"{where}LD_PRELOAD makes it load another library first" if program.environment.get("LD_PRELOAD") else None
 
 
+def unlinked(manifest: Manifest) -> list[LinkedJob]:
+    """Return a bundle's jobs without what they start."""
+    return [LinkedJob(job, []) for job in manifest.jobs] or [LinkedJob(None, [])]
+
+
 def link(
     manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
 ) -> list[LinkedJob]:
@@ -197,5 +211,6 @@ def link(
     linker = _Linker(manifest, plan, files, overlays, host)
     if manifest.jobs:
         return [linker.of_job(job) for job in manifest.jobs]
-    python = linker.start(manifest.image.python or "/bin/sh")
-    return [LinkedJob(None, [python, *(each for each in linker.candidates() if each.name != python.name)])]
+    python = [linker.start(manifest.image.python)] if manifest.image.python else []
+    names = {each.name for each in python}
+    return [LinkedJob(None, [*python, *(each for each in linker.candidates() if each.name not in names)])]

@@ -20,15 +20,19 @@ _CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEAD = struct.Struct("<20sII20x")
 _CACHE_ENTRY = struct.Struct("<iIIIQ")
-#: Of an entry: a library of glibc's kind for x86-64; for AArch64.
-_CACHE_FLAGS = {62: 0x0303, 183: 0x0A03}
+#: Of an entry: a library of glibc's kind for x86-64; for AArch64; for i386.
+_CACHE_FLAGS = {62: 0x0303, 183: 0x0A03, 3: 0x0003}
+
+#: The ABI's numbers of architectures, with the kernel's names.
+MACHINES = {3: "i386", 21: "ppc64le", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
 #: Where loaders of the distributions look at last: Debian's, then Red Hat's and SUSE's.
 _DEFAULTS = {
     62: ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),
     183: ("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),
+    3: ("/lib/i386-linux-gnu", "/usr/lib/i386-linux-gnu", "/lib", "/usr/lib", "/lib32", "/usr/lib32"),
 }
-_PLATFORM = {62: "x86_64", 183: "aarch64"}
+_PLATFORM = {62: "x86_64", 183: "aarch64", 3: "i686"}
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM))")
 
 
@@ -73,12 +77,26 @@ class Object(NamedTuple):
         return self.facts.dynamic
 
 
+class Foreign(NamedTuple):
+    """A file for another machine than that of the process, with the ABI's number of that machine."""
+
+    path: str
+    machine: int
+
+    @property
+    def architecture(self) -> str:
+        """Return the kernel's name of its machine."""
+        return MACHINES.get(self.machine, f"machine {self.machine}")
+
+
 class Missing(NamedTuple):
-    """A library that was not found: its name, the file that needs it, and what was opened that came to need it."""
+    """A library that was not found: its name, the file that needs it, and what was opened that came to need it;
+    ``foreign`` is a library of this name that was passed over."""
 
     name: str
     needed_by: str
     opened: str
+    foreign: Foreign | None = None
 
 
 class WrongVersion(NamedTuple):
@@ -109,10 +127,12 @@ class Loader:
         self.objects: list[Object] = []
         self.missing: list[Missing] = []
         self.broken: list[Broken] = []
+        self.foreign: list[Foreign] = []  # what was opened by its path
         self._library_path = [path for path in library_path if path]
         self._names: dict[str, Object] = {}  # by soname, and by each name that it was asked for
         self._files: dict[tuple[int, str], Object] = {}
         self._facts: dict[str, Facts | None] = {}
+        self._foreign: dict[str, Foreign] = {}
         self._cached = _read_cache(view, machine)
         self._program: Object | None = None
 
@@ -123,7 +143,11 @@ class Loader:
 
     def dlopen(self, path: str, by: Object | None = None) -> Object | None:
         """Map a library that the process opens by its path, as Python does an extension module, or ``by`` by itself."""
-        return self._open(path, by)
+        opened = self._open(path, by)
+        other = None if opened else self._passed_over(path)
+        if other and other not in self.foreign:
+            self.foreign.append(other)
+        return opened
 
     def attempt(self, path: str) -> list[str]:
         """Return what would be missing if a library were opened: sonames and versions. Nothing is mapped by it."""
@@ -167,6 +191,21 @@ class Loader:
                     if version not in provider.dynamic.defines:
                         yield WrongVersion(version, provider.path, each.path, each.first.path)
 
+    def without(self, names: re.Pattern[str]) -> "Loader":
+        """Return what holds whichever libraries with such names are found, also in place of the image's."""
+
+        def is_one(each: Object) -> bool:
+            return any(names.match(posixpath.basename(above.found)) for above in self._above(each))
+
+        found = copy.copy(self)
+        found.objects = [each for each in self.objects if not is_one(each)]
+        certain = {each.path for each in found.objects}
+        found.missing = [each for each in self.missing if each.needed_by in certain and not names.match(each.name)]
+        found.broken = [each for each in self.broken if not names.match(posixpath.basename(each.path))]
+        found.foreign = [each for each in self.foreign if not names.match(posixpath.basename(each.path))]
+        found._names = {name: each for name, each in self._names.items() if not names.match(name)}
+        return found
+
     # --- mapping ---
 
     def _open(self, path: str, by: Object | None = None) -> Object | None:
@@ -182,7 +221,7 @@ class Loader:
                 place = self._search(name, each)
                 mapped = self._map(place.path, each, place) if place else None
                 if place is None or mapped is None:
-                    self.missing.append(Missing(name, each.path, first.path))
+                    self.missing.append(Missing(name, each.path, first.path, self._foreign_named(name)))
                     continue
                 self._names.setdefault(name, mapped)
                 if mapped.parent is each and mapped.found == place.path:
@@ -211,7 +250,10 @@ class Loader:
                     facts = self.view.facts(path)
                 except BadElf as error:
                     self.broken.append(Broken(path, str(error)))
-            self._facts[path] = facts if facts and facts.dynamic.machine == self.machine else None
+            if facts and facts.dynamic.machine != self.machine:
+                self._foreign[path] = Foreign(path, facts.dynamic.machine)
+                facts = None
+            self._facts[path] = facts
         return self._facts[path]
 
     # --- searching ---
@@ -236,6 +278,15 @@ class Loader:
         """Return whether there is a library of this machine's; the loader passes over all others."""
         real = self.view.resolve(path)
         return real is not None and self._read(real) is not None
+
+    def _foreign_named(self, name: str) -> Foreign | None:
+        """Return a file of a name that was read and is for another machine."""
+        paths = (path for path in self._foreign if posixpath.basename(path).startswith(name))
+        return next((self._foreign[path] for path in paths), None)
+
+    def _passed_over(self, path: str) -> Foreign | None:
+        """Return the file at a path if it was read and is for another machine."""
+        return self._foreign.get(self.view.resolve(path) or "")
 
     def _folders(self, by: Object) -> Iterator[Place]:
         if not by.dynamic.runpath:

@@ -11,10 +11,11 @@ from deployer.connected.linker import choosers, plugins
 from deployer.connected.linker.choosers import Chooser
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
-from deployer.connected.linker.loader import Loader, Object
+from deployer.connected.linker.loader import Foreign, Loader, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts import python_command
 from deployer.connected.linker.starts.python_packages import MissingModule
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.words import known
 from deployer.contract import hostfiles
 from deployer.contract.command import variables
@@ -42,7 +43,9 @@ _TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
 #: one if this variable names MPI or SHMEM; its other values (PMI, UID) do without.
 NVSHMEM_BY_MPI = re.compile(r"^nvshmem_bootstrap_(mpi|shmem)\.so")
 _NVSHMEM_CHOICE = "NVSHMEM_BOOTSTRAP"
-_X86_64 = 62
+_X86_64, _I386 = 62, 3
+#: By OCI's name of an architecture: the machines whose programs its Linux runs.
+_RUN_BY = {"amd64": (_X86_64, _I386), "arm64": (183,), "ppc64le": (21,), "riscv64": (243,)}
 #: Scripts whose interpreter is a script, as many as the kernel follows.
 _MAX_INTERPRETERS = 5
 
@@ -62,16 +65,16 @@ class Process(NamedTuple):
         plugins: those of TensorFlow.
         command: what was to be started.
         via: the wrappers that start it.
-        cleared: whether they removed the launcher's variables.
+        removed: variables that they removed, the launcher's perhaps among them.
         may_import: why it may not import all of its packages; empty if it does.
         may_load: the module that it may load: R's, Ruby's, another language's; empty if none was added.
         serial: packages that take their serial build, with the start options by which they do; no option: the file
             that chooses is missing.
         text: the Python script; empty if it is unknown.
         missing: Python modules without which it ends with an error.
-        decisive: whether the job ends with an error if the program does.
         environment: the variables that it sees; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
+        foreign: the program that was found, if it is for another machine.
     """
 
     plan: Plan
@@ -79,20 +82,20 @@ class Process(NamedTuple):
     loader: Loader
     program: Object | None
     users: list[Object]
-    passed_over: list[str]
     sonames: frozenset[str]
     plugins: Sequence[str] = ()
     command: str = ""
     via: str = ""
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     may_import: str = ""
     may_load: str = ""
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
     missing: Sequence[MissingModule] = ()
-    decisive: bool = True
     packages: Collection[str] | None = None
+    passed_over: Sequence[str] = ()
     environment: Mapping[str, str] = {}
+    foreign: Foreign | None = None
 
     def variable(self, name: str) -> str:
         """Return the value of a variable that the program sees, empty if it is unset or unknown."""
@@ -206,8 +209,9 @@ def start(
     search = environment.get(LIBRARY_PATH, "")
     path = _interpreter(view, image, _program(view, image, command))
     machine = _machine(view, path)
+    foreign = None if machine in _RUN_BY.get(image.architecture, (machine,)) else Foreign(path or "", machine)
     loader = Loader(view, search.split(":"), machine)
-    program = loader.start(path) if path else None
+    program = loader.start(path) if path and not foreign else None
     is_python = _is_python(loader)
     users, passed_over, serial = [], [], {}
     text = _text(view, script)
@@ -245,9 +249,11 @@ def start(
         facts.dynamic.soname or posixpath.basename(path)
         for _, found in _everything(files, overlays)
         for path, facts in found
+        if facts.dynamic.machine == machine
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
-    seen = Process(plan, view, loader, program, users, passed_over, sonames, opened, command)
+    seen = Process(plan, view, loader, program, users, sonames, opened, command)
+    seen = seen._replace(foreign=foreign, passed_over=passed_over)
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 

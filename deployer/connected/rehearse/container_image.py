@@ -24,7 +24,7 @@ from deployer.connected.ground import engine, xdg
 from deployer.contract.errors import JobFailed
 from deployer.system import files
 
-PLATFORM, ARCHITECTURE = "linux/amd64", "amd64"
+PLATFORM = "linux/amd64"
 #: Debian 12's own small image.
 DEBIAN = "debian@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
 _PACKAGES = ("charliecloud-runtime", "iproute2", "libzstd1", "python3")

@@ -110,7 +110,7 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
     listed = (found.result or {}).get("findings")
     for item in listed if isinstance(listed, list) else []:
         with contextlib.suppress(TypeError, KeyError):
-            finding = Finding(*(str(item[name]) for name in Finding._fields))
+            finding = Finding(**{name: str(item[name]) for name in Finding._fields if name in item})
             if _CODE.match(finding.code):  # the job can write what it likes; codes are printed as they are
                 yield finding
 

@@ -125,6 +125,10 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         verification = begin(stream, request.bundle)
         manifest = verification.manifest
     job = job_of(manifest, request)
+    lacking = job.lacks_gpus(request.site.node.gpus) if request.site else ""
+    if request.site and lacking:
+        hint = "rehearse it for a partition with GPUs (--partition)"
+        raise Refused(f"job {job.name}: {lacking} of {request.site.partition} at {request.site.site}", hint)
     cores = len(os.sched_getaffinity(0))
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
@@ -214,7 +218,6 @@ class _Site:
         No other rehearsal may run.
         """
         self.bring_tool()
-        (self._root / _TOOL).unlink(missing_ok=True)  # of deployers that had one for all versions
         for name in files.names(str(self._root / dialogue.TOOLS)):
             if name != self._tool.parent.name:
                 files.remove_tree(str(self._root / dialogue.TOOLS / name))

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployer.contract import json_records, plan
-from deployer.contract.errors import UsageError
-from deployer.contract.job import Job
+from deployer.contract.job import Job, find
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import Plan
 
@@ -47,14 +46,5 @@ def read(record: Mapping[str, Any]) -> RehearsalRequest:
 
 def job_of(manifest: Manifest, request: RehearsalRequest) -> Job:
     """Return the job, or the user's command if the bundle has none. Raises UsageError."""
-    job = manifest.job(request.job)
-    if job is None and not manifest.jobs and request.job is None and request.extra:
-        return Job("command", [], 1, 1, 1, "01:00:00")
-    if job is None:
-        label = f"{manifest.name}:{manifest.version}"
-        known = ", ".join(item.name for item in manifest.jobs)
-        raise UsageError(
-            f"{label} has no job {request.job or ''}".rstrip(),
-            f"its jobs: {known}" if known else f"give the command: deployer rehearse {request.bundle} -- COMMAND",
-        )
-    return job
+    label = f"{manifest.name}:{manifest.version}"
+    return find(label, manifest.jobs, request.job, request.extra, f"deployer rehearse {request.bundle}")

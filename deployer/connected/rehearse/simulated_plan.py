@@ -112,7 +112,6 @@ def make(
     return Plan(
         site=SITE,
         partition=SITE,
-        profile_digest="",
         bundle=f"{manifest.name}:{manifest.version}",
         workspace="",
         python=[python],

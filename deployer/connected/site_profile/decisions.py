@@ -10,9 +10,16 @@ from typing import Any, NamedTuple
 import yaml
 
 from deployer.connected.site_profile import gaps
+from deployer.connected.site_profile.plan import gpu_word
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import runtime_table
-from deployer.contract.plan import CHARLIECLOUD_KIT
+from deployer.contract.plan import CHARLIECLOUD_KIT, NO_REQUEST
+
+#: Why a person must look at the request for GPUs.
+_GPU_REQUEST = (
+    "the batch system lists no GPUs on these nodes, which have some: the word with which jobs request them "
+    "(docs/batch.md), or none: jobs see them without a request"
+)
 
 
 class Decision(NamedTuple):
@@ -67,6 +74,8 @@ def decide(profile: Profile, access: Access) -> list[Decision]:
             others = ", ".join(profile.mpi)
             why = f"the MPI of its jobs, or a list of those to choose from; found: {others}; null: the image's own"
             found.append(Decision(("partitions", name, "mpi"), next(iter(profile.mpi)), why))
+        if profile.scheduler and gpu_word(profile.scheduler, partition) is None:
+            found.append(Decision(("partitions", name, "gpu_request"), NO_REQUEST, _GPU_REQUEST))
     return found
 
 

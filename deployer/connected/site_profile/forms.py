@@ -94,6 +94,10 @@ Storage = Annotated[
     form(r"^[A-Za-z0-9_$][A-Za-z0-9_./${}-]*$", "a file system and a project: scratch/$PROJECT"),
     AfterValidator(_checked_placeholders),
 ]
+#: An option for a batch system. It may have placeholders.
+Directive = Annotated[
+    str, form(r"^-[^\n]*$", "one option of the batch system: --ear=off"), AfterValidator(_checked_placeholders)
+]
 #: A name in options of a batch system.
 BatchName = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", "a name without spaces: normal")]
 #: The name of a partition in the profile. It becomes the name of a file.

@@ -17,7 +17,7 @@ from deployer.contract import json_records
 from deployer.contract.batch_words import BatchWords, words
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.image_launcher import MPIRUN
-from deployer.contract.plan import MPICH_ABI, OPENMPI
+from deployer.contract.plan import MPICH_ABI, NO_REQUEST, OPENMPI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 
@@ -30,6 +30,7 @@ EXAMPLES: dict[str, Any] = {
     "partitions": {"NAME": {"node": _NODE}},
     "pmi": "pmi2",
     "runtimes": {"charliecloud": {"version": "0.38.0"}},
+    "gpu_request": NO_REQUEST,
     "scheduler": {"kind": "slurm", "pmi": ["pmi2"]},
     "workspace": "~/deployer",
 }
@@ -38,6 +39,7 @@ _POLICY = ("policy", "runtimes")
 #: How to find the value of each fact.
 _SOURCES = {
     "cores": "physical cores per node: lscpu",
+    "gpu_request": "how jobs request GPUs: gres (sinfo -o %G), ngpus (PBS), gpu (LSF), a resource's name (qconf -sc)",
     "host": "the host name for ssh",
     "launchers": "programs of the site that start ranks: mpiexec.hydra, mpirun",
     "kind": "slurm, gridengine, pbs, lsf; without a batch system hosts (ssh) or local",

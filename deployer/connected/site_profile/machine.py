@@ -49,10 +49,8 @@ class SiteRuntime(Model):
             (``--no-mount=hostfs``), but not for mounts, variables or devices.
         setuid: it has a setuid program, so that it needs no user namespaces (Apptainer, Singularity).
         starts: a folder of the user's own started as an image; with Apptainer, with targets that it lacks (tried).
-        missing_targets: how it makes targets that the image lacks (Apptainer, Singularity; tried).
         squashfs: how it starts a SquashFS file of the user's own: mounted, or unpacked first (Apptainer, Singularity;
             tried).
-        fakeroot: it starts with ``--fakeroot``, which deployer does not use (Apptainer, Singularity; tried).
         failure: its last words if nothing started (podman, enroot; tried): ``cannot find UID/GID for user``.
     """
 
@@ -61,9 +59,7 @@ class SiteRuntime(Model):
     arguments: list[Annotated[str, form(r"^-.*$", "one option, with its value after =: --no-mount=hostfs")]] = []
     setuid: bool | None = None
     starts: bool | None = None
-    missing_targets: Literal["overlay", "fuse-overlayfs", "underlay"] | None = None
     squashfs: Literal["kernel", "fuse", "unpacked", "refused"] | None = None
-    fakeroot: bool | None = None
     failure: str | None = None
 
     @field_validator("arguments")
@@ -163,7 +159,6 @@ class Machine(Model):
         runtimes: container runtimes on the machine, by name: ``apptainer``.
         launchers: programs that start ranks: ``[srun, mpiexec.hydra]``.
         fabric: the network for MPI.
-        fabrics: further networks.
         devices: devices that a job needs and that a runtime does not show by itself, as paths or CDI names:
             ``/dev/kfd``.
         driver: the driver of the GPUs.
@@ -183,7 +178,6 @@ class Machine(Model):
     runtimes: dict[RuntimeName, SiteRuntime] = {}
     launchers: list[str] = []
     fabric: Fabric | None = None
-    fabrics: list[Fabric] = []
     devices: list[Device] = []
     driver: Driver | None = None
     filesystems: dict[Absolute, Filesystem] = {}
@@ -219,12 +213,10 @@ class Affinity(Model):
     Attributes:
         numa_domain: the domain's number, counted from 0: ``1``.
         gpus: the numbers of its GPUs, as the driver counts them: ``[2, 3]``.
-        nics: its network devices: ``[mlx5_1]``.
     """
 
     numa_domain: Annotated[int, Field(ge=0)]
     gpus: list[Annotated[int, Field(ge=0)]] = []
-    nics: list[str] = []
 
 
 class Cpu(Model):

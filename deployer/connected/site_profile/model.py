@@ -18,6 +18,7 @@ from deployer.connected.site_profile.forms import (
     BatchName,
     Constraint,
     Count,
+    Directive,
     FileFacts,
     FolderVariable,
     HostName,
@@ -33,7 +34,7 @@ from deployer.connected.site_profile.forms import (
 from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
-from deployer.contract.plan import ABIS, INSIDE, MPICH_ABI, OPENMPI, Plan
+from deployer.contract.plan import ABIS, INSIDE, MPICH_ABI, NO_REQUEST, OPENMPI, Plan
 from deployer.contract.runtime_table import CARRIED, RUNTIMES, supported
 
 #: The library below an MPI's prefix that programs are linked to, if the profile names none.
@@ -79,11 +80,10 @@ class SiteScheduler(Model):
             immediately on the login host.
         version: its version: ``22.05.8``.
         pmi: PMI types of its launcher, as ``srun --mpi=list`` prints them: ``[pmi2, pmix]``.
-        default_pmi: the PMI type that the launcher uses by default: ``pmi2``.
         account: the account for jobs whose user names none: ``pn12ab``, or a variable: ``$PROJECT``.
         gpu_request: the word with which jobs request GPUs. Slurm: ``gres`` (``--gres=gpu:TYPE:N``) or
-            ``gpus-per-node``; PBS: ``ngpus``; LSF: ``gpu``; Grid Engine: the name of the resource. If it is left out,
-            jobs request none.
+            ``gpus-per-node``; PBS: ``ngpus``; LSF: ``gpu``; Grid Engine: the name of the resource. ``none``: jobs see
+            the GPUs of their nodes without a request.
         storage: file systems that each job must request (PBS: ``-l storage=``): ``[scratch/$PROJECT]``.
         source: where these facts come from.
     """
@@ -91,7 +91,6 @@ class SiteScheduler(Model):
     kind: Literal["slurm", "gridengine", "pbs", "lsf", "hosts", "local"]
     version: str | None = None
     pmi: list[str] = []
-    default_pmi: str | None = None
     account: Account | None = None
     gpu_request: BatchName | None = None
     storage: list[Storage] = []
@@ -121,7 +120,7 @@ _GPU_REQUESTS = {"slurm": ("gres", "gpus-per-node"), "local": (), "hosts": ()}
 def _unknown_request(kind: str | None, word: str | None) -> str | None:
     """Return what is wrong with a word that requests GPUs, or None."""
     known = _GPU_REQUESTS.get(kind or "")
-    if word is None or known is None or word in known:
+    if word in (None, NO_REQUEST) or known is None or word in known:
         return None
     return f"{kind} knows {' and '.join(known)}, not {word!r}" if known else f"{kind} has no requests: remove it"
 
@@ -226,6 +225,9 @@ class Partition(Machine):
         account_suffix: appended to accounts for these nodes: ``-gpu``.
         gpu_request: the word with which jobs request GPUs, over that of ``scheduler``: ``gres``.
         storage: file systems that each job must request, besides those of ``scheduler``: ``[gdata/ab12]``.
+        exclusive: jobs request whole nodes.
+        request_memory: a job that requests no memory gets too little, so each requests its part of the nodes' memory,
+            and all of it for all CPUs.
         mpi: an entry of the profile's ``mpi``, or several, best first: the first one that the bundle can use is chosen.
             null: the image's own MPI is used.
         launch: how the site starts the ranks of these nodes, over ``launch`` of the whole profile.
@@ -237,7 +239,8 @@ class Partition(Machine):
         modules: modules to load before the MPI's: ``[slurm_setup]``.
         environment: variables that the site sets for jobs: ``FI_PROVIDER: psm2``.
         mounts: folders of the site that jobs see on the same path, besides those of the whole profile: ``[/lustre]``.
-        directives: additional options for the batch system, one line each: ``[--ear=off]``.
+        directives: additional options for the batch system, one line each: ``[--ear=off]``. They may have variables,
+            as accounts: ``--wckey=$PROJECT``.
         parallel_environment: Grid Engine's name for how the slots of a job are dealt to nodes (``qconf -spl``).
         hosts: the nodes, without a batch system: ``[n1, n2]``; ssh reaches them from the login host without a password.
         source: where these facts come from.
@@ -259,6 +262,8 @@ class Partition(Machine):
     account_suffix: Annotated[str, form(r"^[A-Za-z0-9_.+-]+$", "letters, digits and _ . + -: -gpu")] | None = None
     gpu_request: BatchName | None = None
     storage: list[Storage] = []
+    exclusive: bool | None = None
+    request_memory: bool | None = None
     mpi: Names = []
     launch: LaunchWay | None = None
     launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
@@ -268,7 +273,7 @@ class Partition(Machine):
     modules: list[str] = []
     environment: dict[str, str] = {}
     mounts: list[SiteMount] = []
-    directives: list[str] = []
+    directives: list[Directive] = []
     parallel_environment: str | None = None
     hosts: list[HostName] = []
     source: FactSource | None = None

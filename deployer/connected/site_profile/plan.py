@@ -1,14 +1,14 @@
 """plan: resolve a site profile and a bundle to exact binds, environment and start options."""
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
+from deployer.connected.site_profile.machine import NodeGpus
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
-from deployer.contract import json_records, placeholders, runtime_table
+from deployer.contract import placeholders, runtime_table
 from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.contract.image_launcher import OF_ABI
 from deployer.contract.plan import (
@@ -17,6 +17,7 @@ from deployer.contract.plan import (
     INSIDE,
     NATIVE,
     NO_MPI,
+    NO_REQUEST,
     NOT_STAGED,
     OUTSIDE,
     SONAMES,
@@ -31,6 +32,7 @@ from deployer.contract.plan import (
     Plan,
     StartOption,
     inside_options,
+    requests_gpus,
 )
 
 #: The MPI whose ranks need no common user namespace.
@@ -87,7 +89,6 @@ def make_plan(
     return Plan(
         site=profile.name,
         partition=name,
-        profile_digest=digest(profile),
         bundle=bundle,
         workspace=known(profile.workspace, profile, "workspace"),
         python=profile.login.python,
@@ -113,7 +114,7 @@ def make_plan(
         ),
         against=_against(profile, chosen),
         namespaces=chosen.user_namespaces,
-        batch=_batch(scheduler, chosen),
+        batch=_batch(profile, name, scheduler, chosen),
         scripts=_distinct(profile.scripts, chosen.scripts),
         module_paths=_distinct(profile.module_paths, chosen.module_paths),
         mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
@@ -213,10 +214,21 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
-def _batch(scheduler: SiteScheduler, partition: Partition) -> Batch:
+def _request(word: str, gpus: NodeGpus | None) -> GpuRequest:
+    return GpuRequest(word, gpus.count or 0, gpus.type) if gpus else GpuRequest(word, 0)
+
+
+def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
+    """Return the word with which jobs of a partition request its GPUs; None if it has some and the word is unknown."""
+    word = partition.gpu_request or scheduler.gpu_request
+    needed = partition.node and partition.node.gpus and scheduler.kind not in ("hosts", "local")
+    return word or (None if needed and not any(map(requests_gpus, partition.directives)) else NO_REQUEST)
+
+
+def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Partition) -> Batch:
     """Return what jobs of a partition request besides their layout."""
     gpus = partition.node.gpus if partition.node else None
-    word = partition.gpu_request or scheduler.gpu_request
+    word = known(gpu_word(scheduler, partition), profile, "partitions", name, "gpu_request")
     return Batch(
         queue=partition.queue,
         qos=partition.qos,
@@ -224,16 +236,12 @@ def _batch(scheduler: SiteScheduler, partition: Partition) -> Batch:
         constraint=partition.constraint,
         account_suffix=partition.account_suffix,
         storage=_distinct(scheduler.storage, partition.storage),
-        gpus=GpuRequest(word, gpus.count, gpus.type) if word and gpus and gpus.count else None,
+        gpus=_request(word, gpus) if word != NO_REQUEST and (gpus or partition.gpu_request) else None,
         parallel_environment=partition.parallel_environment,
         hosts=tuple(partition.hosts),
+        exclusive=partition.exclusive is True,
+        request_memory=partition.request_memory is True,
     )
-
-
-def digest(profile: Profile) -> str:
-    """Return the digest of a profile's facts. It does not depend on the layout of the YAML."""
-    facts = json_records.dumps(profile.model_dump(mode="json"))
-    return "sha256:" + hashlib.sha256(facts).hexdigest()
 
 
 def _host_mpi(mpi: Mpi, identities: Mapping[str, str]) -> HostMpi:
@@ -252,7 +260,17 @@ def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
         memory_mb=known(node.memory_mb or node.memory_total_mb, profile, *group, "memory_mb"),
         numa_domains=node.numa_domains,
         cpus=node.cpus,
+        gpus=gpus_per_node(partition),
     )
+
+
+def gpus_per_node(partition: Partition) -> int | None:
+    """Return the number of GPUs of a node; None if it is unknown, or if only a driver or a request shows that there
+    are some."""
+    gpus = partition.node.gpus if partition.node else None
+    if gpus:
+        return gpus.count
+    return None if partition.node is None or partition.driver or partition.gpu_request else 0
 
 
 def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:

@@ -179,11 +179,6 @@ def _hosts(name: str) -> list[str]:
     try:
         return files.read_text(str(place(name) / HOSTS)).splitlines()
     except DeployerError:
-        pass  # an older deployer wrote none
-    try:
-        record = json_records.parse(place(name).joinpath(f"{name}.yaml").read_bytes(), name)
-        return [str(record["login"]["host"])]
-    except (OSError, DeployerError, LookupError, TypeError):
         return []
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from deployer.connected.site_profile.model import Partition, Profile, age
+from deployer.connected.site_profile.plan import gpu_word
 from deployer.contract.json_records import Record
 from deployer.contract.text import counted
 
@@ -77,14 +78,9 @@ def _of_partition(profile: Profile, partition: Partition) -> Iterator[str]:
         "glibc": partition.glibc,
         "file systems": partition.filesystems,
         "network devices": partition.fabric and partition.fabric.devices,
-        "how jobs request GPUs": not (node and node.gpus) or _requests_gpus(profile, partition),
+        "how jobs request GPUs": profile.scheduler is None or gpu_word(profile.scheduler, partition),
         "version of the GPU driver": not (node and node.gpus) or (partition.driver and partition.driver.version),
     }
     yield from (fact for fact, value in known.items() if not value)
     yield from (f"version of {runtime}" for runtime, own in partition.runtimes.items() if own.version is None)
     yield from (f"libraries of MPI {name}" for name in partition.mpi if not profile.mpi[name].files)
-
-
-def _requests_gpus(profile: Profile, partition: Partition) -> bool:
-    scheduler = profile.scheduler
-    return bool(partition.gpu_request or partition.directives or (scheduler and scheduler.gpu_request))

@@ -49,6 +49,7 @@ class PushOptions(NamedTuple):
         squashfs: also make the image's SquashFS file on the site.
         without_plan: send a bundle that has no plan for the site. ``run`` cannot use it there.
         judged: the caller has just checked the plans that it carries.
+        job: the job that is to run, which alone is judged; None: any job.
         packed: the digest of the bundle that the caller packed. Another one is not sent, and of this one only what is
             sent is verified here. Empty: all of it is.
         then: a command of the site's deployer that the same process there runs after the install; empty: none.
@@ -65,6 +66,7 @@ class PushOptions(NamedTuple):
     squashfs: bool = False
     without_plan: bool = False
     judged: bool = False
+    job: str | None = None
     packed: str = ""
     then: Sequence[str] = ()
     handed_over: Callable[[], None] | None = None
@@ -194,21 +196,25 @@ def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> V
     found = check_carried(bundle, profile, options.facts)
     if not found and not bundle.manifest.is_data and not options.without_plan:
         raise _no_plan(profile, bundle.manifest)
-    return chosen(found, profile, options.force) if found else None
+    jobs = [options.job] if options.job else [job.name for job in bundle.manifest.jobs]
+    return chosen(found, profile, options.force, jobs) if found else None
 
 
-def chosen(found: Sequence[Verdict], profile: Profile, force: bool) -> Verdict:
+def chosen(found: Sequence[Verdict], profile: Profile, force: bool, jobs: Sequence[str] = ()) -> Verdict:
     """Return the first verdict that is not a refusal, else the first, of those on all plans for a site.
 
     Prints the other plans that are refused.
 
     Args:
         force: also return a refusal.
+        jobs: those that may be run; a plan is refused if each of them is.
 
     Raises:
         Refused: all plans are refused.
     """
-    refused = [each for each in found if each.checked.verdict == REFUSE]
+    if len(jobs) == 1:
+        found = [each.of_job(jobs[0]) for each in found]
+    refused = [each for each in found if all(each.checked.of_job(job).verdict == REFUSE for job in jobs or [""])]
     first = next((each for each in found if each not in refused), found[0])
     if first in refused and not force:
         raise _refused(profile, first.checked)
@@ -217,7 +223,7 @@ def chosen(found: Sequence[Verdict], profile: Profile, force: bool) -> Verdict:
             against = each.checked.against[0]
             terminal.warn(
                 f"check refuses partition {each.partition} of {profile.name}: "
-                f"{against.code}: {against.subject}: {against.message}"
+                f"{against.code}: {against.about}: {against.message}"
             )
     _warn_of_another_verdict(profile, first)
     return first
@@ -273,7 +279,7 @@ def _refused(profile: Profile, checked: Checked) -> Refused:
     first, *others = checked.against
     more = f", and {counted(len(others), 'more finding')}" if others else ""
     return Refused(
-        f"check predicts that it will not run on {profile.name}: {first.code}: {first.subject}: {first.message}{more}",
+        f"check predicts that it will not run on {profile.name}: {first.code}: {first.about}: {first.message}{more}",
         f"{first.remedy}; `push --force` sends it anyway",
     )
 

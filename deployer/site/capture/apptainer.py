@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import zlib
-from typing import Optional, Sequence
+from typing import Optional
 
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Record
@@ -17,11 +17,8 @@ from deployer.site.capture.tools import EACH, Said, Tools
 from deployer.system import files, process
 
 _WORDS = ("exec", "--cleanenv", "--no-home", "--no-mount=home,cwd,tmp,hostfs")
-#: Prints the mounts, an empty line, and the names of the programs that the runtime started beside this one.
-_LOOK = (
-    "cat /proc/self/mountinfo; echo; "
-    'for task in $(grep -sl "^PPid:[^0-9]*$PPID\\$" /proc/[0-9]*/status); do grep ^Name: $task; done; :'
-)
+#: Prints the names of the programs that the runtime started beside this one.
+_LOOK = 'for task in $(grep -sl "^PPid:[^0-9]*$PPID\\$" /proc/[0-9]*/status); do grep ^Name: $task; done; :'
 #: ``OF_IMAGE`` as a SquashFS file of 246 bytes (mksquashfs -all-root -nopad -no-xattrs).
 _SQUASHFS = zlib.decompress(
     base64.b85decode(
@@ -32,7 +29,6 @@ _SQUASHFS = zlib.decompress(
 )
 #: Bytes that Apptainer reads of a file to recognize it.
 _LEAST = 64 * 1024
-_OVERLAYS = {"overlay": "overlay", "fuse.fuse-overlayfs": "fuse-overlayfs"}
 
 #: Folders of an installation that may have its setuid program, below its prefix.
 _FOLDERS = ("libexec", "lib", "lib64", "lib/*")
@@ -53,28 +49,18 @@ def facts(tools: Tools, program: str) -> Record:
             os.makedirs(os.path.join(image, name))
         with open(packed, "wb") as stream:
             stream.write(_SQUASHFS.ljust(_LEAST, b"\0"))
-        plain = _start(tools, program, image, "FOLDER")
-        found["starts"] = plain is not None
-        if plain is not None:
-            found["missing_targets"] = _OVERLAYS.get(_type_of_root(plain.out), "underlay")
-            found["fakeroot"] = _start(tools, program, image, "FOLDER, --fakeroot", ["--fakeroot"]) is not None
+        found["starts"] = _start(tools, program, image, "FOLDER") is not None
+        if found["starts"]:
             found["squashfs"] = _way(_start(tools, program, packed, "SQUASHFS"), setuid)
     return found
 
 
-def _start(tools: Tools, program: str, image: str, what: str, more: Sequence[str] = ()) -> Optional[Said]:
+def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Said]:
     # The image lacks these targets, so each needs an overlay or an underlay.
     binds = ["--bind=%s:%s" % (path, path) for path in HOST if os.path.isdir(path)]
-    argv = [program, *_WORDS, *more, *binds, image, "/bin/sh", "-c", _LOOK]
+    argv = [program, *_WORDS, *binds, image, "/bin/sh", "-c", _LOOK]
     # As a job does: SingularityCE's OCI mode, which an administrator can make the default, starts no folder.
     return tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, name="%s exec %s" % (program, what))
-
-
-def _type_of_root(mounts: str) -> str:
-    """Return the type of the root's file system in the text of /proc/self/mountinfo."""
-    rows = [line.split() for line in mounts.partition("\n\n")[0].splitlines()]
-    types = [row[row.index("-") + 1] for row in rows if len(row) > 4 and row[4] == "/" and "-" in row[:-1]]
-    return types[-1] if types else ""
 
 
 def _way(said: Optional[Said], setuid: bool) -> str:
@@ -83,7 +69,7 @@ def _way(said: Optional[Said], setuid: bool) -> str:
         return "refused"
     if "temporary sandbox" in said.both:
         return "unpacked"
-    return "fuse" if not setuid or "squashfuse" in said.out.partition("\n\n")[2] else "kernel"
+    return "fuse" if not setuid or "squashfuse" in said.out else "kernel"
 
 
 def starter(program: Optional[str]) -> Optional[str]:

@@ -109,14 +109,12 @@ def _of_node(
     """Return the facts of a compute node: its own shape, as its kernel and the batch system report it."""
     kernel = node.node(tools)
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    if batch and batch.scheduler["kind"] == "slurm":
-        dealt = scheduler.own_node(tools, name)
-    else:  # the job may see fewer GPUs than its node has
-        known = batch.partitions.get(partition, {}).get("node", {}) if batch else {}
-        dealt = {key: known[key] for key in ("gpus",) if key in known}
+    own = scheduler.own_node(tools, name) if batch and batch.scheduler["kind"] == "slurm" else {}
     for key in ("sockets", "cores", "threads_per_core"):
-        if key in dealt and key in kernel and dealt[key] != kernel[key]:
-            tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, dealt[key], kernel[key]))
+        if key in own and key in kernel and own[key] != kernel[key]:
+            tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, own[key], kernel[key]))
+    # Other nodes of the partition may differ from this one, and the job may see fewer GPUs than its node has.
+    dealt = dict(own, **(batch.partitions.get(partition, {}).get("node", {}) if batch else {}))
     known_gpus = dealt.pop("gpus", None)
     gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
     if known_gpus == {}:  # nodes of this partition have different numbers of GPUs

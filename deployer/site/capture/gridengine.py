@@ -14,6 +14,8 @@ _VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)<")
 _QUEUE = re.compile(r"<queue name='([^']+)'>")
 #: Rules of parallel environments by which a job's slots are dealt evenly to whole nodes, the best first.
 _RULES = ("$round_robin", "$fill_up")
+#: The names that sites give to the resource that counts GPUs. Each slot of a job gets what the job requests of it.
+_GPUS = re.compile(r"^(n?gpus?|gpu_?(count|card|num)s?|cuda)$", re.IGNORECASE)
 #: HH:MM:SS, of which hours and minutes may be empty, or seconds: sge_types(1).
 _LIMIT = re.compile(r"^(?:(\d*):(\d*):)?(\d+)$")
 
@@ -35,20 +37,47 @@ def gridengine(tools: Tools) -> Optional[BatchFacts]:
     about = tools.ask(["qstat", "-help"], any_status=True)
     version = _VERSION.match(about.out) if about else None
     scheduler: Record = {"kind": "gridengine", **({"version": version.group(1)} if version else {})}
-    hosts = tools.ask(["qhost", "-q", "-xml"])
-    nodes = _nodes(hosts.out) if hosts else {}
+    word = _gpu_word(tools)
+    scheduler.update({"gpu_request": word} if word else {})
+    hosts = tools.ask(["qhost", "-q", *(["-F", word] if word else []), "-xml"])
+    nodes = _nodes(hosts.out, word, tools) if hosts else {}
     environments = _environments(tools)
     partitions = {name: _partition(name, nodes.get(name, []), environments, tools) for name in queues}
     return BatchFacts(scheduler, dict(partitions), None)
 
 
-def _nodes(text: str) -> Dict[str, List[Record]]:
+def _gpu_word(tools: Tools) -> Optional[str]:
+    """Return the name of the resource that counts GPUs per slot, as complex(5) lists it; None if there is none."""
+    said = tools.ask(["qconf", "-sc"])
+    rows = [line.split() for line in said.out.splitlines()] if said else []
+    found = [row for row in rows if len(row) == 8 and _GPUS.match(row[0])]
+    for row in found:
+        if row[4] in ("YES", "FORCED") and row[5] == "YES":
+            return row[0]
+        tools.note("the resource %s is not counted per slot: jobs request it with directives" % row[0])
+    return None
+
+
+def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Record]]:
     """Return the shapes of each queue's nodes."""
     found: Dict[str, List[Record]] = {}
-    for _, inner in _HOST.findall(text):
-        for queue in _QUEUE.findall(inner):
-            found.setdefault(queue, []).append(_shape(dict(_VALUE.findall(inner))))
+    for host, inner in _HOST.findall(text):
+        shape = _shape(dict(_VALUE.findall(inner)))
+        queues = _QUEUE.findall(inner)
+        if word and queues and "<resourcevalue name='%s'" % word in inner:
+            count = _gpus(host, word, tools)
+            shape.update({"gpus": {"count": count}} if count else {})
+        for queue in queues:
+            found.setdefault(queue, []).append(shape)
     return found
+
+
+def _gpus(host: str, word: str, tools: Tools) -> int:
+    """Return the GPUs of a host; qhost prints only those that are free."""
+    said = tools.ask(["qconf", "-se", host])
+    values = _fields(said.out).get("complex_values", "") if said else ""
+    match = re.search(r"(?:^|,)%s=(\d+)(?:\.0*)?(?:,|$)" % re.escape(word), values.replace(" ", ""))
+    return int(match.group(1)) if match else 0
 
 
 def _shape(values: Dict[str, str]) -> Record:

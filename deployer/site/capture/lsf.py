@@ -9,6 +9,7 @@ import re
 from typing import Optional
 
 from deployer.contract.json_records import Record
+from deployer.contract.plan import GPU_WORDS
 from deployer.site.capture.scheduler import BatchFacts, clock
 from deployer.site.capture.tools import Tools
 
@@ -19,6 +20,8 @@ _DEFAULT = "This is the default queue."
 #: The run limit in minutes. With default limits, those come first under a title of their own, and then the largest.
 _LIMIT = re.compile(r"^\s*RUNLIMIT\s*\n\s*(\d+(?:\.\d+)?) min", re.MULTILINE)
 _LARGEST = "MAXIMUM LIMITS:"
+#: The title of the list of GPUs, and a first one.
+_GPUS = re.compile(r"^HOST_NAME +gpu_id .*\n\S+ +\d", re.MULTILINE | re.IGNORECASE)
 
 
 def lsf(tools: Tools) -> Optional[BatchFacts]:
@@ -32,7 +35,12 @@ def lsf(tools: Tools) -> Optional[BatchFacts]:
     queues = sorted(zip(parts[::2], parts[1::2]), key=lambda queue: _DEFAULT not in queue[1])
     cluster = _CLUSTER.search(about.out)
     scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
-    return BatchFacts(scheduler, {name: _partition(text) for name, text in queues}, cluster and cluster.group(1))
+    gpus = tools.ask(["lshosts", "-gpu"], any_status=True)
+    # Which queues have them is unknown: a job without a request sees none.
+    word: Record = {"gpu_request": GPU_WORDS["lsf"]} if gpus and _GPUS.search(gpus.out) else {}
+    return BatchFacts(
+        scheduler, {name: dict(_partition(text), **word) for name, text in queues}, cluster and cluster.group(1)
+    )
 
 
 def _partition(text: str) -> Record:

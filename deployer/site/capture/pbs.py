@@ -2,14 +2,15 @@
 
 By pbs_queue_attributes(7B), pbs_node_attributes(7B), and what prints them: qstat.c and pbsnodes.c of OpenPBS.
 
-Of a node, PBS tells memory and GPUs for sure; what it counts as CPUs may be cores or hardware threads.
+Of a node, PBS reports memory and GPUs for sure; what it counts as CPUs may be cores or hardware threads.
 """
 
 import re
 from typing import Dict, List, Optional
 
 from deployer.contract.json_records import Record
-from deployer.site.capture.scheduler import BatchFacts, common
+from deployer.contract.plan import GPU_WORDS
+from deployer.site.capture.scheduler import ENOUGH, BatchFacts, common
 from deployer.site.capture.tools import Tools
 
 _VERSION = re.compile(r"^pbs_version = (\S+)", re.MULTILINE)
@@ -70,6 +71,11 @@ def _partition(name: str, queue: Dict[str, str], nodes: Dict[str, Dict[str, str]
     if most.isdigit() and int(most):
         found["max_nodes"] = int(most)
     shape = common(name, own, tools)
+    if any("gpus" in each for each in own):
+        found["gpu_request"] = GPU_WORDS["pbs"]
+    default = _mebibytes(queue.get(_DEFAULT + "mem", ""))
+    if default and default < ENOUGH * shape.get("memory_mb", 0):
+        found["request_memory"] = True
     if shape:
         found["node"] = shape
     return found
@@ -90,8 +96,7 @@ def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
 def _shape(vnodes: List[Dict[str, str]]) -> Record:
     """Return the shape of a host, which may be divided into vnodes."""
     shape: Record = {}
-    sizes = [_SIZE.match(vnode.get(_AVAILABLE + "mem", "")) for vnode in vnodes]
-    memory = int(sum(int(size.group(1)) * _KIB[size.group(2)] for size in sizes if size) / 1024)
+    memory = int(sum(_mebibytes(vnode.get(_AVAILABLE + "mem", "")) for vnode in vnodes))
     if memory:
         shape["memory_mb"] = memory
     counts = [vnode.get(_AVAILABLE + "ngpus", "") for vnode in vnodes]
@@ -99,3 +104,9 @@ def _shape(vnodes: List[Dict[str, str]]) -> Record:
     if gpus:
         shape["gpus"] = {"count": gpus}
     return shape
+
+
+def _mebibytes(text: str) -> float:
+    """Return a size of PBS in MiB; 0 if there is none."""
+    size = _SIZE.match(text)
+    return int(size.group(1)) * _KIB[size.group(2)] / 1024 if size else 0

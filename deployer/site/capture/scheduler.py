@@ -2,16 +2,28 @@
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
 #: One line per kind of node of a partition: name (* for the default), nodes, sockets, cores per socket, threads per
-#: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them.
-_FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c"
-_GPU = re.compile(r"^gpu:(?:([\w.-]+):)?(\d+)")
+#: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them, features, names.
+_FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c|%f|%N"
+#: The question about all partitions.
+SINFO = ["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]
+#: GPUs among a node's generic resources: gpu:TYPE:COUNT; a list of sockets in brackets may follow.
+_GPU = re.compile(r"(?:^|,)gpu(?::([\w.-]+))??(?::no_consume)?:(\d+)(?=[,(]|$)")
 _GPUS = "gpus"
+_GRES = "gres"
+#: What a layout is made of: these values belong together.
+_LAYOUT = ("sockets", "cores", "threads_per_core", "cpus")
+_MEMORY = "memory_mb"
+#: A feature that can be part of a partition's name, and the most kinds of nodes that are entries of their own.
+_FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,24}$")
+_MAX_KINDS = 8
+#: A job without a request has enough memory if it gets this part of its nodes'.
+ENOUGH = 0.9
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
 
 
@@ -42,12 +54,11 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
     if pmi:
         scheduler["pmi"] = pmi
     settings = _settings(tools)
-    default = settings.get("MpiDefault", "")
-    if _PMI.match(default):
-        scheduler["default_pmi"] = default
     # If the controller did not answer, it will not answer now.
-    listed = tools.ask(["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]) if settings else None
-    partitions = parse_partitions(listed.out, tools) if listed else {}
+    rows = _rows(tools) if settings else []
+    details = _details(tools) if rows else {}
+    partitions = _partitions(rows, tools, details, settings)
+    _note_closed(details, list(partitions), tools)
     spool = settings.get("SlurmdSpoolDir", "")
     known = spool.startswith("/") and "%" not in spool  # %n and %h are of each node
     return BatchFacts(scheduler, partitions, settings.get("ClusterName"), spool if known else None)
@@ -55,8 +66,7 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
 
 def own_node(tools: Tools, name: Optional[str]) -> Record:
     """Return the hardware of the node ``name`` according to Slurm; empty if Slurm does not report it."""
-    said = tools.ask(["sinfo", "--noheader", "--exact", "--nodes=" + name, "--format=" + _FORMAT]) if name else None
-    rows = _rows(said.out) if said else []
+    rows = _rows(tools, "--nodes=" + name) if name else []
     return _shape(rows[0]) if rows else {}
 
 
@@ -79,37 +89,132 @@ def _settings(tools: Tools) -> Dict[str, str]:
     return {name: value.strip() for name, value in pairs}
 
 
-def _rows(text: str) -> List[List[str]]:
-    rows = [line.strip().split("|") for line in text.splitlines()]
-    return [row for row in rows if len(row) == _FORMAT.count("|") + 1 and row[1].isdigit()]
+def _details(tools: Tools) -> Dict[str, Dict[str, str]]:
+    """Return the settings of each partition, also of those that this user may not use."""
+    said = tools.ask(["scontrol", "--oneliner", "--all", "show", "partition"])
+    rows = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in said.out.splitlines()] if said else []
+    return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
-def parse_partitions(text: str, tools: Tools) -> Record:
-    """Return partitions from sinfo's lines; if the nodes of one differ, only their common values are kept."""
+def _note_closed(details: Dict[str, Dict[str, str]], usable: Sequence[str], tools: Tools) -> None:
+    """Note the partitions that only some groups, accounts or qualities of service may use."""
+    for name, row in sorted(details.items()):
+        if name not in usable:
+            if row.get("AllowGroups", "ALL") != "ALL":
+                tools.note("partition %s: left out: only groups %s may use it" % (name, row["AllowGroups"]))
+            continue
+        for setting, what in (("AllowAccounts", "accounts"), ("AllowQos", "qualities of service")):
+            if row.get(setting, "ALL") != "ALL":
+                tools.note("partition %s: only for %s %s" % (name, what, row[setting]))
+
+
+def _rows(tools: Tools, *more: str) -> List[List[str]]:
+    """Return sinfo's rows, with the memory that is not kept for the system (MemSpecLimit).
+
+    It also prints partitions without any of the nodes that were asked for, which are left out.
+    """
+    said = tools.ask([*SINFO, *more])
+    rows = [line.strip().split("|") for line in said.out.splitlines()] if said else []
+    rows = [row for row in rows if len(row) == _FORMAT.count("|") + 1 and row[1].isdigit() and int(row[1])]
+    firsts = [re.sub(r"\[(\w+)[^\]]*\]", r"\1", row[-1]).partition(",")[0] for row in rows]
+    asked = ["scontrol", "--oneliner", "show", "node", ",".join(sorted(set(firsts)))]
+    about = tools.ask(asked) if rows else None
+    kept = dict(re.findall(r"^NodeName=(\S+) .* MemSpecLimit=(\d+)", about.out, re.MULTILINE)) if about else {}
+    for row, first in zip(rows, firsts):
+        row[5] = str(int(row[5]) - int(kept.get(first, 0))) if row[5].isdigit() else row[5]
+    return rows
+
+
+def _partitions(
+    found: List[List[str]], tools: Tools, details: Dict[str, Dict[str, str]], settings: Dict[str, str]
+) -> Record:
+    """Return partitions from sinfo's rows.
+
+    Args:
+        details: the settings of each partition.
+        settings: those of the cluster.
+    """
     rows: Dict[str, List[List[str]]] = {}
     default = None
-    for row in _rows(text):
+    for row in found:
         name = row[0].rstrip("*")
         if row[0].endswith("*"):
             default = name
         rows.setdefault(name, []).append(row)
-    found = {
-        name: _partition(name, rows[name], tools) for name in sorted(rows, key=lambda name: (name != default, name))
-    }
-    return dict(found)
+    partitions: Record = {}
+    for name in sorted(rows, key=lambda name: (name != default, name)):
+        own = details.get(name, {})
+        for feature, kind in _kinds(rows[name]).items():
+            if feature:
+                entry = "%s-%s" % (name, feature)
+                partitions[entry] = _partition(entry, kind, tools, own, settings)
+                partitions[entry].update(queue=name, constraint=feature)
+            else:
+                partitions[name] = _partition(name, kind, tools, own, settings)
+    return partitions
 
 
-def _partition(name: str, rows: List[List[str]], tools: Tools) -> Record:
+def _kinds(rows: List[List[str]]) -> Dict[str, List[List[str]]]:
+    """Return a partition's rows by a feature that all nodes of a kind have, and no others; the largest kind first.
+
+    If the nodes are of one kind, or features do not tell all kinds apart, all rows are under an empty text.
+    """
+    shapes = [_shape(row) for row in rows]
+    kinds: Dict[str, List[List[str]]] = {}
+    for shape in shapes:
+        own = [row for row, each in zip(rows, shapes) if each == shape]
+        others = {word for row, each in zip(rows, shapes) if each != shape for word in row[10].split(",")}
+        shared = set.intersection(*(set(row[10].split(",")) for row in own)) - others
+        telling = [word for word in own[0][10].split(",") if word in shared and _FEATURE.match(word)]
+        if len(own) == len(rows) or not telling:
+            return {"": rows}
+        kinds[telling[0]] = own
+    largest = sorted(kinds, key=lambda feature: -sum(int(row[1]) for row in kinds[feature]))
+    return {feature: kinds[feature] for feature in largest} if len(kinds) <= _MAX_KINDS else {"": rows}
+
+
+def _partition(name: str, rows: List[List[str]], tools: Tools, own: Dict[str, str], settings: Dict[str, str]) -> Record:
     found: Record = {"nodes": sum(int(row[1]) for row in rows)}
-    sizes = re.match(r"^\d+-(\d+)$", rows[0][8])
+    sizes = re.match(r"^(?:\d+-)?(\d+)$", rows[0][8])  # only one number if both are the same
     if sizes:
         found["max_nodes"] = int(sizes.group(1))
     if rows[0][7] not in ("infinite", "n/a", ""):
         found["max_time"] = rows[0][7]
-    shape = common(name, [_shape(row) for row in rows], tools)
+    shapes = [_shape(row) for row in rows]
+    shape = common(name, shapes, tools)
+    if any(_GPUS in each for each in shapes):
+        found["gpu_request"] = _GRES
+    if own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE":  # the latter since 25
+        found["exclusive"] = True
+    cpus = [int(row[9]) for row in rows if row[9].isdigit()]
+    if _MEMORY in shape and cpus and _limit_memory(shape, min(cpus), own, settings):
+        found["request_memory"] = True
     if shape:
         found["node"] = shape
     return found
+
+
+def _limit_memory(shape: Record, cpus: int, own: Dict[str, str], settings: Dict[str, str]) -> bool:
+    """Limit a node's memory to what a job may have. Return whether one that requests none has too little of it.
+
+    Args:
+        own: the settings of the partition, which count before those of the cluster.
+    """
+    most = _per_node("MaxMem", cpus, own) or _per_node("MaxMem", cpus, settings)
+    shape[_MEMORY] = min(shape[_MEMORY], most or shape[_MEMORY])
+    default = _per_node("DefMem", cpus, own) or _per_node("DefMem", cpus, settings)
+    select = "SelectTypeParameters"
+    consumed = own.get(select, "NONE") if own.get(select, "NONE") != "NONE" else settings.get(select, "")
+    return "MEMORY" in consumed.upper() and default is not None and default < ENOUGH * shape[_MEMORY]
+
+
+def _per_node(limit: str, cpus: int, settings: Dict[str, str]) -> Optional[int]:
+    """Return a limit of memory for a whole node; None if there is none."""
+    for name, times in (("PerNode", 1), ("PerCPU", cpus)):
+        value = settings.get(limit + name, "")
+        if value.isdigit() and int(value):
+            return int(value) * times
+    return None
 
 
 def _shape(row: List[str]) -> Record:
@@ -123,10 +228,12 @@ def _shape(row: List[str]) -> Record:
         if row[9].isdigit() and found.get("cores", 0) * int(threads) != int(row[9]):
             found["cpus"] = int(row[9])
     if memory.isdigit() and int(memory) > 1:  # 1 is Slurm's default if the memory is not configured
-        found["memory_mb"] = int(memory)
-    gpu = _GPU.match(row[6])
-    if gpu:
-        found[_GPUS] = {"count": int(gpu.group(2))}
+        found[_MEMORY] = int(memory)
+    gpus = _GPU.findall(row[6])
+    if gpus:
+        kinds = {kind for kind, _ in gpus if kind}
+        one = {"type": kinds.pop()} if len(gpus) == 1 and kinds else {}  # without a type, Slurm gives GPUs of any
+        found[_GPUS] = dict(one, count=sum(int(count) for _, count in gpus))
     return found
 
 
@@ -136,22 +243,28 @@ def clock(seconds: int) -> str:
 
 
 def common(name: str, shapes: List[Record], tools: Tools) -> Record:
-    """Return what the shapes of a partition's nodes have in common, and note the keys in which they differ.
+    """Return the shape of a partition's nodes, and note the keys in which they differ.
 
-    If GPUs differ, the shape has an empty record of them: that some nodes have GPUs is known, and nothing else.
+    Of different nodes, it is the smallest, on which all jobs fit. If they have different numbers of GPUs, the shape has
+    an empty record of them: that some nodes have GPUs is known, and nothing else.
     """
-    keys = {key for shape in shapes for key in shape}
-    same = {key for key in keys if all(shape.get(key) == shapes[0].get(key) for shape in shapes)}
-    found: Dict[str, Any] = {key: value for key, value in shapes[0].items() if key in same} if shapes else {}
-    differing = sorted(keys - same)
-    more = ""
+    keys = sorted({key for shape in shapes for key in shape})
+    differing = [key for key in keys if any(shape.get(key) != shapes[0].get(key) for shape in shapes)]
+    found: Dict[str, Any] = {key: shapes[0][key] for key in shapes[0] if key not in differing} if shapes else {}
+    if not differing:
+        return found
+    if all("cores" in shape for shape in shapes) and set(_LAYOUT).intersection(differing):
+        least = min(shapes, key=lambda shape: (shape["cores"], shape.get("threads_per_core", 1)))
+        found.update({key: least[key] for key in _LAYOUT if key in least})
+    if _MEMORY in differing and all(_MEMORY in shape for shape in shapes):
+        found[_MEMORY] = min(shape[_MEMORY] for shape in shapes)
     if _GPUS in differing:
-        found[_GPUS] = {}
         counts = sorted({shape.get(_GPUS, {}).get("count", 0) for shape in shapes})
-        differing[differing.index(_GPUS)] += " (%s per node)" % " or ".join(map(str, counts))
-        more = ": write an entry for each kind, with the same queue and its own constraint"
-    if differing:
-        tools.note("partition %s: its nodes differ in %s%s" % (name, ", ".join(differing), more))
+        found[_GPUS] = {"count": counts[0]} if len(counts) == 1 else {}
+        what = "%s per node" % " or ".join(map(str, counts)) if len(counts) > 1 else "type"
+        differing[differing.index(_GPUS)] += " (%s)" % what
+    advice = "write an entry for each kind, with the same queue and its own constraint"
+    tools.note("partition %s: its nodes differ in %s: %s" % (name, ", ".join(differing), advice))
     return found
 
 

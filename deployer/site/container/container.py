@@ -185,7 +185,7 @@ def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
     """
     path = homes.check_chosen(folder)
     if rootfs is not None and targets.objection(rootfs, plans.HOME):
-        why = "the image was packed by an older deployer and has no %s" % plans.HOME
+        why = "the image has no %s" % plans.HOME
         raise Refused("--home %s: %s" % (folder, why), "pack it again, or leave --home out")
     return Bind(path, plans.HOME, "the home that was chosen")
 

@@ -21,6 +21,7 @@ from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.site.storage import packages
 from deployer.site.storage.store import InstalledImage
 
@@ -115,7 +116,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     if nodes == _most(ground) and _horovod(installed, plan):
         command = ["python3", "-c", payload.SOURCE]  # the one that PATH finds, with its packages
     name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
-    request = run.RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
+    request = RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
     folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
     if python is None:  # prepare() has made the checks of `run`: the site's MPI may have been replaced
         shutil.rmtree(folder, ignore_errors=True)

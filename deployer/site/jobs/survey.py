@@ -13,7 +13,7 @@ from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract import json_records, shell
 from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.plan import GpuRequest
+from deployer.contract.plan import GPU_WORDS, GpuRequest
 from deployer.contract.shell import code
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
@@ -27,8 +27,6 @@ from deployer.system import files
 
 #: The states of a partition's capture. WAITING and RUNNING can still change.
 CAPTURED, WAITING, RUNNING, FAILED, SKIPPED = "captured", "waiting", "running", "failed", "skipped"
-#: The batch systems' usual words for GPUs.
-_GPU_WORDS = {"slurm": "gres", "pbs": "ngpus", "lsf": "gpu"}
 #: The time limit of a job. A capture takes at most half a minute.
 _MINUTES = 10
 #: The state, within ``step``, of a job that has ended and whose capture is not there yet.
@@ -175,14 +173,16 @@ def _is_stale(request: SurveyRequest) -> bool:
 
 def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
     """Return the partitions to capture. Raises UsageError for one that does not exist."""
-    known = list(profile.get("partitions") or {})
-    unknown = [name for name in request.partitions or () if name not in known]
+    known = profile.get("partitions") or {}
+    queues = {name: (name, each.get("queue")) for name, each in known.items()}
+    unknown = [name for name in request.partitions or () if not any(name in each for each in queues.values())]
     if unknown:
         raise UsageError(
             "there is no partition %s" % ", ".join(unknown), "there are: %s" % (", ".join(known) or "none")
         )
-    wanted = known if request.partitions is None else [name for name in known if name in request.partitions]
-    return [_Part(name, os.path.join(request.folder, _stem(known.index(name), name))) for name in wanted]
+    stems = {name: os.path.join(request.folder, _stem(number, name)) for number, name in enumerate(known)}
+    wanted = request.partitions
+    return [_Part(name, stems[name]) for name in known if wanted is None or set(queues[name]).intersection(wanted)]
 
 
 def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:
@@ -236,8 +236,9 @@ exit 7
 
 def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
     """Return what the job for a partition asks for."""
-    node = (profile.get("partitions") or {}).get(part.name, {}).get("node") or {}
-    kind = str((profile.get("scheduler") or {}).get("kind"))
+    partition = (profile.get("partitions") or {}).get(part.name, {})
+    scheduler = profile.get("scheduler") or {}
+    word = partition.get("gpu_request") or scheduler.get("gpu_request") or GPU_WORDS.get(str(scheduler.get("kind")))
     return JobRequest(
         name="capture",
         folder=request.folder,
@@ -247,10 +248,11 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         cpus_per_rank=1,
         time="00:%02d:00" % _MINUTES,
         seconds=_MINUTES * 60,
-        queue=part.name,
+        queue=partition.get("queue", part.name),
+        constraints=[partition["constraint"]] if "constraint" in partition else [],
         account=request.account or os.environ.get("SBATCH_ACCOUNT"),
         # Without one the job may see no GPU at all; the scheduler tells how many a node has.
-        gpus=GpuRequest(_GPU_WORDS[kind], 1, None) if "gpus" in node and kind in _GPU_WORDS else None,
+        gpus=GpuRequest(word, 1, None) if "gpus" in (partition.get("node") or {}) and word else None,
         directives=list(request.directives),
     )
 
@@ -293,7 +295,8 @@ def _captured(part: _Part) -> PartitionCapture:
 def _submit(
     request: SurveyRequest, profile: json_records.Record, scheduler: Scheduler, part: _Part
 ) -> PartitionCapture:
-    queue = scheduler.parse_queue(*jobs.ask(scheduler.queue(part.name)))
+    own = (profile.get("partitions") or {}).get(part.name, {})
+    queue = scheduler.parse_queue(*jobs.ask(scheduler.queue(own.get("queue", part.name))))
     if queue is None or not queue.open or not queue.usable:
         return PartitionCapture(part.name, SKIPPED, "it runs no jobs now: %s" % (queue.says if queue else "not found"))
     files.write_text(part.script, script(request, profile, part), 0o700)

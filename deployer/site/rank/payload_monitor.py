@@ -19,6 +19,7 @@ if MYPY:
 
     from deployer.site.rank.communication import PayloadWatcher
     from deployer.site.rank.itex import Sight
+    from deployer.site.rank.launcher_variables import LauncherVariables
     from deployer.site.rank.outside import Watcher
 else:
     import _signal as signal
@@ -83,7 +84,7 @@ def watch(
         before = dict(record)
         _look(pid, libraries, sight, watcher, others)
         record.update(_seen(libraries, sight, watcher))
-        record.update(communication=others.record())
+        record.update(communication=others.record(), unset=others.unset)
         if record != before:
             records.try_to_add(name, rank_record.dumps(record))
         if _is_refused(sight):
@@ -120,13 +121,26 @@ def watch(
 class _Others:
     """The libraries for communication without MPI, and the connections; ``log`` is where NCCL of this rank writes.
 
-    What looks for them is imported when the first one is mapped.
+    And the launcher's variables in programs with MPI. What looks for each is imported when a library is mapped.
     """
 
     def __init__(self, log: str) -> None:
         self._log = log
         self._mpi = False
         self._watcher: "Optional[PayloadWatcher]" = None
+        self._variables: "Optional[LauncherVariables]" = None
+
+    def compare(self, member: int, found: "List[mapped_mpi.Mapping]") -> None:
+        """Compare the variables of a process that has these MPI libraries mapped."""
+        if self._variables is None:
+            from deployer.site.rank.launcher_variables import LauncherVariables
+
+            self._variables = LauncherVariables()
+        self._variables.look(member, found)
+
+    @property
+    def unset(self) -> "List[str]":
+        return self._variables.missing if self._variables else []
 
     def look(self, members: "List[int]", maps: "List[str]", mpi: bool) -> None:
         """Examine the payload's processes, which have an MPI library mapped or not."""
@@ -263,7 +277,10 @@ def _look(
     members = _members(pid, watcher is not None)
     texts = [mapped_mpi.maps(member) for member in members]
     for member, maps in zip(members, texts):
-        for mapping in mapped_mpi.mpi_libraries(maps):
+        mapped = mapped_mpi.mpi_libraries(maps)
+        if mapped and others and not watcher:  # outside, the launcher's variables are those of the host
+            others.compare(member, mapped)
+        for mapping in mapped:
             if mapping not in libraries:
                 found = mapped_mpi.identity(member, mapping)
                 path = watcher.host_copy(found) if watcher else mapping[0]

@@ -31,7 +31,7 @@ _MAX_OUTPUT, _TAIL = 4 * 1024 * 1024, 4096
 
 #: Makes Intel MPI and MPICH print which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: What else the probe of a rank can be told to measure (``measurements.EXPECTABLE``).
+#: What else the probe of a rank can be told to measure (``measurements.GPU``).
 _GPU = "gpu"
 _VALUED = ("--out", "--library", "--expect")
 
@@ -87,7 +87,7 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]" = (), witho
 
     Args:
         soname: the library to load; None: any known one.
-        expects: what else to measure (``measurements.EXPECTABLE``).
+        expects: what else to measure (``measurements.GPU``).
         without_mpi: do not start MPI: the job's programs do not use it.
 
     Raises:

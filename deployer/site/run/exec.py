@@ -19,6 +19,7 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 from deployer.site.install import mount_points
 from deployer.site.run import placeholders, run
+from deployer.site.run.request import users_environment
 from deployer.site.storage import data
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
@@ -111,7 +112,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
         runtime.contained,
         request.home,
         runtime.makes_targets,
-        run.users_environment(plan, request.env),
+        users_environment(plan, request.env),
     )._replace(arguments=option.arguments if option else (), devices=run.cdi_names(plan))
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))

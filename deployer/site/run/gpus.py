@@ -14,13 +14,22 @@ from deployer.contract.plan import GpuRequest, Plan
 from deployer.contract.text import counted
 from deployer.site.rank.devices import NAMES
 
+#: The codes of `check` that do not count for a job without GPUs.
+ABOUT_REQUESTED = ("gpu.count", "gpu.none", "gpu.vendor")
 
-def check(job: Job, asked: Optional[GpuRequest], none: bool = False) -> None:
+
+def per_rank(job: Job, wanted: Optional[int], requested: Optional[int]) -> Optional[int]:
+    """Return the GPUs per rank: the user's number, else the job's, unless the user requests none (--gpus 0)."""
+    return wanted if wanted is not None else None if requested == 0 else job.gpus
+
+
+def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Optional[int] = None) -> None:
     """Check the number of GPUs per rank.
 
     Args:
         asked: what the job requests of the batch system, if deployer does.
         none: the user wants no GPUs (--gpus 0).
+        there: the GPUs of a node; None: unknown, or not to be checked.
 
     Raises:
         UsageError: it is not a number of GPUs, or one process starts the ranks of a node.
@@ -30,16 +39,20 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False) -> None:
         return
     if not 1 <= job.gpus <= MOST_GPUS:
         raise UsageError("--gpus-per-rank %d: not a number of GPUs" % job.gpus, "1 or more; leave it out for all")
-    if none:
-        raise UsageError(
-            "--gpus 0: each rank of job %s needs %d of its own" % (job.name, job.gpus),
-            "request GPUs, or use a job of the bundle that needs none",
-        )
     if job.whole_nodes:
         raise UsageError(
             "--gpus-per-rank %d: job %s starts one process per node (launch: %s), which sees all GPUs"
             % (job.gpus, job.name, job.launch),
             "leave it out",
+        )
+    if none:
+        hint = "request GPUs, or leave out --gpus-per-rank"
+        raise UsageError("--gpus 0: each rank of job %s needs %d of its own" % (job.name, job.gpus), hint)
+    lacking = job.lacks_gpus(there)
+    if lacking:
+        raise Refused(
+            "job %s: %s" % (job.name, lacking),
+            "choose a partition with GPUs (--partition), --gpus 0 to run without, or --force if the plan is outdated",
         )
     wanted = job.ranks_per_node * job.gpus
     if asked is not None and wanted > asked.per_node:

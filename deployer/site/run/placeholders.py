@@ -18,12 +18,12 @@ _PATIENCE = 30.0
 
 
 def expanded(plan: Plan, environment: Mapping[str, str]) -> Plan:
-    """Return a plan with the values of its placeholders: in the account, requests for storage, and mounts.
+    """Return a plan with the values of its placeholders: in the account, directives, requests for storage, and mounts.
 
     Raises:
         UsageError: a variable is empty, or its value is unsafe.
     """
-    texts = [*plan.mounts, *plan.batch.storage, plan.account or ""]
+    texts = [*plan.mounts, *plan.batch.storage, *plan.directives, plan.account or ""]
     found = values((name for text in texts for name in placeholders.names(text)), environment)
     mounts = [mount_points.check_site(placeholders.expand(path, found, "mounts")) for path in plan.mounts]
     others = {bind.target for bind in plan.binds}
@@ -32,6 +32,7 @@ def expanded(plan: Plan, environment: Mapping[str, str]) -> Plan:
     return plan._replace(
         account=placeholders.expand(plan.account, found, "account") if plan.account else None,
         batch=plan.batch._replace(storage=storage),
+        directives=[placeholders.expand(text, found, "directives") for text in plan.directives],
         binds=sorted([*added, *plan.binds], key=lambda bind: bind.target) if added else plan.binds,  # outer ones first
         mounts=tuple(mounts),
     )

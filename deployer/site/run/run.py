@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import findings, first_bytes, hostfiles, json_records, memory_copies, variables
+from deployer.contract import findings, hostfiles, json_records, memory_copies
 from deployer.contract import layout as layouts
 from deployer.contract import links as linked
 from deployer.contract import plan as plans
@@ -17,11 +17,10 @@ from deployer.contract.choose import choose
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.image_launcher import ImageLauncher
-from deployer.contract.job import TORCHRUN, Job, check_stdin, check_time, seconds, started
+from deployer.contract.job import TORCHRUN, Job, seconds, started
 from deployer.contract.manifest import Manifest
 from deployer.contract.pinning import pin
 from deployer.contract.plan import Bind, Plan, StartOption
-from deployer.contract.rank_record import SAVED, WARN
 from deployer.contract.shell import Value, plain
 from deployer.contract.verdict import REFUSE
 from deployer.site.container import container, links, runtime_check
@@ -33,11 +32,12 @@ from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
-from deployer.site.run import command, gpus, inside_out, placeholders, script, stage
+from deployer.site.run import command, gpus, inside_out, script, stage
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
+from deployer.site.run.request import RunRequest, settle
 from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
+from deployer.site.run.submission import BatchRequest
 from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files, terminal
@@ -48,62 +48,6 @@ _PASSES_ON = "podman"
 #: Seconds to wait for the number of a job that another process submits, and between two looks. Since it made the
 #: folder: 60 s for the batch system's answer, 10 s until a shared file system shows the number, and 5 s to spare.
 _NUMBER_SECONDS, _NUMBER_PAUSE = 75.0, 2.0
-#: A chain of more jobs is likely a mistake.
-_MOST_AGAIN = 1000
-
-
-class RunRequest(NamedTuple):
-    """The user's request; None: the job's or the bundle's value.
-
-    Attributes:
-        image: NAME[:VERSION][@DIGEST].
-        job: the job's name.
-        nodes: number of nodes.
-        ranks_per_node: ranks per node.
-        threads: threads per rank.
-        time: the time limit.
-        memory_mb: MiB per rank.
-        binds: extra binds, as the user wrote them.
-        plan: the site of the plan.
-        extra: words for the end of the job's command; the complete command if the bundle has no job.
-        force: run although `check` refused it on the laptop.
-        options: options for the batch system.
-        staging: the user's choice of staging.
-        runtime: the user's choice of runtime.
-        home: the user's choices for the home.
-        stdin: a file of the container that each rank reads.
-        env: variables of the ranks, as the user wrote them: NAME=VALUE.
-        again: how many jobs may continue this one; None: it is one job, and its ranks get no warning.
-        warn: how many seconds before the time limit the ranks are warned.
-        gpus_per_rank: GPUs that each rank sees.
-        launch: how ranks start, one of ``plan.LAUNCHES``.
-        just_checked: the caller has just checked that no file of the image is missing.
-        token: the end of the new job's name, as ``dialogue.TOKEN``; None: a new one.
-    """
-
-    image: str
-    job: Optional[str]
-    nodes: Optional[int]
-    ranks_per_node: Optional[int]
-    threads: Optional[int]
-    time: Optional[str]
-    memory_mb: Optional[int]
-    binds: Sequence[str]
-    plan: Optional[str]
-    extra: Sequence[str]
-    force: bool = False
-    options: SubmissionOptions = SubmissionOptions()
-    staging: Optional[str] = None
-    runtime: Optional[str] = None
-    home: container.Home = container.Home()
-    stdin: Optional[str] = None
-    env: Sequence[str] = ()
-    again: Optional[int] = None
-    warn: int = WARN
-    gpus_per_rank: Optional[int] = None
-    launch: Optional[str] = None
-    just_checked: bool = False
-    token: Optional[str] = None
 
 
 class EarlierJob(NamedTuple):
@@ -138,6 +82,8 @@ class _Resolved(NamedTuple):
     asked: BatchRequest
     #: The user's variables.
     environment: Dict[str, str]
+    #: How many seconds before the time limit the ranks are warned; None: they are not.
+    warn: Optional[int]
     #: Mount points that the bundle does not list.
     mounts: Sequence[str]
 
@@ -249,51 +195,21 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
         inventory.check(store, installed)
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
-    job = own or _job(manifest, request)
-    plan = placeholders.expanded(
-        inside_out.chosen(_plan(installed, request), request.launch, request.runtime), os.environ
-    )
-    if request.options.partition == plan.partition:
-        request = request._replace(options=request.options._replace(partition=None))  # the plan has its queue
-    if request.runtime == plans.NATIVE:
-        plan = plan._replace(checked=None)  # it applies to the image
+    settled = settle(installed.plans(request.plan), manifest.name, manifest.jobs, request, os.environ, own)
+    plan = settled.plan
     check_verdict(plan, request.force)
     mount_points.make_if_permitted(installed.rootfs, plan.mounts)
     binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
-    layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
-    asked = ask(plan, request.options, job.nodes, job.time, os.environ)
-    gpus.check(job, asked.gpus, request.options.gpus == 0)
     return _Resolved(
         store=store,
         request=request,
         installed=installed,
         manifest=manifest,
         data=found,
-        job=job,
         own=own is not None,
-        plan=plan,
-        layout=layouts.gathered(layout) if job.whole_nodes else layout,
-        asked=asked,
-        environment=users_environment(plan, request.env),
+        **settled._asdict(),
         mounts=[*plan.mounts, *_others_mount_points(installed, manifest, binds)],
     )
-
-
-def _plan(installed: InstalledImage, request: RunRequest) -> Plan:
-    """Return the plan for the partition that the user chose.
-
-    Raises:
-        Refused: the partition can have no plan. One that no plan knows is used with the first plan.
-    """
-    found, chosen = installed.plans(request.plan), request.options.partition
-    plan, reason = found.find(chosen), found.reason(chosen)
-    if reason is not None and not request.force:
-        name = chosen or plan.partition
-        raise Refused(
-            "%s has no plan for partition %s of %s: %s" % (plan.bundle, name, plan.site, reason),
-            "choose another partition, or correct the profile and make a new plan",
-        )
-    return plan
 
 
 def _others_mount_points(installed: InstalledImage, manifest: Manifest, options: Sequence[str]) -> List[str]:
@@ -342,7 +258,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     if contained and not resolved.own and not resolved.request.force:
         command.refuse(installed, image, plan, resolved.job, made.binds)
     interface = made.environment.get("GLOO_SOCKET_IFNAME")
-    in_home, in_job = _links(resolved, contained)
+    in_home, in_job = _links(resolved)
     launch = launch._replace(
         links=in_home,
         bound=_bound(plan, users, made),
@@ -368,7 +284,6 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         reader=canary_reader(installed.rootfs, image.python) if contained else (),
         workdir=resolved.job.workdir or (None if container.has_workdir(image) else plans.JOB),
         stdin=resolved.job.stdin,
-        fast=_has_first_bytes(store.tool),
         gpus=_gpus_of_each(resolved, chosen.start_option),
         own_launcher=chosen.own,
     )
@@ -377,15 +292,9 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
     return _Rendered(folder, launch, script.render(inputs), script.agent(inputs), in_job, below)
 
 
-def _links(resolved: _Resolved, contained: bool) -> Tuple[Dict[str, str], Dict[str, str]]:
+def _links(resolved: _Resolved) -> Tuple[Dict[str, str], Dict[str, str]]:
     """Return the links in the private HOME, and those in the job's folder. Raises UsageError, Refused."""
-    asked = resolved.job.links
-    if asked and not contained:
-        raise Refused(
-            "the job %s has links to data, which only a container has" % resolved.job.name,
-            "run it without --runtime native",
-        )
-    in_home, in_job = linked.split(links.resolve(resolved.installed, resolved.data, asked))
+    in_home, in_job = linked.split(links.resolve(resolved.installed, resolved.data, resolved.job.links))
     # A node reads them by the same rule from the job's record.
     return linked.check_made(in_home), linked.check_made(in_job)
 
@@ -394,12 +303,6 @@ def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:
     """Return the word that tells `rank` which GPUs are its own; empty: all."""
     each = resolved.job.gpus
     return "" if each is None else gpus.word(each, resolved.plan, _near_gpus(resolved, option))
-
-
-def _has_first_bytes(tool: str) -> bool:
-    """Return whether ranks can start from the first bytes of the .pyz, which may be of an older deployer."""
-    with files.errors_named("read " + tool), open(tool, "rb") as stream:
-        return first_bytes.is_in(stream.read(first_bytes.SIZE))
 
 
 def _write(store: Store, rendered: _Rendered) -> None:
@@ -454,32 +357,11 @@ def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
         forced=resolved.request.force and plan.checked is not None and plan.checked.verdict == REFUSE,
         straddling=pin(layout).straddling,
         scheduler=plan.scheduler,
-        warn=_warn(resolved.request, resolved.job),
+        warn=resolved.warn,
         again=resolved.request.again or 0,
         without_mpi=plan.abi == plans.NO_MPI and chosen.runtime.contained,
         workers=layout.workers if resolved.job.launch == TORCHRUN else 1,
     )
-
-
-def _warn(request: RunRequest, job: Job) -> Optional[int]:
-    """Return how many seconds before the time limit the ranks are warned. Raises UsageError."""
-    if request.again is None:
-        return None
-    if not 1 <= request.again <= _MOST_AGAIN:
-        raise UsageError("--again %d: not a number of jobs" % request.again, "1 to %d" % _MOST_AGAIN)
-    if job.launch == TORCHRUN:
-        raise UsageError(
-            "--again: job %s starts through torchrun, which ends with 1 instead of the ranks' exit code %d"
-            % (job.name, SAVED),
-            "write `launch: ranks` in the definition",
-        )
-    limit = seconds(job.time)
-    if not 1 <= request.warn < limit:
-        raise UsageError(
-            "--warn %d: ranks cannot be warned that many seconds before a limit of %s" % (request.warn, job.time),
-            "give fewer seconds than the %d of the limit, or --time" % limit,
-        )
-    return request.warn
 
 
 def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequence[Bind]) -> Container:
@@ -534,15 +416,6 @@ def users_binds(
     others = [name for name in names if name in RUNTIMES and RUNTIMES[name].makes_targets]
     rootfs = installed.rootfs if runtime.contained else None
     return container.parse_binds(options, rootfs, runtime.makes_targets, others)
-
-
-def users_environment(plan: Optional[Plan], words: Sequence[str]) -> Dict[str, str]:
-    """Return the variables of ``--env``. Raises UsageError if one cannot be set."""
-    found = variables.parse(words)
-    if plan:
-        folders = [hostfiles.FOLDER, *(bind.target for bind in plan.binds)]
-        variables.check_plan(found, plan.environment, folders)
-    return found
 
 
 def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
@@ -689,38 +562,6 @@ def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
             return [program, plans.CANARY]
     code = "import sys; sys.stdout.write(open(sys.argv[1]).read())"
     return [python, "-I", "-S", "-c", code, plans.CANARY] if python else []
-
-
-def _job(manifest: Manifest, request: RunRequest) -> Job:
-    """Return the job of the bundle with the user's numbers and words."""
-    job = manifest.job(request.job)
-    if job is None and not manifest.jobs and request.job is None and request.extra:
-        job = Job("command", [], 1, 1, 1, "01:00:00")
-    if job is None:
-        known = ", ".join(item.name for item in manifest.jobs)
-        raise UsageError(
-            "%s has no job %s" % (manifest.name, request.job) if request.job else "%s has no job" % manifest.name,
-            "its jobs: " + known if known else "give the command: run %s -- COMMAND" % manifest.name,
-        )
-
-    def given(value: Optional[int], default: int) -> int:
-        return default if value is None else value
-
-    return Job(
-        job.name,
-        list(job.command) + list(request.extra),
-        given(request.nodes, job.nodes),
-        given(request.ranks_per_node, job.ranks_per_node),
-        given(request.threads, job.threads),
-        job.time if request.time is None else check_time(request.time),
-        job.workdir,
-        job.stdin if request.stdin is None else check_stdin(request.stdin),
-        job.memory if request.memory_mb is None else request.memory_mb,
-        job.environment,
-        job.launch,
-        job.gpus if request.gpus_per_rank is None else request.gpus_per_rank,
-        job.links,
-    )
 
 
 def _environment(

@@ -56,7 +56,6 @@ class Inputs(NamedTuple):
         workdir: the folder in which the payload starts; None: the container's, as in the other steps.
         stdin: a file of the container that each rank of the payload reads; None: nothing.
         gpus: tells `rank` which GPUs are its own (``gpus.word``); empty: all.
-        fast: ranks start from the first bytes of the .pyz; False if it is an older deployer's, which has none for that.
         own_launcher: the image's launcher, if it starts the ranks.
     """
 
@@ -76,7 +75,6 @@ class Inputs(NamedTuple):
     reader: Sequence[str] = ()
     workdir: Optional[str] = None
     stdin: Optional[str] = None
-    fast: bool = True
     gpus: str = ""
     own_launcher: Optional[ImageLauncher] = None
 
@@ -105,21 +103,16 @@ _WAYS = ("native", "container")
 _ROOT = code("a container reads the image's marker file. If it shows the host's root instead, the job ends here.")
 #: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
-#: Makes a command (``$@``) write to a file of its node in a folder (``$0``).
-_INTO = Program('exec "$@" >"$0/$(uname -n).root" 2>&1')
 
 
 def render(inputs: Inputs) -> str:
     """Return the text of job.sh. Raises UsageError for text that no script can contain."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs)]
-    if inputs.staging and inputs.fast:
-        parts.append(_stage_at_once(inputs, inputs.staging))
+    if inputs.staging:
+        parts.append(_stage(inputs, inputs.staging))
     else:
         parts.append(_hosts(inputs))
         parts += [_network(inputs)] if _meets(inputs) else []
-        parts += [_stage(inputs, inputs.staging)] if inputs.staging else []
-    if inputs.reader and not inputs.fast:
-        parts.append(_root(inputs))
     if inputs.image_python:
         parts.append(_probe(inputs))
     parts.append(_payload(inputs))
@@ -160,10 +153,6 @@ def _head(inputs: Inputs) -> Code:
 def _request(inputs: Inputs) -> JobRequest:
     """Return what the job asks of the batch system."""
     launch, layout, asked = inputs.launch, inputs.layout, inputs.asked
-    memory_mb = None
-    if layout.memory_mb is not None:
-        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
-        memory_mb = layout.ranks_per_node * layout.memory_mb + image_mb
     return JobRequest(
         name=launch.bundle,
         folder=inputs.folder,
@@ -173,11 +162,24 @@ def _request(inputs: Inputs) -> JobRequest:
         cpus_per_rank=layout.asked_cpus,
         time=launch.time,
         seconds=seconds(launch.time),
-        memory_mb=memory_mb,
+        memory_mb=_memory(inputs),
         threads=layout.threads,
         hyperthreads=layout.hyperthreads,
         **asked._asdict(),
     )
+
+
+def _memory(inputs: Inputs) -> Optional[int]:
+    """Return the MiB per node to request: what the ranks need, or else, if the site gives too little, their part."""
+    layout, asked, shape = inputs.layout, inputs.asked, inputs.layout.shape
+    if layout.memory_mb is not None:
+        image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
+        return layout.ranks_per_node * layout.memory_mb + image_mb
+    if not inputs.plan.batch.request_memory or any(each.startswith("--mem") for each in asked.directives):
+        return None
+    cpus, there = layout.ranks_per_node * layout.asked_cpus, shape.cpus or shape.cores * shape.threads_per_core
+    # Not --mem=0, all of a node's: Slurm refuses it where a partition has MaxMemPerNode (22.05).
+    return shape.memory_mb if asked.exclusive else shape.memory_mb * cpus // there
 
 
 def _ground(inputs: Inputs) -> Code:
@@ -200,8 +202,8 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
 mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 {judge}""",
-            result=_result(inputs),
-            judge=_judge(inputs) if inputs.fast else code(""),
+            result=_result(),
+            judge=_judge(inputs),
             folder=inputs.folder,
             python=inputs.python,
             tool=inputs.tool,
@@ -223,15 +225,15 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
     return shell.together(pieces)
 
 
-def _result(inputs: Inputs) -> Code:
-    """Return the function by which each step asks the judge; an older deployer.pyz is started for each.
+def _result() -> Code:
+    """Return the function by which each step asks the judge.
 
     A judge that has ended, or gives no answer, is replaced by one that is started for the step.
     """
-    ask = code("")
-    if inputs.fast:
-        ask = code(
-            """\
+    return code(
+        """\
+# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
+result() {{
     local code
     if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
         trap '' PIPE  # a judge that has just ended does not end this script
@@ -243,17 +245,10 @@ def _result(inputs: Inputs) -> Code:
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-""",
-            seconds=_JUDGE_SECONDS,
-        )
-    return code(
-        """\
-# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
-result() {{
-{ask}    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
+    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
 }}
 """,
-        ask=ask,
+        seconds=_JUDGE_SECONDS,
     )
 
 
@@ -504,7 +499,7 @@ _MEET = code(
 def _hosts(inputs: Inputs) -> Code:
     options: List[Text] = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
     options += ["--home", Word(OWN)] if needs_home(inputs.container) else []
-    root = inputs.reader and inputs.fast and not inputs.staging
+    root = inputs.reader and not inputs.staging
     command = code(
         '"${{tool[@]}}" probe --host --out "$job/hosts"{options}{reader} </dev/null',
         options=_more(options),
@@ -526,11 +521,6 @@ result hosts $? || exit
 
 
 def _stage(inputs: Inputs, staging: StagedImage) -> Code:
-    """Return the step of an older deployer.pyz."""
-    return staging_script.step(staging, inputs.layout, inputs.runtime, inputs.container, 2)
-
-
-def _stage_at_once(inputs: Inputs, staging: StagedImage) -> Code:
     """Return the step that records the nodes and stages the image."""
     library = inputs.plan.mpi.library if inputs.plan.mpi else None
     judged = code(
@@ -541,14 +531,7 @@ result hosts "$worst" ${{reason:+--reason "$reason"}} || exit
         meet=_MEET,
         network=_network(inputs) if _meets(inputs) else code(""),
     )
-    return staging_script.step(
-        staging, inputs.layout, inputs.runtime, inputs.container, 1, inputs.reader, library, judged
-    )
-
-
-def _before(inputs: Inputs) -> int:
-    """Return the number of steps before the ranks start."""
-    return 2 if inputs.staging and not inputs.fast else 1
+    return staging_script.step(staging, inputs.layout, inputs.runtime, inputs.container, inputs.reader, library, judged)
 
 
 def _network(inputs: Inputs) -> Code:
@@ -564,43 +547,6 @@ result network $? || exit
     )
 
 
-def _root(inputs: Inputs) -> Code:
-    """Return the step that reads the canary, for an older deployer.pyz, whose first step does not."""
-    read = code('"${{container[@]}}" "$image" -- {words}', words=inputs.reader)
-    if inputs.scheduler.way == AGENT:
-        return code(
-            """\
-# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
-each bash -c {into} "$job/hosts" \\
-    {read}
-result root $? || exit
-""",
-            into=_INTO,
-            read=read,
-        )
-    if inputs.scheduler.way == ALONE:
-        return code(
-            """\
-# Root: a container reads the image's marker file. If it shows the host's root instead, the job ends here.
-{read} >"$job/hosts/$(uname -n).root" 2>&1 </dev/null
-result root $? || exit
-""",
-            read=read,
-        )
-    return code(
-        """\
-# Root: on each node, a container reads the image's marker file. If it shows the host's root instead, the job ends here.
-{one_a_node} \\
-    --output={output} \\
-    {read} </dev/null
-result root $? || exit
-""",
-        one_a_node=_one_a_node(inputs),
-        output="%s/hosts/%%N.root" % inputs.folder.replace("%", "%%"),
-        read=read,
-    )
-
-
 def _one_a_node(inputs: Inputs) -> Code:
     """Return the words that start a process on each node."""
     if inputs.scheduler.way == AGENT:
@@ -613,7 +559,7 @@ def _one_a_node(inputs: Inputs) -> Code:
 
 def _probe(inputs: Inputs) -> Code:
     python, tool = inputs.image_python or "", _given(inputs, plans.TOOL)
-    command = [*_at_once(inputs, python, tool), "probe", "--rank", "--out", *_evidence(inputs)]
+    command = [*_at_once(python, tool), "probe", "--rank", "--out", *_evidence(inputs)]
     if inputs.plan.mpi:
         command += ["--library", inputs.plan.mpi.library.rsplit("/", 1)[-1]]
     if inputs.plan.abi == plans.NO_MPI:
@@ -627,7 +573,7 @@ def _probe(inputs: Inputs) -> Code:
 {step}
 {end}
 """,
-        number=_before(inputs) + 1,
+        number=2,
         where=" in the container" if inputs.runtime.contained else "",
         step=_step(inputs, "probe", command),
         end=code("code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit"),
@@ -644,7 +590,7 @@ def _payload(inputs: Inputs) -> Code:
         options += [*_warning(inputs), *_ending(inputs)]
         options += _meeting(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
-        start = _rank(inputs, inputs.image_python, _given(inputs, plans.TOOL))
+        start = _rank(inputs.image_python, _given(inputs, plans.TOOL))
         command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
         what = "each rank runs it; `rank` records which MPI library its processes use and how they end."
     else:
@@ -660,7 +606,7 @@ def _payload(inputs: Inputs) -> Code:
 {leave}
 """,
         leave=_again(inputs),
-        number=_before(inputs) + bool(inputs.image_python) + 1,
+        number=2 + bool(inputs.image_python),
         what=what,
         watch=watch,
         step=_step(inputs, "payload", command, more, not inputs.image_python),
@@ -713,7 +659,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
     more = [*_abort(inputs), *_warning(inputs), *_ending(inputs), *_meeting(inputs)]
-    return [*_rank(inputs, inputs.python, [tool]), *out, "--outside", library, *more, "--"]
+    return [*_rank(inputs.python, [tool]), *out, "--outside", library, *more, "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:
@@ -754,15 +700,14 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
 _ISOLATED = ("-I", "-S")
 
 
-def _rank(inputs: Inputs, python: str, tool: Sequence[Text]) -> List[Text]:
+def _rank(python: str, tool: Sequence[Text]) -> List[Text]:
     """Return the words that start ``rank``, for which each payload waits."""
-    return [*_at_once(inputs, python, tool), "rank"]
+    return [*_at_once(python, tool), "rank"]
 
 
-def _at_once(inputs: Inputs, python: str, tool: Sequence[Text]) -> List[Text]:
+def _at_once(python: str, tool: Sequence[Text]) -> List[Text]:
     """Return the words that start this tool for a rank, up to the name of the command."""
-    how: List[Text] = ["-c", first_bytes.PROGRAM] if inputs.fast else []
-    return [python, *_ISOLATED, *how, *tool]
+    return [python, *_ISOLATED, "-c", first_bytes.PROGRAM, *tool]
 
 
 def _given(inputs: Inputs, *words: str) -> List[Text]:

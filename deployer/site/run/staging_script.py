@@ -148,25 +148,22 @@ def step(
     layout: Layout,
     runtime: Runtime,
     container: Container,
-    number: int,
-    reader: Sequence[str] = (),
-    library: Optional[str] = None,
-    judged: Optional[Code] = None,
+    reader: Sequence[str],
+    library: Optional[str],
+    judged: Code,
 ) -> Code:
     """Return the part of the script that stages the image and can end it.
 
     Args:
-        number: the number of the step.
         reader: a command of the image that prints its canary; empty: the step does not read it.
         library: the plan's MPI on the host, or None.
-        judged: the lines that judge the nodes, whose facts the step records before it stages; None: another step has
-            done so.
+        judged: the lines that judge the nodes, whose facts the step records before it stages.
     """
     if staging.kind not in _DOES:
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
     return code(
         """\
-# {number}. {what_first}each node {does} ({size} MiB).
+# 1. {what_first}each node {does} ({size} MiB).
 #    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
 #    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
 #    here.
@@ -207,19 +204,17 @@ unstage() {{
 }}
 trap unstage EXIT
 
-{judged}{after}{staged} || {{ result stage "$worst" --reason "$reason"; exit; }}
+{judged}{after}collect || {{ result stage "$worst" --reason "$reason"; exit; }}
 container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not per rank
 """,
-        number=number,
         kept=_KEPT,
         size=staging.size_mb,
         does=_DOES[staging.kind] + (" and mounts it" if staging.held else ""),
-        what_first=code(_FIRST) if judged else code("Stage: "),
-        before=_names(staging) if judged else _broadcast(staging, layout, True),
-        hosts=_hosts(library) if judged else code(""),
-        judged=judged or code(""),
-        after=_broadcast(staging, layout, False) if judged else code(""),
-        staged=code("collect" if judged else "answers"),
+        what_first=code(_FIRST),
+        before=_names(staging),
+        hosts=_hosts(library),
+        judged=judged,
+        after=_broadcast(staging),
         sent=_sent(staging),
         root=_root(reader),
         words=_words(staging, reader),
@@ -275,31 +270,12 @@ def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Contain
     return words.index(runtime.starter(inside.engine))
 
 
-def _broadcast(staging: StagedImage, layout: Layout, alone: bool) -> Code:
-    """Return the lines that send the file to the nodes, into the private folder of each, which the nodes always remove.
+def _broadcast(staging: StagedImage) -> Code:
+    """Return the line that sends the file to the nodes, into the private folder of each, which the nodes always remove.
 
-    If it does not arrive, the nodes read the file where it is. ``alone``: a step of its own makes the folder.
+    If it does not arrive, the nodes read the file where it is.
     """
-    if not staging.broadcast:
-        return code("")
-    return code(
-        """\
-{folder}sbcast --force {source} "$sent"
-""",
-        folder=_folder(staging, layout) if alone else code(""),
-        source=staging.source,
-    )
-
-
-def _folder(staging: StagedImage, layout: Layout) -> Code:
-    return code(
-        """\
-{names}srun --mpi=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task=1 \\
-    mkdir -m 700 -- "${{stage%/*}}" </dev/null || {{ result stage 3 --reason "cannot make ${{stage%/*}}"; exit; }}
-""",
-        names=_names(staging),
-        nodes=layout.nodes,
-    )
+    return code('sbcast --force {source} "$sent"\n', source=staging.source) if staging.broadcast else code("")
 
 
 def _names(staging: StagedImage) -> Code:

@@ -1,15 +1,14 @@
 """Requests to the batch system besides the layout: account, partition, and the user's own words. Pure."""
 
 import re
-from typing import Mapping, NamedTuple, Optional, Sequence
+from typing import Collection, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import findings
+from deployer.contract import limits
 from deployer.contract.errors import Refused, UsageError
-from deployer.contract.job import seconds
-from deployer.contract.plan import GpuRequest, Plan
-from deployer.contract.text import counted
+from deployer.contract.findings import finding, refused
+from deployer.contract.plan import GpuRequest, Plan, requests_gpus
 from deployer.site.jobs import schedulers
-from deployer.site.jobs.schedulers.interface import AGENT, ALONE, STEPS, Scheduler, coded
+from deployer.site.jobs.schedulers.interface import STEPS
 
 #: Options that the script sets from the job's layout; another value would contradict it.
 _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
@@ -17,10 +16,6 @@ _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-pe
          "wrap")  # fmt: skip
 #: Variables in which users keep their account.
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
-
-
-#: Directives that request GPUs: then nothing else does.
-_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
 
 
 class SubmissionOptions(NamedTuple):
@@ -56,9 +51,18 @@ class BatchRequest(NamedTuple):
     gpus: Optional[GpuRequest] = None
     parallel_environment: Optional[str] = None
     directives: Sequence[str] = ()
+    exclusive: bool = False
 
 
-def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environment: Mapping[str, str]) -> BatchRequest:
+def ask(
+    plan: Plan,
+    options: SubmissionOptions,
+    nodes: int,
+    time: str,
+    environment: Optional[Mapping[str, str]],
+    gpus: Optional[int] = None,
+    waived: Collection[str] = (),
+) -> BatchRequest:
     """Return what to ask the batch system for.
 
     The constraints of the plan and of the user both hold. Only the limits of the plan's own partition are known and
@@ -67,36 +71,26 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
     Args:
         time: the job's time limit.
         environment: the user's environment, for the account and Slurm's cluster. sbatch does not get these variables,
-            because they would count before the script's directives.
+            because they would count before the script's directives. None: it is not known here, on the laptop.
+        gpus: GPUs per node that the job's ranks need; None: the job does not say.
+        waived: the codes of ``contract.limits`` that do not count: only the batch system knows whether they still hold.
 
     Raises:
         Refused: the site would not accept the job.
         UsageError: a word is invalid.
     """
     scheduler, batch = schedulers.known(plan.scheduler), plan.batch
-    _check_nodes(plan, scheduler, nodes)
-    limits = plan.limits
-    queue = options.partition or plan.queue
-    if queue == plan.queue:
-        if limits.max_nodes is not None and nodes > limits.max_nodes:
-            raise _refused(
-                "queue.nodes",
-                "%d nodes are asked for, but a job in %s may have %d" % (nodes, _named(plan), limits.max_nodes),
-                "--nodes %d at most; capture the site again if it has grown" % limits.max_nodes,
-            )
-        if limits.max_time is not None and seconds(time) > seconds(limits.max_time):
-            raise _refused(
-                "queue.time",
-                "a time limit of %s is asked for, but a job in %s may have %s" % (time, _named(plan), limits.max_time),
-                "--time %s at most, and let the job continue from its checkpoint (--again)" % limits.max_time,
-            )
-    account = options.account or plan.account or next(filter(None, map(environment.get, _VARIABLES)), None)
-    if account is None and limits.account and not _in_directives(plan.directives, "account", "A", "P"):
-        raise _refused(
-            "queue.account",
-            "jobs on %s must name the account that they are charged to" % plan.site,
-            "--account NAME, or SBATCH_ACCOUNT in the environment, or scheduler.account in the site's profile",
-        )
+    queue, given = options.partition or plan.queue, environment or {}
+    if queue == plan.queue or not scheduler.prefix:
+        for against in limits.of_request(plan, nodes, time):
+            if against.code not in waived:
+                raise refused(against)
+    account = options.account or plan.account or next(filter(None, map(given.get, _VARIABLES)), None)
+    needed = environment is not None and plan.limits.account
+    if account is None and needed and not _in_directives(plan.directives, "account", "A", "P"):
+        reason = "jobs on %s must name the account that they are charged to" % plan.site
+        remedy = "--account NAME, or SBATCH_ACCOUNT in the environment, or scheduler.account in the site's profile"
+        raise refused(finding("queue.account", "", reason=reason, remedy=remedy))
     suffix = batch.account_suffix
     if account and suffix and not account.endswith(suffix):
         account += suffix
@@ -108,13 +102,14 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
         constraints=[each for each in (batch.constraint, options.constraint) if each],
         reservation=options.reservation,
         qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
-        cluster=batch.cluster or (environment.get("SLURM_CLUSTERS") if "cluster" in scheduler.knows else None),
+        cluster=batch.cluster or (given.get("SLURM_CLUSTERS") if "cluster" in scheduler.knows else None),
         storage=batch.storage,
-        gpus=_gpus(plan, options.gpus, directives),
+        gpus=_gpus(plan, options.gpus, directives, gpus),
         parallel_environment=batch.parallel_environment,
         directives=directives,
+        exclusive=batch.exclusive and queue == plan.queue,
     )
-    for name in ("qos", "cluster", "storage", "parallel_environment", "gpus"):
+    for name in ("qos", "cluster", "storage", "parallel_environment", "gpus", "exclusive"):
         if getattr(found, name) and name not in scheduler.knows and scheduler.prefix:
             hint = "remove it from partitions.%s in the site's profile" % (plan.partition or "NAME")
             raise Refused("%s cannot request what the plan of %s says: %s" % (scheduler.title, plan.site, name), hint)
@@ -123,18 +118,16 @@ def ask(plan: Plan, options: SubmissionOptions, nodes: int, time: str, environme
     return found
 
 
-def _refused(code: str, reason: str, remedy: str) -> Refused:
-    """Return the error for a request that the batch system would refuse."""
-    found = findings.finding(code, "", reason=reason, remedy=remedy)
-    return Refused(coded(found.message, code), found.remedy)
+def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: Optional[int]) -> Optional[GpuRequest]:
+    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them.
 
-
-def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Optional[GpuRequest]:
-    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them."""
+    Of nodes with different numbers, a job gets as many as it needs.
+    """
     there = plan.batch.gpus
     own = next((each for each in directives if _requests_gpus(each, there)), None)
     if asked is None:
-        return None if own else there
+        every = there and (there.per_node or needed)
+        return there._replace(per_node=every) if there and every and not own else None
     if asked < 0:
         raise UsageError("--gpus %d: not a number of GPUs" % asked, "0 or more GPUs per node")
     if own:
@@ -144,12 +137,12 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Option
         return None
     if there is None:
         raise Refused(
-            "--gpus %d: the plan of %s does not know how jobs request GPUs" % (asked, _named(plan)),
+            "--gpus %d: the plan of %s does not know how jobs request GPUs" % (asked, limits.name(plan)),
             "set scheduler.gpu_request and node.gpus in the site's profile and make a new plan, or use --directive",
         )
-    if asked > there.per_node:
+    if asked > there.per_node > 0:
         raise Refused(
-            "%d GPUs per node are asked for, but a node of %s has %d" % (asked, _named(plan), there.per_node),
+            "%d GPUs per node are asked for, but a node of %s has %d" % (asked, limits.name(plan), there.per_node),
             "--gpus %d at most, and more --nodes" % there.per_node,
         )
     return there._replace(per_node=asked)
@@ -157,21 +150,9 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str]) -> Option
 
 def _requests_gpus(directive: str, known: Optional[GpuRequest]) -> bool:
     """Return whether a directive requests GPUs; a word of the site's own is ``known`` from the plan."""
-    if _GPUS.match(directive):
+    if requests_gpus(directive):
         return True
     return known is not None and re.match(r"-l (.*,)?%s=" % re.escape(known.word), directive) is not None
-
-
-def _check_nodes(plan: Plan, scheduler: Scheduler, nodes: int) -> None:
-    """Raise Refused for more nodes than there are without a batch system."""
-    if scheduler.way == ALONE and nodes > 1:
-        raise Refused("%s has no batch system: a job has one node, not %d" % (plan.site, nodes), "--nodes 1")
-    hosts = len(plan.batch.hosts)
-    if scheduler.way == AGENT and not scheduler.prefix and nodes > hosts:
-        raise Refused(
-            "%d nodes are asked for, but the plan of %s names %s" % (nodes, plan.site, counted(hosts, "host")),
-            "--nodes %d at most, or more partitions.NAME.hosts in the site's profile" % hosts,
-        )
 
 
 def _line(line: str, ours: Sequence[str]) -> str:
@@ -202,7 +183,3 @@ def _one_line(word: str) -> str:
 
 def _in_directives(directives: Sequence[str], name: str, *letters: str) -> bool:
     return any(word.startswith(("--%s" % name, *("-" + letter for letter in letters))) for word in directives)
-
-
-def _named(plan: Plan) -> str:
-    return "%s of %s" % (plan.partition or "the default partition", plan.site)

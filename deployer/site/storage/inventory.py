@@ -84,7 +84,7 @@ def gone_of_layer(folder: str, entries: int) -> Gone:
 def _gone(folder: str, most: int, count: Callable[[], int]) -> Gone:
     """Return what is missing in a folder; ``count`` returns the entries of its rootfs if there is no list."""
     listed = _read(folder)
-    if not listed:  # too many files, an image older than lists, or the list is gone too
+    if not listed:  # too many files, or the list is gone too
         entries = count()
         left = sum(1 for name in _walk(os.fsencode(folder)) if name.startswith(b"rootfs/"))
         return Gone(entries, max(0, entries - left), [], False)
@@ -130,7 +130,7 @@ def _read(folder: str) -> List[bytes]:
             whole = zlib.decompressobj()
             names = whole.decompress(stream.read(_MAX_NAMES), _MAX_NAMES)
             return names.split(_END) if whole.eof else []
-    except (FileNotFoundError, zlib.error):  # missing or damaged: made by an older deployer, or purged
+    except (FileNotFoundError, zlib.error):  # missing or damaged: purged
         return []
 
 

@@ -32,7 +32,7 @@ def folder(installed: InstalledImage, package: str, abi: Optional[str]) -> Optio
 
 
 def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
-    """Return what a job of this image at this site must prove besides MPI (``measurements.EXPECTABLE``)."""
+    """Return what a job of this image at this site must prove besides MPI (``measurements.GPU``)."""
     found = []
     targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
     if any(map(_DRIVER.search, targets)) and _has_cuda(installed, plan):

@@ -52,7 +52,7 @@ ROOTFS = "rootfs"
 WHEELS = "wheels"
 VARIANTS = "variants"
 BYTECODE = "bytecode.tar"
-#: What an image shares with others, by links into layers. Images of older deployers have these themselves.
+#: What an image shares with others, by links into layers.
 SHARED = (ROOTFS, WHEELS, VARIANTS, BYTECODE)
 LAYERS = "layers"
 _LAYER_LINK = re.compile(r"\.\./\.\./%s/([0-9a-f]+-[0-9]+)/(%s)\Z" % (LAYERS, "|".join(map(re.escape, SHARED))))
@@ -103,7 +103,7 @@ class InstalledImage(NamedTuple):
 
     @property
     def layers(self) -> List[str]:
-        """The folders of the layers that it shares, that of its rootfs first; none for an image of an older form."""
+        """The folders of the layers that it shares, that of its rootfs first; none if the links are lost."""
         parent = os.path.join(os.path.dirname(os.path.dirname(self.folder)), LAYERS)
         return [os.path.join(parent, name) for name in layer_links(self.folder)]
 
@@ -343,8 +343,7 @@ def layer_links(folder: str) -> List[str]:
         try:
             found = _LAYER_LINK.match(os.readlink(os.path.join(folder, shared)))
         except OSError as error:
-            # EINVAL: a folder, as in images of older deployers.
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):  # EINVAL: not a link
                 continue
             raise
         if found and found.group(1) not in names:

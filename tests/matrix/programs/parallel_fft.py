@@ -1,8 +1,8 @@
 """A transform in three dimensions, its array spread over the ranks, and back."""
 
 import numpy as np
-from mpi4py import MPI  # type: ignore[import-not-found]
-from mpi4py_fft import PFFT, newDistArray  # type: ignore[import-not-found]
+from mpi4py import MPI
+from mpi4py_fft import PFFT, newDistArray
 
 transform = PFFT(MPI.COMM_WORLD, [16, 16, 16], dtype=float)
 before = newDistArray(transform, False)

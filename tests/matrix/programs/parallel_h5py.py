@@ -1,7 +1,7 @@
 """Each rank writes its row of one HDF5 file; then all read the whole."""
 
-import h5py  # type: ignore[import-not-found]
-from mpi4py import MPI  # type: ignore[import-not-found]
+import h5py
+from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 with h5py.File("ranks.h5", "w", driver="mpio", comm=world) as out:

@@ -2,7 +2,7 @@
 
 import sys
 
-import petsc4py  # type: ignore[import-not-found]
+import petsc4py
 
 petsc4py.init(sys.argv)
 from petsc4py import PETSc  # noqa: E402 (PETSc is started by then)

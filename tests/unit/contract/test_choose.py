@@ -24,7 +24,6 @@ def plan(*options):
     return Plan(
         "lab",
         "batch",
-        "sha256:0",
         "b:1",
         "~/d",
         [],

@@ -47,6 +47,8 @@ IMAGE = {
     "/deployer/app/split.py": script("/usr/bin/env -S PYTHONUNBUFFERED=1 python3 -u"),
     "/deployer/app/windows.sh": script("/bin/sh\r"),
     "/deployer/app/text": TEXT,
+    "/tmp": PathInfo(FOLDER),
+    "/tmp/tool": ELF,
 }
 
 
@@ -81,6 +83,10 @@ def place(**changes):
         (["python3", "-u", "-W", "ignore", "/deployer/app/gone.py"], "there is no /deployer/app", "files of app/"),
         (["python3", "-m", "mpi4py", "/deployer/app/gone.py"], "there is no /deployer/app/gone.py", "files of app/"),
         (["sh", "/deployer/app/gone.sh"], "there is no /deployer/app/gone.sh", "files of app/"),
+        (["sh", "/deployer/app/windows.sh"], "ends with a carriage return", "Unix line ends"),
+        (["env", "A=1", "dash", "-e", "/deployer/app/windows.sh"], "ends with a carriage return", "Unix line ends"),
+        (["/tmp/tool"], "jobs do not see /tmp/tool of the image: /tmp is the node's own", "another folder"),
+        (["python3", "/tmp/tool"], "jobs do not see /tmp/tool of the image", "another folder"),
     ],
 )  # fmt: skip
 def test_what_cannot_start(words, reason, remedy):
@@ -112,6 +118,8 @@ def test_what_cannot_start(words, reason, remedy):
         ["python3", "-m", "mpi4py", "-m", "train"],
         ["python3", "train.py"],  # relative: lint's
         ["python3", "--unheard-of", "/nope"],
+        ["/tmp/own"],  # what a user has put there on the node
+        ["python3", "/deployer/app/windows.sh"],  # Python reads such lines
         ["/data/tool"],  # what a user binds there
         ["/opt/intel/bin/x"],
         ["/lrz/sys/mpi/bin/x"],  # bound, and the image has none of the folders above

@@ -48,6 +48,16 @@ def test_facts_survive_being_written():
         assert Facts.read(json_records.Fields(json.loads(text), "facts")) == facts
 
 
+def test_programs_that_open_libraries_by_name():
+    """As the table of symbols shows it."""
+    paths = [path for path in map("/usr/bin/{}".format, ("bash", "perl", "cat", "ls", "sed")) if os.path.isfile(path)]
+    for path in [PYTHON, *paths]:
+        facts = dynamic.facts(reader(path))
+        if facts is not None:
+            called = [each for each in dynamic.symbols(reader(path), "dlopen".__eq__) if not each.defined]
+            assert facts.opens == bool(called), path
+
+
 @pytest.mark.parametrize("data", [b"", b"\x7fELF", b"#!/bin/sh\n", b"\x7fELF\x01\x01" + bytes(100)])
 def test_what_is_not_for_this_loader(data):
     assert dynamic.read(lambda offset, size: data[offset : offset + size]) is None

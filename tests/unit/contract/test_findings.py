@@ -26,3 +26,11 @@ def test_errors_are_told_from_warnings():
     mild = findings.finding("probe.skipped", "job")
     assert findings.errors([mild, bad]) == [bad]
     assert str(bad) == "error mpi.world-size: job: MPI_COMM_WORLD has 1 rank, but the job requested 2"
+
+
+def test_a_finding_names_its_job_once():
+    wrong = findings.finding("mpi.alone", "/usr/bin/x", reason="none")._replace(job="train")
+    assert str(wrong).startswith("error mpi.alone: /usr/bin/x (job train): ")
+    assert str(wrong._replace(subject="job train")).startswith("error mpi.alone: job train: ")
+    assert findings.Finding.read(Fields(wrong.record(), "a finding")) == wrong
+    assert "job" not in wrong._replace(job="").record()

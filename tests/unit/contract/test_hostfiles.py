@@ -18,16 +18,6 @@ def test_a_plan_with_host_files_is_read_as_it_was_written():
     assert plan.read(json_records.dumps(whole.record()), "it") == whole
 
 
-def test_a_plan_from_before_and_a_reader_from_before():
-    old = PLAN.record()
-    del old["host"]
-    assert plan.read(json_records.dumps(dict(old, format=1)), "it") == PLAN
-    assert PLAN.record()["min_reader"] == 1
-    record = PLAN._replace(host=HOST).record()  # a job would run on the image's libraries without
-    with pytest.raises(UsageError, match="needs a reader of format 2"):
-        json_records.loads(json_records.dumps(record), plan.SCHEMA, "it", known=1)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("name", "lib/../../x"), ("name", "/etc/x"), ("name", "x"), ("name", "lib/.."), ("name", "lib/a/b"),

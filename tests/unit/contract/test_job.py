@@ -28,6 +28,40 @@ def test_what_is_no_time_limit(limit):
         seconds(limit)
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("00:30:00", "00:30:00"),
+        ("100:00:00", "100:00:00"),
+        ("1-12:00:00", "1-12:00:00"),
+        ("90s", "00:01:30"),
+        ("90m", "01:30:00"),
+        ("24h", "1-00:00:00"),
+        ("36h", "1-12:00:00"),
+        ("2d", "2-00:00:00"),
+        ("9999d", "9999-00:00:00"),
+    ],
+)
+def test_usual_forms_of_a_time_limit_are_understood(text, limit):
+    assert job.check_time(text) == limit
+    assert job.Job.read(Fields(dict(Job("train", ["true"], 1, 1, 1, text).record()), "it")).time == limit
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "1:30", "24", "24H", "1.5h", "h", "-1h", "1h30m", "10000d", "24 h", "24h\n"]
+)
+def test_forms_that_mean_different_things_are_refused_with_those_that_are_understood(text):
+    with pytest.raises(UsageError, match="and not a number with s, m, h or d") as error:
+        job.check_time(text)
+    assert error.value.hint == "for instance 00:30:00, 90m, 24h or 2-00:00:00"
+
+
+@pytest.mark.parametrize("text", ["0s", "0d", "00:00:00"])
+def test_no_time_is_not_a_time_limit(text):
+    with pytest.raises(UsageError, match="zero means no limit"):
+        job.check_time(text)
+
+
 def test_paths_are_left_out_of_records_that_have_none():
     """Bundles without them are as they were, and those of before can be read."""
     made = job.Job("train", ["true"], 1, 1, 1, "1:00:00")

@@ -47,7 +47,7 @@ def test_more_threads_than_cpus_are_refused(ranks, threads, arithmetic, hint):
 
 def test_one_of_a_kind_has_no_plural():
     single = SKYLAKE._replace(sockets=1, cores=1, threads_per_core=1)
-    wanted = "2 ranks per node x 1 thread = 2, but a node has 1 core x 1 hardware thread = 1 CPU$"
+    wanted = r"2 ranks per node x 1 thread = 2, but a node has 1 core x 1 hardware thread = 1 CPU \(job.layout\)$"
     with pytest.raises(Refused, match=wanted):
         layout.lay_out(1, 2, 1, single)
 

@@ -2,13 +2,12 @@
 
 import pytest
 
-from deployer.contract import links, manifest
+from deployer.contract import links
 from deployer.contract.errors import UsageError
 from deployer.contract.job import Job
 from deployer.contract.json_records import Fields
 from deployer.site.jobs import result
 from deployer.site.jobs.result_reserve import NAME
-from tests.unit.contract.test_outside_texts import MANIFEST
 
 GOOD = {"~/.keras/datasets": "data/keras/datasets", "data": "data/mnist", "x/y.txt": "app/y.txt", "z": "app"}
 
@@ -65,12 +64,10 @@ def test_a_record_has_only_such_links(made):
     assert links.check_made({".keras/x": "/deployer/data/x"})
 
 
-def test_a_job_keeps_its_links_and_its_bundle_needs_a_newer_reader():
+def test_a_job_keeps_its_links():
     job = Job("train", ["x"], 1, 1, 1, "01:00:00", links=GOOD)
     assert Job.read(Fields(job.record(), "a job")) == job
     with pytest.raises(UsageError, match="field 'links': links: invalid place"):
         Job.read(Fields(dict(job.record(), links={"/x": "data/x"}), "a job"))
     plain = Job("train", ["x"], 1, 1, 1, "01:00:00")
     assert "links" not in plain.record()
-    formats = [MANIFEST._replace(jobs=[each], mount_points=()).record()["min_reader"] for each in (plain, job)]
-    assert formats == [1, manifest.FORMAT] == [1, 5]

@@ -51,12 +51,11 @@ def test_folders_of_sites(path):
     assert mount_points.check_site(path) == path
 
 
-def test_a_bundle_lists_them_and_an_older_reader_refuses_it():
+def test_a_bundle_lists_them():
     asking = MANIFEST._replace(jobs=[], mount_points=("/lustre/p",))
     record = asking.record()
-    assert (record["mount_points"], record["min_reader"]) == (["/lustre/p"], 3)
+    assert record["mount_points"] == ["/lustre/p"]
     assert manifest.read(json.dumps(record).encode(), "it").mount_points == ("/lustre/p",)
-    assert "mount_points" not in MANIFEST.record()
 
 
 def test_what_is_in_the_way_is_found():

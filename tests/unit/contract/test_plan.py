@@ -6,7 +6,6 @@ MPI = HostMpi("intel", "2021.15", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", "Inte
 PLAN = Plan(
     site="lab",
     partition="batch",
-    profile_digest="sha256:00",
     bundle="tiny:1.0",
     workspace="~/deployer",
     python=["python3"],
@@ -31,21 +30,27 @@ def test_a_plan_without_host_mpi():
     assert plan.read(json_records.dumps(bare.record()), "it") == bare
 
 
-def test_the_abi_and_plans_from_before_it_had_a_field():
+def test_the_abi_of_the_image_may_be_unknown():
     named = PLAN._replace(abi="openmpi")
     assert plan.read(json_records.dumps(named.record()), "it") == named
-    record = PLAN.record()
-    del record["abi"]
-    assert plan.read(json_records.dumps(record), "it").abi is None
+    assert plan.read(json_records.dumps(PLAN.record()), "it").abi is None
 
 
-def test_the_verdict_travels_and_older_plans_have_none():
+def test_the_verdict_travels():
     found = Finding("pmi.unmet", ERROR, "charliecloud-folder", "they do not meet", "set pmi")
     judged = verdict.judged([found, Finding("a.b", verdict.MISSING_FACTS, "x", "y", "z")])
     assert (judged.verdict, judged.against) == (verdict.REFUSE, [found])
     checked = PLAN._replace(checked=judged)
     assert plan.read(json_records.dumps(checked.record()), "it") == checked
-    assert "checked" not in PLAN.record()
+
+
+def test_the_verdict_on_a_job_is_without_the_findings_of_others():
+    site = Finding("a.b", verdict.MISSING_FACTS, "x", "y", "z")
+    wrong = Finding("link.missing", ERROR, "/usr/bin/x", "it needs libx.so.1", "add it", "train")
+    judged = verdict.judged([wrong, site], ["c.d"])._replace(deployer="1.0")
+    assert (judged.verdict, judged.of_job("train")) == (verdict.REFUSE, judged)
+    other = judged.of_job("predict")
+    assert (other.verdict, other.findings, other.accepted, other.deployer) == ("UNKNOWN", [site], ["c.d"], "1.0")
 
 
 def test_what_was_accepted_is_a_warning():

@@ -285,6 +285,7 @@ def test_a_thousand_ranks_make_one_finding():
 def written(item):
     """Return the record of a payload as its rank writes it."""
     seen = {name: value for name, value in item._asdict().items() if name != "outside" or value}
+    seen["unset"] = list(item.unset)
     seen["libraries"] = [dict(library._asdict()) for library in item.libraries]
     seen.update((name, dict(seen[name]._asdict())) for name in ("itex", "outside") if seen.get(name))
     return rank_record.dumps({**rank_record.begun(item.task, item.host), **seen}).encode()
@@ -293,8 +294,6 @@ def written(item):
 def test_the_records_survive_writing_and_reading():
     assert evidence.read_launch(dumps(LAUNCH.record()), "l") == LAUNCH
     assert evidence.read_launch(dumps(LAUNCH._replace(mpi=None).record()), "l").mpi is None
-    before_data = {key: value for key, value in LAUNCH.record().items() if key != "data"}
-    assert evidence.read_launch(dumps(before_data), "l") == LAUNCH
     with_data = LAUNCH._replace(data=("sha256:1",))
     assert evidence.read_launch(dumps(with_data.record()), "l") == with_data
     assert evidence.read_host(dumps(HOSTS[0].record()), "h") == HOSTS[0]
@@ -490,14 +489,13 @@ def test_a_container_with_another_root_stops_the_job(text, code, outcome):
     assert (text.strip().splitlines() or ["without a message"])[-1] in verdict.record["findings"][0]["message"]
 
 
-def test_a_root_step_that_ends_without_a_word_is_no_success():
+def test_a_node_that_reads_no_canary_is_no_success():
     found = good(probes=[], payloads=[])
-    assert codes(result.assemble(LAUNCH, found, after("root", 1))) == [("runtime.start", "job")]
     right = found._replace(roots={"cn1": CANARY_TEXT, "cn2": CANARY_TEXT})
-    assert codes(result.assemble(LAUNCH, right, after("root"))) == [("job.unfinished", "job")]
+    assert codes(result.assemble(LAUNCH, right, after("network"))) == [("job.unfinished", "job")]
     one = found._replace(roots={"cn1": CANARY_TEXT})  # the other node has a fault of its own, or is not done
     assert codes(result.assemble(LAUNCH, one, after("hosts"))) == [("job.unfinished", "job")]
-    assert codes(result.assemble(LAUNCH, one, after("root"))) == [("runtime.start", "job")]
+    assert codes(result.assemble(LAUNCH, one, after("network"))) == [("runtime.start", "job")]
 
 
 def test_what_the_payload_could_not_write_is_a_cause_with_a_remedy():
@@ -553,6 +551,18 @@ def test_what_is_seen_from_outside_fails_a_job_whose_ranks_ended_well(payloads, 
     assert verdict.exit_code == 3
     if code == "mpi.alone":
         assert verdict.record["world_size"] is None  # nothing shows that there was one
+
+
+def test_programs_without_the_launcher_s_variables_fail_a_job_that_ended_well():
+    """The probe's world was whole."""
+    lost = [payload(0, unset=["PMI_FD"]), payload(1, unset=["PMI_FD"])]
+    verdict = result.assemble(LAUNCH, good(payloads=lost), after())
+    assert (verdict.exit_code, verdict.record["world_size"]) == (3, None)
+    assert codes(verdict) == [("mpi.unset", "ranks 0-1")]
+    assert "without PMI_FD" in verdict.record["findings"][0]["message"]
+    assert read_payload(written(lost[0]), "it").unset == ("PMI_FD",)
+    alone = good(hosts=HOSTS[:1], probes=[probe(0, size=1)], payloads=lost[:1])
+    assert codes(result.assemble(LAUNCH._replace(nodes=1), alone, after())) == []
 
 
 def test_one_rank_alone_is_a_world():

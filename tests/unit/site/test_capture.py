@@ -41,10 +41,10 @@ USER_NAMESPACES = machine.user_namespaces
 EMPTY = {"files": {}, "links": {}}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-21"}
 SINFO = """\
-small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96
-batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48
-gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40
-gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40
+small|2|2|24|2|96000|(null)|2-00:00:00|1-16|96|(null)|n[1-2]
+batch*|792|2|24|2|96000|(null)|1-00:00:00|1-768|48|(null)|n[1-2]
+gpu|3|2|20|1|192000|gpu:v100:4(S:0-1)|infinite|1-infinite|40|(null)|n[1-2]
+gpu|1|2|20|1|384000|gpu:v100:2|infinite|1-infinite|40|(null)|n[1-2]
 Socket timed out on send/recv operation
 """
 #: What can be asked of by name; the fakes of the fault tests stand for all of them.
@@ -182,7 +182,7 @@ def test_slurm(programs):
     found = scheduler.slurm(tools)
     assert found.cluster == "SuperMUC"
     assert found.scheduler == {
-        "kind": "slurm", "version": "22.05.8", "pmi": ["none", "pmi2", "pmix", "pmix_v4"], "default_pmi": "pmi2",
+        "kind": "slurm", "version": "22.05.8", "pmi": ["none", "pmi2", "pmix", "pmix_v4"],
     }  # fmt: skip
     assert list(found.partitions) == ["batch", "gpu", "small"]  # the default one first
     assert found.partitions["batch"] == {
@@ -191,16 +191,19 @@ def test_slurm(programs):
         "max_time": "1-00:00:00",
         "node": {"sockets": 2, "cores": 48, "threads_per_core": 2, "cpus": 48, "memory_mb": 96000},
     }
-    assert found.partitions["gpu"]["node"] == {"sockets": 2, "cores": 40, "threads_per_core": 1, "gpus": {}}
+    assert found.partitions["gpu"]["node"] == {
+        "sockets": 2, "cores": 40, "threads_per_core": 1, "memory_mb": 192000, "gpus": {},
+    }  # fmt: skip
     (note,) = tools.notes
     assert note.startswith("partition gpu: its nodes differ in gpus (")
-    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96'")
+    made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)|n1'")
     assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
     assert scheduler.own_node(tools, None) == {}
 
 
 QCONF = r"""case "$*" in
 -sql) printf '%%s\n' all.q long 'down.q' ;;
+-sc) ;;
 "-sq all.q") printf '%%s\n' 'qname  all.q' 'pe_list  smp make,[@new=mpi \\' '    other] mpi-rr' 'h_rt  48:0:00' ;;
 "-sq long") printf '%%s\n' 'pe_list  fill,mpi-rr' 'h_rt  INFINITY' ;;
 -sq*) printf '%%s\n' 'pe_list  smp none' ;;
@@ -238,6 +241,9 @@ QHOST = """cat <<'EOF'
 EOF"""
 
 
+KINDS = "write an entry for each kind, with the same queue and its own constraint"
+
+
 def test_grid_engine(programs, monkeypatch):
     made.program(programs, "qconf", 'test "$SGE_ROOT" = /sge || exit 1\n' + QCONF)
     made.program(programs, "qhost", QHOST)
@@ -249,7 +255,7 @@ def test_grid_engine(programs, monkeypatch):
     assert found.scheduler == {"kind": "gridengine", "version": "8.1.9"}
     assert found.partitions == {
         "all.q": {
-            "nodes": 2, "max_time": "48:00:00", "node": {"sockets": 2, "threads_per_core": 2},
+            "nodes": 2, "max_time": "48:00:00", "node": {"sockets": 2, "cores": 16, "threads_per_core": 2},
             "parallel_environment": "mpi-rr",
         },
         "long": {
@@ -258,13 +264,34 @@ def test_grid_engine(programs, monkeypatch):
         "down.q": {},
     }  # fmt: skip
     assert tools.notes == [
-        "partition all.q: its nodes differ in cores",
+        "partition all.q: its nodes differ in cores: " + KINDS,
         "partition long: parallel environment mpi-rr was chosen; others: fill ($fill_up)",
         "partition down.q: no parallel environment deals slots to several nodes and has control_slaves",
     ]
     monkeypatch.setenv("SGE_O_HOST", "login2")
     here = capture(CaptureRequest(node=True, partition="long"))
     assert (list(here.profile["partitions"]), here.profile["login"]) == (["long"], {"host": "login2"})
+
+
+@pytest.mark.parametrize(
+    ("consumable", "word", "note"),
+    [("YES", "gpu", None), ("JOB", None, "the resource gpu is not counted per slot: jobs request it with directives")],
+)
+def test_gpus_of_grid_engine(programs, consumable, word, note):
+    complexes = "#name shortcut type relop requestable consumable default urgency\\n"
+    complexes += "gpu gpu INT <= YES %s 0 0\\nmem_free mf MEMORY <= YES NO 0 0\\n" % consumable
+    host = "hostname  n1\\ncomplex_values        gpu=4,slots=24\\n"
+    more = "-sc) printf '%s' ;;\n'-se n1') printf '%s' ;;\n-sql)" % (complexes, host)
+    made.program(programs, "qconf", QCONF.replace("-sql)", more, 1))
+    free = " <resourcevalue name='gpu' dominance='hc'>1.000000</resourcevalue>\n <queue name='long'>"  # 3 are in use
+    asked = 'case "$*" in "-q -F gpu -xml"|"-q -xml") ;; *) exit 1 ;; esac\n'
+    made.program(programs, "qhost", asked + QHOST.replace(" <queue name='long'>", free, 1))
+    tools = Tools()
+    scheduler, found = gridengine.gridengine(tools)[:2]
+    assert scheduler.get("gpu_request") == word
+    assert found["long"]["node"].get("gpus") == ({"count": 4} if word else None)
+    assert found["all.q"]["node"].get("gpus") == ({} if word else None)  # n2 has none
+    assert (note in tools.notes) == (note is not None)
 
 
 #: As qstat.c and pbsnodes.c of OpenPBS write it; a long line goes on behind a tab.
@@ -277,6 +304,7 @@ Queue: gpu
     resources_max.nodect = 4
     resources_max.walltime = 24:00:00
     default_chunk.ncpus = 1
+    default_chunk.mem = 2gb
     default_chunk.Qlist = gpu
     enabled = True
 
@@ -324,13 +352,15 @@ def test_pbs(programs):
     found = pbs.pbs(tools)
     assert found.scheduler == {"kind": "pbs", "version": "23.06.06"}
     assert list(found.partitions) == ["workq", "gpu"]  # the default one first
-    assert found.partitions["workq"] == {"nodes": 2, "node": {"gpus": {}}}
+    assert found.partitions["workq"] == {
+        "nodes": 2, "gpu_request": "ngpus", "node": {"memory_mb": 196608, "gpus": {}},
+    }  # fmt: skip
     assert found.partitions["gpu"] == {
-        "nodes": 1, "max_time": "24:00:00", "max_nodes": 4, "node": {"memory_mb": 262144, "gpus": {"count": 4}},
+        "nodes": 1, "max_time": "24:00:00", "max_nodes": 4, "gpu_request": "ngpus", "request_memory": True,
+        "node": {"memory_mb": 262144, "gpus": {"count": 4}},
     }  # fmt: skip
     (note,) = tools.notes
-    kinds = "write an entry for each kind, with the same queue and its own constraint"
-    assert note == "partition workq: its nodes differ in gpus (0 or 4 per node), memory_mb: " + kinds
+    assert note == "partition workq: its nodes differ in gpus (0 or 4 per node), memory_mb: " + KINDS
 
 
 def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
@@ -363,7 +393,10 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
     made.program(programs, "qstat", version + "cat <<'EOF'\n%s\nEOF" % "\n".join(listed))
     made.program(programs, "pbsnodes", "cat <<'EOF'\n%s\nEOF" % "\n".join(lines))
     partitions = pbs.pbs(Tools()).partitions
-    assert partitions["big"] == {"nodes": 1, "node": {"memory_mb": 131072, "gpus": {"count": 4}}}
+    assert partitions["big"] == {
+        "nodes": 1, "gpu_request": "ngpus", "node": {"memory_mb": 131072, "gpus": {"count": 4}},
+    }  # fmt: skip
+    assert "gpu_request" not in partitions["workq"]
     assert partitions["workq"]["nodes"] == 2  # n1's own vnode belongs to all queues without vnodes
 
 
@@ -409,6 +442,12 @@ def test_lsf(programs):
     assert list(found.partitions.items()) == [("normal", {}), ("long", {"max_time": "48:00:00"})]
     made.program(programs, "bqueues", BQUEUES.replace("2880.0 min of hostA", "0.5 min").replace("60.0", "0.5"))
     assert lsf.lsf(Tools()).partitions["long"] == {"max_time": "00:00:30"}
+    listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
+    made.program(programs, "lshosts", "printf '%s'" % listed)
+    assert "gpu_request" not in lsf.lsf(Tools()).partitions["normal"]
+    first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
+    made.program(programs, "lshosts", "printf '%s'" % (listed + first))
+    assert lsf.lsf(Tools()).partitions["normal"] == {"gpu_request": "gpu"}
 
 
 @pytest.mark.parametrize(
@@ -809,19 +848,13 @@ def test_file_systems(programs, tmp_path, monkeypatch):
     assert any("/dead: it did not end" in note for note in tools.notes)
 
 
-#: Starts a folder or a SquashFS file and prints mounts and programs; fails as the real one does without overlay and
+#: Starts a folder or a SquashFS file and prints programs; fails as the real one does without overlay and
 #: underlay. PACKED is what it does with a SquashFS file.
 APPTAINER = """\
 case $1 in --version) echo 'apptainer version 1.4.5'; exit ;; buildcfg) exit 1 ;; esac
 [ -z "$REFUSES" ] || { echo "FATAL: destination /bin doesn't exist in container" >&2; exit 255; }
-case $* in *--fakeroot*) exit 255 ;; esac
 while [ "$2" != /bin/sh ]; do shift; done
-cat <<END
-1 2 0:1 / / rw - ext4 /dev/sda rw
-3 2 0:2 / / ro,nodev unbindable - $ROOT overlay ro,lowerdir=/x
-
-Name: apptainer
-END
+echo Name: apptainer
 if [ -f "$1" ]; then case $(head -c 4 "$1") in hsqs) eval "$PACKED" ;; *) exit 255 ;; esac
 else [ -d "$1/proc" ]; fi"""
 
@@ -885,21 +918,20 @@ def test_an_apptainer_that_starts_nothing(programs):
 
 
 @pytest.mark.parametrize(
-    ("root", "targets", "packed", "squashfs"),
+    ("packed", "squashfs"),
     [
-        ("overlay", "overlay", "exit 255", "refused"),
-        ("fuse.fuse-overlayfs", "fuse-overlayfs", "echo Name: squashfuse_ll", "fuse"),
-        ("tmpfs", "underlay", "echo 'Converting SIF file to temporary sandbox...' >&2", "unpacked"),
+        ("exit 255", "refused"),
+        ("echo Name: squashfuse_ll", "fuse"),
+        ("echo 'Converting SIF file to temporary sandbox...' >&2", "unpacked"),
     ],
 )
-def test_how_an_apptainer_mounts(programs, root, targets, packed, squashfs):
-    made.program(programs, "apptainer", "ROOT=%s PACKED=%s\n" % (root, quoted([packed])) + APPTAINER)
-    found = machine.runtimes(Tools())["apptainer"]
-    assert (found["missing_targets"], found["squashfs"]) == (targets, squashfs)
+def test_how_an_apptainer_mounts(programs, packed, squashfs):
+    made.program(programs, "apptainer", "PACKED=%s\n" % quoted([packed]) + APPTAINER)
+    assert machine.runtimes(Tools())["apptainer"]["squashfs"] == squashfs
 
 
 def test_only_a_setuid_installation_has_the_kernel_mount_a_file():
-    text = "1 2 0:1 / / rw - overlay x rw\n\nName: starter\n"
+    text = "Name: starter\n"
     assert apptainer._way(Said(text, text, 0), setuid=True) == "kernel"
     assert apptainer._way(Said(text, text, 0), setuid=False) == "fuse"
     text += "Name: squashfuse_ll\n"
@@ -934,7 +966,7 @@ def test_this_machine(programs, monkeypatch):
     made.program(programs, "ch-run", "echo 0.31 >&2")
     for program in ("apptainer", "singularity"):  # a link to apptainer
         made.program(programs, program, "echo 'apptainer version 1.4.5'")
-    made.program(programs, "apptainer", "ROOT=overlay\n" + APPTAINER)
+    made.program(programs, "apptainer", APPTAINER)
     made.program(programs, "podman", "echo 'podman version 4.3.1'")
     made.program(programs, "docker", "exit 1")
     made.program(programs, "enroot", '[ "$*" = version ] && mkdir "$XDG_DATA_HOME/enroot" && echo 3.5.0')
@@ -942,7 +974,7 @@ def test_this_machine(programs, monkeypatch):
     found = machine.machine(Tools())
     versions = {"charliecloud": "0.31", "apptainer": "1.4.5", "podman": "4.3.1", "enroot": "3.5.0"}
     expected = {**{name: {"version": versions[name]} for name in versions}, "udocker": {}}
-    expected["apptainer"].update(setuid=False, starts=True, missing_targets="overlay", fakeroot=False, squashfs="fuse")
+    expected["apptainer"].update(setuid=False, starts=True, squashfs="fuse")
     assert found["runtimes"] == expected
     assert not (programs / "was-run").exists()
     assert found["pythons"][sys.executable] == "%d.%d.%d" % sys.version_info[:3]

@@ -1,14 +1,19 @@
-"""Rule of what jobs start: that the program is in the image, or in what the bundle and the plan put over it."""
+"""Rules of what jobs start: that the program is in the image, or in what the bundle and the plan put over it."""
 
+import re
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import commands
 from deployer.connected.linker.commands import CODE
-from deployer.contract.findings import Finding
-from deployer.contract.plan import APP
+from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.manifest import DATA_PREFIX
+from deployer.contract.plan import APP, DATA
 
-__all__ = ["CODE", "startable"]
+__all__ = ["CODE", "readable", "startable"]
+
+#: A path below the data folders in a word, as far as it is plain; the first part is the folder's name.
+_DATA = re.compile(DATA + r"/([\w.-]+)((?:/[\w.+=@-]+)*)")
 
 
 def startable(case: Case) -> Iterator[Finding]:
@@ -20,3 +25,21 @@ def startable(case: Case) -> Iterator[Finding]:
     yield from commands.findings(
         case.manifest.jobs, commands.place(look, image.env, image.workdir, [case.plan], brought)
     )
+
+
+def readable(case: Case) -> Iterator[Finding]:
+    """data.missing: an argument of a job is a path below /deployer/data that no data folder of the bundle has."""
+    has = [member.name[len(DATA_PREFIX) :] for member in case.manifest.members if member.name.startswith(DATA_PREFIX)]
+    elsewhere = {need.data for need in case.manifest.needs}
+    own = {name.partition("/")[0] for name in has}
+    for job in case.manifest.jobs:
+        for name, below in dict.fromkeys(found for word in job.command for found in _DATA.findall(word)):
+            path, known = f"{DATA}/{name}{below}", ", ".join(sorted(own | elsewhere)) or "none"
+            if name not in own | elsewhere:
+                text = f"its command has {path}, but the bundle has no data folder {name}; its data folders: {known}"
+            elif name in own and not any(each.startswith(name + below) for each in has):
+                text = f"its command has {path}, but data folder {name} of the bundle has no such file or folder"
+            else:
+                continue
+            remedy = "correct the job's command, or add the folder to `data` in bundle.yaml"
+            yield Finding("data.missing", WARNING if name in own else ERROR, f"job {job.name}", text, remedy)

@@ -6,11 +6,14 @@ TensorFlow's installation guide (its wheels use AVX).
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
+from deployer.connected.linker.code_facts import BEYOND, Instructions
+from deployer.connected.linker.loader import Object
+from deployer.connected.linker.process import Process
 from deployer.connected.site_profile.profile import Partition
-from deployer.contract.findings import ERROR, Finding
+from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.manifest import Manifest
 
 #: What the levels are made of, of what a profile tells (``contract.cpu.FLAGS``).
@@ -28,6 +31,9 @@ _LIBRARIES = (
     (re.compile(r"^libtensorflow_(cc|framework)\.so(\.\d+)*$"), frozenset({"avx"}), "TensorFlow's wheel"),
     (re.compile(r"^libitex_cpu_internal_avx2\.so$"), frozenset({"avx2"}), "Intel's Extension for TensorFlow"),
 )
+#: Libraries that a program may load or call only where they fit: libfoo-avx2.so.
+_NAMED_FOR_A_SET = re.compile(r"avx|haswell|skylake|skx|knl|zen\d|x86-64-v[34]", re.IGNORECASE)
+_X86_64 = 62
 
 
 def architecture(case: Case) -> Iterator[Finding]:
@@ -70,6 +76,57 @@ def instructions(case: Case) -> Iterator[Finding]:
             )
 
 
+def code(case: Case, process: Process) -> Iterator[Finding]:
+    """cpu.instructions, facts.cpu: the code of a program, or of what it maps, has instructions that the nodes lack.
+
+    A file whose note or name says so is reported by ``instructions``.
+    """
+    node = case.partition.node
+    flags = node.cpu.flags if node and node.cpu else None
+    if case.manifest.image.architecture != "amd64" or set(BEYOND) <= set(flags or ()):
+        return
+    indexes = {id(index): index.code for index in (case.image, *(overlay.files for overlay in case.overlays))}
+    for each in process.loader.objects:
+        where, inner = process.view.identity(each.path)
+        facts = indexes.get(where) if each.dynamic.machine == _X86_64 else None
+        if facts and each.facts.level not in _LEVELS and not _library(each.path):
+            yield from _of_file(case, process, each, facts.of(inner), flags)
+
+
+def _of_file(
+    case: Case, process: Process, mapped: Object, found: Instructions, flags: Sequence[str] | None
+) -> Iterator[Finding]:
+    severity, sets = lacking(found, mapped.path, mapped is process.program, flags or ())
+    if flags is None and severity == ERROR:
+        text = f"{mapped.path} was compiled for {_shown(sets)}, but the processors of the nodes are unknown"
+        yield Finding("facts.cpu", MISSING_FACTS, case.plan.partition, text, CAPTURE)
+    elif flags is not None and sets:
+        yield Finding(
+            "cpu.instructions",
+            severity,
+            mapped.path,
+            f"its code uses {_shown(sets)} without asking the processor, and the nodes of {case.plan.partition} do not "
+            "have it: the program ends with SIGILL (illegal instruction)",
+            "compile it for older processors (-march=x86-64-v2 in place of -march=native), or choose a partition with "
+            "newer ones",
+        )
+
+
+def lacking(found: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:
+    """Return the instruction sets that a mapped file uses and a node with these flags lacks, and how severe that is.
+
+    A library that asks may be there for its functions that are chosen, and so may one that is named for a set.
+    """
+    certain = {*(found.whole if is_program or not found.asks else ()), *found.in_main} - set(flags)
+    possible = set() if found.asks else set(found.used) - set(flags)
+    is_chosen = not is_program and _NAMED_FOR_A_SET.search(posixpath.basename(path))
+    return ERROR if certain and not is_chosen else WARNING, certain or possible
+
+
+def _library(path: str) -> bool:
+    return any(pattern.match(posixpath.basename(path)) for pattern, _, _ in _LIBRARIES)
+
+
 def _demands(case: Case) -> dict[frozenset[str], tuple[str, str]]:
     """Return sets of flags that are needed, each with the first file that needs them and why."""
     found: dict[frozenset[str], tuple[str, str]] = {}
@@ -86,5 +143,5 @@ def _demands(case: Case) -> dict[frozenset[str], tuple[str, str]]:
     return found
 
 
-def _shown(flags: frozenset[str]) -> str:
+def _shown(flags: Iterable[str]) -> str:
     return ", ".join(sorted(flags))

@@ -39,15 +39,16 @@ def library(process: Process) -> Iterator[Finding]:
 
 def provider(process: Process) -> Iterator[Finding]:
     """fabric.provider, fabric.library, facts.fabric: the provider that is asked for is missing or incomplete."""
-    asked = process.variable("FI_PROVIDER")
     there = None
     if process.users:
         there = plugins.providers(process.loader, process.environment, _is_intel(process))
-    if there is None or not asked or asked.startswith("^"):
-        return
-    found = [list(_of_one(process, name, there)) for name in asked.split(",")]
-    if not any(findings == [] for findings in found):  # of several, one is enough
-        yield from (each for findings in found for each in findings)
+    for name in ("FI_PROVIDER", *(("I_MPI_OFI_PROVIDER",) if _is_intel(process) else ())):
+        asked = process.variable(name)
+        if there is None or not asked or asked.startswith("^"):
+            continue
+        found = [list(_of_one(process, each, there)) for each in asked.split(",")]
+        if not any(findings == [] for findings in found):  # of several, one is enough
+            yield from (each for findings in found for each in findings)
 
 
 def slow(case: Case) -> Iterator[Finding]:

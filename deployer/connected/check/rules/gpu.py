@@ -1,5 +1,5 @@
-"""Rules of GPUs: that CUDA's run time, which the image brings, finds a driver that is new enough and a GPU that it
-still knows.
+"""Rules of GPUs: that the nodes have those that jobs need, of the image's vendor; and that CUDA's run time, which the
+image brings, finds a driver that is new enough and a GPU that it still knows.
 
 Sources: NVIDIA, CUDA Compatibility ("Minor Version Compatibility": the oldest driver of each major release); CUDA
 release notes (architectures that a release takes out; the driver of each release); PTX ISA, "Release Notes" (the
@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker import fatbin
+from deployer.connected.site_profile.plan import gpus_per_node
 from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.text import counted
 
 #: By major release of CUDA: the oldest driver, and the lowest compute capability.
 _FLOORS = {10: ((410, 48), (3, 0)), 11: ((450, 80), (3, 5)), 12: ((525, 60), (5, 0)), 13: ((580, 65), (7, 5))}
@@ -41,17 +43,86 @@ _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 #: The name by which a library is loaded. Packages append the rest of its version: libnccl.so.2.20.5, of wheels without.
 _SONAME = re.compile(r".+?\.so(\.\d+)?(?=\.|$)")
 _UNKNOWN = ((0, 0), (0, 0))
+#: By vendor: libraries of programs for its GPUs. Not libze_loader, nor ROCm's SMI: hwloc's plug-ins bring them.
+_VENDORS = re.compile(
+    r"^(?:(?P<nvidia>libcudart)|(?P<amd>libamdhip64|libhsa-runtime64|librocblas|librccl)"
+    r"|(?P<intel>libsycl|libpi_level_zero|libur_adapter_level_zero|libitex_gpu_xetla))\.so"
+)
+
+
+def requested(case: Case) -> Iterator[Finding]:
+    """gpu.none, gpu.count, facts.gpu: a job has GPUs of its own for each rank, and a node has none, or fewer."""
+    there = gpus_per_node(case.partition)
+    for job in case.manifest.jobs:
+        if job.gpus is None:
+            continue
+        lacking = job.lacks_gpus(there)
+        subject = f"job {job.name}"
+        if there is None:
+            text = f"it needs {counted(job.gpus, 'GPU')} per rank, and the GPUs of {case.plan.partition} are unknown"
+            yield Finding("facts.gpu", MISSING_FACTS, subject, text, CAPTURE, job.name)
+        elif lacking:
+            yield Finding(
+                "gpu.count" if there else "gpu.none",
+                ERROR,
+                subject,
+                f"{lacking} of {case.plan.partition}",
+                "choose a partition with more GPUs per node, or fewer ranks per node (--ranks-per-node)"
+                if there
+                else "choose a partition with GPUs, or run it with --gpus 0; if there are some, add node.gpus to the "
+                "profile",
+                job.name,
+            )
+
+
+def vendor(case: Case) -> Iterator[Finding]:
+    """gpu.vendor: the image's GPU libraries are for the GPUs of other vendors only."""
+    kind, found = _kind(case), _vendors(case)
+    if kind is None or not found or kind in found:
+        return
+    path = next(iter(found.values()))
+    text = f"the image's libraries are for GPUs of {' and '.join(found)} ({path}), and {case.plan.partition} has {kind}"
+    remedy = f"choose a partition with GPUs of {' or '.join(found)}, or build the image for {kind}"
+    asking = [job for job in case.manifest.jobs if job.gpus is not None]
+    for job in asking:
+        yield Finding("gpu.vendor", ERROR, f"job {job.name}", text, remedy, job.name)
+    if len(asking) < max(len(case.manifest.jobs), 1):
+        yield Finding("gpu.vendor", WARNING, case.plan.partition, f"{text}: it runs on CPUs", remedy)
+
+
+def _vendors(case: Case) -> dict[str, str]:
+    """Return the vendors whose libraries the bundle has, each with the first file."""
+    found: dict[str, str] = {}
+    for index in (*(overlay.files for overlay in case.overlays), case.image):
+        for path in index.entries:
+            match = _VENDORS.match(posixpath.basename(path))
+            if match and match.lastgroup:
+                found.setdefault(match.lastgroup, path)
+    return found
+
+
+def _kind(case: Case) -> str | None:
+    """Return the vendor of the nodes' GPUs; None if it is unknown."""
+    node, driver = case.partition.node, case.partition.driver
+    return (node.gpus.kind if node and node.gpus else None) or (driver.kind if driver else None)
+
+
+def _is_nvidia(case: Case) -> bool:
+    """Return whether the nodes may have GPUs of NVIDIA."""
+    return _kind(case) in (None, "nvidia")
 
 
 def usable(case: Case) -> Iterator[Finding]:
     """gpu.none, gpu.driver, gpu.capability, facts.gpu: CUDA is in the image, and the nodes cannot serve it."""
     runtimes = cuda(case)
-    if not runtimes:
+    if not runtimes or not _is_nvidia(case):  # else gpu.vendor reports it
         return
     path, release = max(runtimes, key=lambda each: each[1])
     node, driver, partition = case.partition.node, case.partition.driver, case.plan.partition
     gpus = node.gpus if node else None
     if gpus is None and driver is None:
+        if any(job.gpus for job in case.manifest.jobs):
+            return  # an error of `requested`
         yield Finding(
             "gpu.none",
             WARNING,
@@ -97,7 +168,7 @@ def kernels(case: Case) -> Iterator[Finding]:
     """
     gpus, partition = case.partition.node.gpus if case.partition.node else None, case.plan.partition
     found = _kernels(case)
-    if gpus is None or not found:
+    if gpus is None or not found or not _is_nvidia(case):
         return
     capability = _pair(gpus.capability) if gpus.capability else None
     if capability is None:
@@ -130,7 +201,7 @@ def toolkit(case: Case) -> Iterator[Finding]:
     gpus, driver = case.partition.node.gpus if case.partition.node else None, case.partition.driver
     has = _pair(driver.version) if driver and driver.version else None
     capability = _pair(gpus.capability) if gpus and gpus.capability else None
-    if has is None:
+    if has is None or not _is_nvidia(case):
         return
     mapped = _mapped(case)
     usable, refused = set(), []

@@ -15,14 +15,30 @@ from deployer.contract.plan import NO_MPI
 _OF_BASE = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_", "GFORTRAN_", "GOMP_", "OMP_")
 
 
+def machine(process: Process) -> Iterator[Finding]:
+    """link.machine: the program, or a library that it loads, is for another kind of processor."""
+    lacking = [(each.foreign, _severity(process, each.opened)) for each in process.loader.missing]
+    opened = [(each, ERROR) for each in process.loader.foreign if not process.host_path(each.path)]
+    for each, severity in dict.fromkeys([(process.foreign, ERROR), *opened, *lacking]):
+        if each:
+            yield Finding(
+                "link.machine",
+                severity,
+                each.path,
+                f"it is for {each.architecture}, and the nodes are not",
+                "build it for the nodes' architecture, or install the package for it: a wheel of another platform, or "
+                "a program that was copied from another machine, does not run",
+            )
+
+
 def program(process: Process) -> Iterator[Finding]:
-    """link.program: the job's program is not in the image, or is for another machine."""
-    if process.program is None:
+    """link.program: the job's program is not in the image, or is not a program."""
+    if process.program is None and process.foreign is None:
         yield Finding(
             "link.program",
             ERROR,
             process.plan.bundle,
-            "the job's program is not in the image, or is not a program for this machine",
+            f"{process.name}, which the job starts, is not in the image, or is not a program for this machine",
             "name a program of the image in the job's command; build it for the site's architecture",
         )
 
@@ -39,7 +55,7 @@ def missing(process: Process) -> Iterator[Finding]:
         at_start = program is not None and each.opened == program.path
         known = each.name in process.sonames and not at_start and not process.host_path(each.needed_by)
         other = mpi is not None and FAMILIES.get(each.name, mpi.abi) != mpi.abi
-        if not known and not other and not each.name.startswith(CXX):
+        if not known and not other and not each.foreign and not each.name.startswith(CXX):
             yield Finding(
                 "link.missing",
                 _severity(process, each.opened),

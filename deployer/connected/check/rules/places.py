@@ -17,9 +17,7 @@ def bound(case: Case) -> Iterator[Finding]:
     """bind.place: the image has no folder, or a link, where the plan binds one of the site's."""
     needed = {bind.target: f"pack it with --site {case.profile.name}" for bind in case.plan.binds}
     if case.plan.host:
-        needed[FOLDER] = (
-            "pack it again with this version of deployer: older images lack this folder for single host files"
-        )
+        needed[FOLDER] = "pack it again with this version of deployer"
     for target, remedy in needed.items():
         part = mount_points.in_the_way(target, functools.partial(_is_folder, case.image))
         if part:

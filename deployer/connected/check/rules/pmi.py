@@ -11,11 +11,22 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts import python_calls
+from deployer.connected.linker.starts.removed import lost
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import CHARLIECLOUD_KIT, INSIDE, NO_MPI, OPENMPI, Plan, StartOption
 
 PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 
+#: Variables by which ranks find their launcher, by the PMI that they speak. Tried, each alone, with `env -u`: without
+#: PMI_FD, or with none of PMIX_*, each rank is rank 0 of 1 with exit code 0; without another one, MPI_Init fails. Those
+#: of Cray's PMI are from its manual (intro_mpi).
+_NEEDED = {
+    PMI1: ("PMI_FD", "PMI_RANK", "PMI_SIZE"),
+    PMI2: ("PMI_FD", "PMI_RANK", "PMI_SIZE"),
+    PMIX: ("PMIX_RANK", "PMIX_NAMESPACE"),
+    CRAY_PMI: ("PMI_CONTROL_PORT", "PMI_SHARED_SECRET", "PALS_RANKID"),
+}
 #: What launchers other than srun offer to their ranks.
 _LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}}
 #: Open MPI's components of its framework "pmix", up to release 4: plug-ins, or in libopen-pal.
@@ -49,16 +60,14 @@ def offered(case: Case) -> Iterator[Finding]:
 
 def spoken(case: Case) -> Iterator[Finding]:
     """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common, or that is unknown."""
-    if case.plan.launch == INSIDE:  # library and launcher are of one MPI, the image's
-        return
     for process in case.processes if case.plan.abi != NO_MPI else ():
         library = process.library
         if not process.users or library is None:
             continue
         if case.plan.mpi and not process.host_path(library.path):
             continue  # the image's own is used: mpi.family or mpi.escape says so
-        if process.cleared:
-            yield _cleared(process)
+        if case.plan.launch == INSIDE:  # library and launcher are of one MPI, the image's
+            yield from _removed(process, {PMIX} if case.plan.abi == OPENMPI else {PMI1})
             continue
         for option in case.plan.containers:
             yield from _met(case.plan, process, option)
@@ -101,10 +110,22 @@ def _is_large(package: str) -> bool:
     return posixpath.basename(package).partition(".")[0] not in _SMALL
 
 
-def _cleared(process: Process) -> Finding:
-    text = f"{process.via} removes the variables by which ranks find their launcher: each would be rank 0 of 1"
-    return Finding(
-        "pmi.unmet", ERROR, process.name, text, "keep the environment: do not use env -i before an MPI program"
+def _removed(process: Process, shared: set[str]) -> Iterator[Finding]:
+    """Yield what removes the variables that a program needs for each PMI that it shares with its launcher."""
+    removed = process.removed | python_calls.removed(process.text)
+    removers = [lost(_NEEDED[each], removed, process.environment) for each in sorted(shared)]
+    if not all(removers):
+        return
+    first = removers[0][0]
+    where = f"{process.via}: " if process.via else ""
+    yield Finding(
+        "pmi.unmet",
+        ERROR if first.certain else MISSING_FACTS,
+        process.name,
+        f"{where}`{first.by}` {'removes' if first.certain else 'may remove'} variables by which ranks find their "
+        f"launcher ({', '.join(_NEEDED[min(shared)])}): each rank would be rank 0 of 1, or MPI_Init would fail",
+        "keep what the launcher sets (PMI_*, PMIX_*, SLURM_*, OMPI_*, PALS_*) for the program that calls MPI; unset "
+        "other variables by their names",
     )
 
 
@@ -125,6 +146,8 @@ def _met(plan: Plan, process: Process, option: StartOption) -> Iterator[Finding]
             "each rank would be rank 0 of 1",
             _remedy(plan, speaks),
         )
+    else:
+        yield from _removed(process, offers & speaks)
 
 
 def _of_srun(pmi: str) -> set[str]:

@@ -1,9 +1,9 @@
 """Rules of a job's programs: each is judged by itself; those that may be started refuse nothing."""
 
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from deployer.connected.check.rules import pmi
+from deployer.connected.check.rules import opening, pmi
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
@@ -20,6 +20,7 @@ _RENDEZVOUS = frozenset(("torch", "jax"))
 def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
     """Return the findings of ``rules`` on the programs of a job, and those on what it starts at all."""
     found = {id(each): list(_of_process(each, rules)) for each in linked.processes}
+    found = {id(each): _as_it_decides(each, found, linked) for each in linked.processes}
     fits = any(each.uses_mpi and not errors(found[id(each)]) for each in linked.processes)
     for each in linked.processes:
         # Without a job, what the user starts may be a program that fits.
@@ -30,6 +31,30 @@ def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
     yield from _imports(linked)
     yield from _unclear(linked, case, rules)
     yield from _unused(linked, case)
+
+
+def _as_it_decides(process: Process, found: Mapping[int, list[Finding]], linked: LinkedJob) -> list[Finding]:
+    """Return the findings on a program with their severity for the job, which may go on without it.
+
+    This is the only place that knows whether a program decides about its job. An error of one that does not is a note;
+    a warning if no other program of the job can do its work. If it loads a wrong MPI library, the job fails all the
+    same, because the processes of its ranks are watched.
+    """
+    findings = found[id(process)]
+    if not errors(findings) or linked.decides(process):
+        return findings
+    loads_mpi = process.library is not None or (process.program is not None and process.program.facts.linked)
+    working = [each for each in linked.processes if each.program and not errors(found[id(each)])]
+    replaced = linked.unclear or any(
+        each.uses_mpi or not process.uses_mpi for each in (*working, *linked.conditional) if each.program
+    )
+    severity = NOTE if replaced else WARNING
+    return [
+        finding._replace(severity=severity, message=f"{finding.message}; the job may go on without it")
+        if finding.severity == ERROR and not (loads_mpi and finding.code.startswith("mpi."))
+        else finding
+        for finding in findings
+    ]
 
 
 def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
@@ -80,9 +105,16 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
     processes = [*linked.processes, *linked.conditional]
-    if any(each.program is None or each.uses_mpi or (each.missing and each.decisive) for each in processes):
+    if any(each.uses_mpi or ((each.program is None or each.missing) and linked.decides(each)) for each in processes):
         return
-    if any(_RENDEZVOUS & set(map(posixpath.basename, each.packages or ())) for each in processes):
+    processes = [each for each in processes if each.program and not each.missing]
+    if not processes or any(_RENDEZVOUS & set(map(posixpath.basename, each.packages or ())) for each in processes):
+        return
+    remedy = "name a program that calls MPI in the job's command; accept it if the ranks do not need each other"
+    unsure = next(((each, how) for each in processes if (how := opening.may_open_mpi(each, case.overlays))), None)
+    if unsure:
+        text = f"cannot tell whether {unsure[0].name} calls MPI, which no other program of the job does: {unsure[1]}"
+        yield Finding("mpi.unused", MISSING_FACTS, f"job {job.name}", text, remedy)
         return
     yield Finding(
         "mpi.unused",
@@ -90,7 +122,7 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
         f"job {job.name}",
         f"{_some([each.name for each in processes])} does not call MPI, as far as its files show: each of the "
         f"{counted(job.nodes * job.ranks_per_node, 'rank')} would run by itself",
-        "name a program that calls MPI in the job's command; accept it if the ranks do not need each other",
+        remedy,
     )
 
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.python_packages import MissingModule
-from deployer.contract.findings import ERROR, NOTE, Finding
+from deployer.contract.findings import ERROR, Finding
 
 
 def modules(process: Process) -> Iterator[Finding]:
-    """import.missing: a program imports a module that its Python does not find. A note if the job may go on."""
+    """import.missing: a program imports a module that its Python does not find."""
     for each in process.missing:
         yield Finding(
             "import.missing",
-            ERROR if process.decisive else NOTE,
+            ERROR,
             each.place,
             f"it imports {each.name}, which is in none of the folders where {process.name} searches: it ends with "
             f"ModuleNotFoundError{_there(each)}",

@@ -30,8 +30,7 @@ def allowed(case: Case) -> Iterator[Finding]:
     policy = case.profile.policy.runtimes if case.profile.policy else []
     options = [option.runtime for option in case.plan.containers]
     usable = any(map(runtime_table.supported, options))
-    # An older deployer's plan may have start options that the policy does not explain.
-    unsupported = [name for name in dict.fromkeys([*policy, *options]) if not runtime_table.supported(name)]
+    unsupported = [name for name in dict.fromkeys(policy) if not runtime_table.supported(name)]
     for name in unsupported:
         why, instead = runtime_table.refusal(name)
         text = f"deployer cannot use {name}, which the site allows: {why}"

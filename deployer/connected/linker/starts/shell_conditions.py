@@ -36,6 +36,12 @@ def evaluated(words: Sequence[str]) -> bool | None:
     return None
 
 
+def may_fail(redirect: Node) -> bool:
+    """Return whether a redirection may fail: it opens another file than /dev/null."""
+    parts = (redirect.get("Word") or {}).get("Parts") or [{}]
+    return redirect.get("Op") not in ("<<", "<<-", "<<<", "<&", ">&") and parts[0].get("Value") != "/dev/null"
+
+
 def is_test(statement: Node) -> bool:
     """Return whether a statement before && is a condition, so that the normal course is not certain."""
     node = statement.get("Cmd") or {}

@@ -5,13 +5,15 @@ followed both ways unless their condition is known; what differs between them is
 understood is reported as unclear.
 """
 
+import functools
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.starts import shell_syntax
-from deployer.connected.linker.starts.shell_conditions import evaluated, inside, is_test, simple
-from deployer.connected.linker.starts.shell_state import State
+from deployer.connected.linker.starts.removed import Removed
+from deployer.connected.linker.starts.shell_conditions import evaluated, inside, is_test, may_fail, simple
+from deployer.connected.linker.starts.shell_state import FAILED, NOT_FOUND, State, either, piped
 from deployer.connected.linker.starts.shell_syntax import Node, NotReadable
 from deployer.connected.linker.starts.shell_variables import ShellVariables
 from deployer.connected.linker.starts.shell_words import Words, dirname, joined
@@ -28,12 +30,24 @@ _NOTHING = frozenset((
     "times", "type", "hash", "logout", "suspend", "history", "caller", "compgen", "complete", "shopt", "bind", "fc",
     "help", "sleep",
 ))  # fmt: skip
+#: What these and other commands of the shell end with.
+_STATUS = {
+    **dict.fromkeys((":", "true", "echo", "sleep", "set", "unset", "printf", "trap", "command", "builtin"), 0),
+    **dict.fromkeys(("export", "readonly", "local", "declare", "typeset"), 0),
+    "false": 1,
+}
+#: A shell with ``set -e`` ends if they fail.
+_STOPPING = ("CallExpr", "Subshell", "TestClause", "ArithmCmd", "LetClause", "DeclClause")
 #: Special commands, which functions do not replace in every shell.
 _SPECIAL = frozenset((
     ".", ":", "break", "continue", "eval", "exec", "exit", "export", "readonly", "return", "set", "shift", "trap",
     "unset", "command", "builtin", "source", "local", "declare", "typeset",
 ))  # fmt: skip
 _DECLARING = ("export", "readonly", "local", "declare", "typeset")
+#: What else sets the status: the text that they read, or their argument.
+_OWN_STATUS = (".", "source", "eval", "exit", "return", "break", "continue")
+#: The function that bash runs in place of a command that it does not find.
+_HANDLER = "command_not_found_handle"
 #: They read code in a way that is not followed.
 _UNCLEAR = ("alias", "enable", "mapfile", "readarray")
 
@@ -48,7 +62,7 @@ class Seen(NamedTuple):
         line: the line of the script.
         certain: whether it is started whenever the script runs.
         stdin: the text of a here document, None if there is none.
-        decisive: whether the script ends with an error if it does.
+        removed: variables that were unset before.
     """
 
     environment: Mapping[str, str]
@@ -57,20 +71,20 @@ class Seen(NamedTuple):
     line: int
     certain: bool
     stdin: str | None
-    decisive: bool
+    removed: frozenset[Removed] = frozenset()
 
 
 class Reader(NamedTuple):
     """What a script needs of its surroundings.
 
     Attributes:
-        start: called for each command that is not the shell's own.
+        start: called for each command that is not the shell's own; returns its status, None if it is unknown.
         unclear: called with a reason and a line.
         content: returns the text of a file that is sourced, or raises NotReadable; with the folder and PATH.
         located: returns the path of a program by its name, None if unknown; with the folder and PATH.
     """
 
-    start: Callable[[list[str], Seen], None]
+    start: Callable[[list[str], Seen], int | None]
     unclear: Callable[[str, int], None]
     content: Callable[[str, str | None, str | None], tuple[str, str]]
     located: Callable[[str, str | None, str | None], str | None]
@@ -102,21 +116,35 @@ class Script(ShellVariables):
         self._line = 1
         self._loops: list[list[State]] = []
         self._returns: list[list[State]] = []
+        self._ends: list[list[int | None]] = []  # statuses with which each shell may end before its text does
+
+    def run(self, text: str, state: State) -> int | None:
+        """Follow all that a shell runs. Return its status, None if it is unknown. Raises NotReadable."""
+        return self._shell(lambda within: self.follow(text, within), state)
 
     def follow(self, text: str, state: State) -> None:
         """Follow a text to its end. Raises NotReadable."""
         self._statements(shell_syntax.statements(text, self._dialect), state)
 
+    def _shell(self, follow: Callable[[State], None], state: State) -> int | None:
+        """Follow what a shell of its own runs. Return its status."""
+        within = state.copy()
+        self._ends.append([])
+        follow(within)
+        return either([*self._ends.pop(), *([within.status] if within.alive else [])])
+
+    def _end(self, status: int | None) -> None:
+        """Note that this shell may end here."""
+        if not self._muted:
+            self._ends[-1].append(status)
+
     # ------------------------------------------------------------------------------------------------ statements
 
     def _statements(self, nodes: Sequence[Node], state: State) -> None:
-        last = state.last
-        for number, node in enumerate(nodes, 1):
+        for node in nodes:
             if not state.alive:
                 break
-            state.last = last and number == len(nodes)
             self._statement(node, state)
-        state.last = last
 
     def _tested(self, nodes: Sequence[Node], state: State) -> None:
         """Follow statements whose status is only looked at."""
@@ -131,7 +159,31 @@ class Script(ShellVariables):
         for redirect in redirects:
             self._nested(redirect, state)
         if not node.get("Cmd"):
+            state.status = None
             return
+        stdin = self._input(redirects, state)
+        if node.get("Background") or node.get("Coprocess"):
+            self._shell(lambda within: self._command(node["Cmd"], within, stdin), state)
+            state.status = 0
+            return
+        tested, state.tested = state.tested, bool(state.tested or node.get("Negated"))
+        self._command(node["Cmd"], state, stdin)
+        state.tested = tested
+        if not state.alive:
+            return
+        if node.get("Negated"):
+            state.status = None if state.status is None else int(not state.status)
+            return
+        if state.status == 0 and any(map(may_fail, redirects)):
+            state.status = None
+        if state.stops and not tested and (node["Cmd"]["Type"] in _STOPPING or node["Cmd"].get("Op") in ("|", "|&")):
+            if state.status != 0:
+                self._end(state.status or FAILED)
+            state.alive = not state.status
+            state.status = 0
+
+    def _input(self, redirects: Sequence[Node], state: State) -> str | None:
+        """Return the text that redirections give a command as its input, None if there is none."""
         stdin = None
         for redirect in redirects:
             if redirect.get("Op") in ("<<", "<<-"):
@@ -140,11 +192,7 @@ class Script(ShellVariables):
                 stdin = self._words.text(redirect.get("Word"), state)
             elif redirect.get("Op") in ("<", "<>", "<&"):
                 stdin = UnknownWord("a file as its input")
-        apart = node.get("Background") or node.get("Coprocess")
-        within, tested = state.copy() if apart else state, state.tested
-        within.tested = bool(tested or apart or node.get("Negated"))
-        self._command(node["Cmd"], within, stdin)
-        state.tested = tested
+        return stdin
 
     def _command(self, node: Node, state: State, stdin: str | None) -> None:
         kind = node["Type"]
@@ -152,16 +200,19 @@ class Script(ShellVariables):
             self._call(node, state, stdin)
         elif kind in ("ArithmCmd", "LetClause", "TestClause"):
             self._nested(node, state)
+            truth = self._clause(node.get("X") or {}, state) if kind == "TestClause" else None
+            state.status = None if truth is None else int(not truth)
         elif kind == "Block":
             self._statements(node.get("Stmts") or [], state)
         elif kind == "Subshell":
-            self._statements(node.get("Stmts") or [], state.copy())
+            state.status = self._shell(lambda within: self._statements(node.get("Stmts") or [], within), state)
         elif kind == "TimeClause":
             self._statements([node["Stmt"]] if node.get("Stmt") else [], state)
         elif kind in self._compound:
             self._compound[kind](node, state)
         else:
             self._unclear(f"{kind} is not understood")
+            state.status = None
 
     @property
     def _compound(self) -> Mapping[str, Callable[[Node, State], None]]:
@@ -175,28 +226,27 @@ class Script(ShellVariables):
         if name in _SPECIAL or not name:
             self._unclear(f"it defines a function called {name}")
         state.functions[name] = node["Body"]
+        state.status = 0
 
     def _binary(self, node: Node, state: State) -> None:
         operator = node.get("Op")
         if operator in ("|", "|&"):
-            self._statement(node["X"], state.copy())
+            first = self._shell(lambda within: self._statement(node["X"], within), state)
             if (node["Y"].get("Cmd") or {}).get("Type") == "TimeClause":  # there it is a program's name
                 self._unclear("time within a pipeline is not followed")
-            self._statement(node["Y"], state.copy())
+            last = self._shell(lambda within: self._statement(node["Y"], within), state)
+            state.status = piped([first, last]) if state.pipefail else last
             return
-        truth = self._truth([node["X"]], state)
         needed = operator == "&&"
-        if needed and state.last:
-            self._statement(node["X"], state)
-        else:
-            self._tested([node["X"]], state)
+        self._tested([node["X"]], state)
         if not state.alive:
             return
-        if truth is not None:
-            if truth == needed:
+        if state.status is not None:
+            if (state.status == 0) == needed:
                 self._statement(node["Y"], state)
             return
         after = state.copy()
+        after.status, state.status = (0, FAILED) if needed else (FAILED, 0)
         after.certain = state.certain and needed and not is_test(node["X"])
         self._statement(node["Y"], after)
         state.merge([state.copy(), after], state.certain)
@@ -206,20 +256,22 @@ class Script(ShellVariables):
         if not condition:  # else
             self._statements(node.get("Then") or [], state)
             return
-        truth = self._truth(condition, state)
         self._tested(condition, state)
         if not state.alive:
             return
         other = node.get("Else")
-        if truth is not None:
-            if truth:
+        if state.status is not None:
+            if state.status == 0:
                 self._statements(node.get("Then") or [], state)
             elif other:
                 self._if(other, state)
+            else:
+                state.status = 0
             return
         certain = state.certain
         state.certain = False
         one, two = state.copy(), state.copy()
+        one.status, two.status = 0, FAILED if other else 0
         self._statements(node.get("Then") or [], one)
         if other:
             self._if(other, two)
@@ -229,6 +281,7 @@ class Script(ShellVariables):
         self._nested(node.get("Word") or {}, state)
         word = self._words.text(node.get("Word"), state)
         certain, found = state.certain, list[State]()
+        state.status = 0
         sure = True  # whether each pattern so far is known not to match
         falls = False  # from the item before, by ;&
         for item in node.get("Items") or []:
@@ -251,7 +304,7 @@ class Script(ShellVariables):
         state.merge(found, certain)
 
     def _loop(self, node: Node, state: State) -> None:
-        certain, state.last = state.certain, False
+        certain = state.certain
         loop = node.get("Loop") or {}
         self._nested(loop, state)
         if node["Type"] == "WhileClause":
@@ -268,25 +321,27 @@ class Script(ShellVariables):
         if items is not None and known(items) and len(items) <= 32:
             self._unrolled(node, name, items, state)
             return
+        value = UnknownWord(f"${name}", _common_prefix(items))
         state.certain = False
         self._muted += 1
         for _ in range(_PASSES):  # find what the loop changes
             before = (dict(state.variables), state.arguments, state.folder, dict(state.functions))
-            self._pass(node, name, state)
+            self._pass(node, name, value, state)
             if before == (state.variables, state.arguments, state.folder, state.functions):
                 break
         else:
             self._forget(state)
         self._muted -= 1
-        self._pass(node, name, state)
+        self._pass(node, name, value, state)
         state.certain = certain
         state.alive = True
+        state.status = None
 
-    def _pass(self, node: Node, name: str, state: State) -> None:
+    def _pass(self, node: Node, name: str, value: str, state: State) -> None:
         """Follow the body of a loop once; it may be run or not."""
         body = state.copy()
         if name:
-            body.assign(name, UnknownWord(f"${name}"))
+            body.assign(name, value)
         self._loops.append([])
         self._statements(node.get("Do") or [], body)
         if node["Type"] == "WhileClause" and body.alive:
@@ -296,6 +351,7 @@ class Script(ShellVariables):
     def _unrolled(self, node: Node, name: str, items: Sequence[str], state: State) -> None:
         left: list[State] = []
         certain = state.certain
+        state.status = 0
         for item in items:
             state.assign(name, item)
             self._loops.append([])
@@ -313,12 +369,13 @@ class Script(ShellVariables):
 
     def _call(self, node: Node, state: State, stdin: str | None) -> None:
         arguments, line = node.get("Args") or [], self._line
-        self._nested({"Args": arguments, "Assigns": node.get("Assigns")}, state)
+        status = self._nested({"Args": arguments, "Assigns": node.get("Assigns")}, state)
         self._line = line
         words = self._words.fields(arguments, state)
         if not words:
             for assign in node.get("Assigns") or []:
                 self._assign(assign, state)
+            state.status = status
             return
         self._with(node.get("Assigns") or [], words, state, stdin)
 
@@ -345,17 +402,26 @@ class Script(ShellVariables):
         name = words[0]
         if isinstance(name, UnknownWord):
             self._unclear(f"the command is {name}, which is only known when it runs")
+            state.status = None
         elif functions and name in state.functions:
             self._function(name, words[1:], state)
         elif name in self._builtins:
             self._builtins[name](words, state)
+            if name not in _OWN_STATUS:
+                state.status = _STATUS.get(name)
         elif name == "exec":
             self._exec(words[1:], state, stdin)
         elif name in ("command", "builtin"):
             self._named(words, state, stdin)
         elif name in _UNCLEAR:
             self._unclear(f"{name} is not followed")
-        elif name not in _NOTHING:
+            state.status = None
+        elif name in ("test", "["):
+            truth = evaluated(words[1:-1] if name == "[" else words[1:])
+            state.status = None if truth is None else int(not truth)
+        elif name in _NOTHING:
+            state.status = _STATUS.get(name)
+        else:
             self._start(words, state, stdin)
 
     @property
@@ -371,6 +437,7 @@ class Script(ShellVariables):
 
     def _start(self, words: list[str], state: State, stdin: str | None) -> None:
         if self._muted:
+            state.status = None
             return
         path = state.variables.get("PATH")
         seen = Seen(
@@ -380,9 +447,11 @@ class Script(ShellVariables):
             self._line,
             state.certain,
             stdin,
-            (state.last or state.stops) and not state.tested,
+            state.removed,
         )
-        self._reader.start(words, seen)
+        state.status = self._reader.start(words, seen)
+        if state.status == NOT_FOUND and _HANDLER in state.functions:
+            state.status = None
 
     def _unclear(self, reason: str) -> None:
         if not self._muted:
@@ -392,6 +461,7 @@ class Script(ShellVariables):
         body = state.functions[name]
         if body is None:
             self._unclear(f"{name} is one of several functions")
+            state.status = None
             return
         arguments = state.arguments
         state.arguments = tuple(words)
@@ -418,8 +488,13 @@ class Script(ShellVariables):
     def _leave(self, words: list[str], state: State) -> None:
         """Follow ``exit``, ``return``, ``break`` and ``continue``."""
         name, words = words[0], words[1:]
+        if name in ("break", "continue"):
+            state.status = 0
+        elif words:
+            state.status = int(words[0]) if words[0].isdigit() and not isinstance(words[0], UnknownWord) else None
         if name == "exit" or (name == "return" and not self._returns):
             state.ended = words[:1] in ([], ["0"])
+            self._end(state.status)
         elif name == "return":
             self._returns[-1].append(state.copy())
         elif self._loops:
@@ -436,13 +511,16 @@ class Script(ShellVariables):
                 words = words[1:]
             elif option not in ("--", "-l"):
                 self._unclear(f"exec {option} is not followed")
+                state.status = None
                 return
+        state.status = 0
         if words:
             if isinstance(words[0], UnknownWord):
                 self._unclear(f"exec starts {words[0]}, which is only known when it runs")
+                state.status = None
             else:
-                state.last = True
                 self._start(words, state, stdin)
+            self._end(state.status)
             state.alive, state.ended = False, True
 
     def _named(self, words: list[str], state: State, stdin: str | None) -> None:
@@ -450,6 +528,7 @@ class Script(ShellVariables):
         rest = words[1:]
         if rest[:1] == ["--"]:
             rest = rest[1:]
+        state.status = None if rest else 0
         if not rest or rest[0] in ("-v", "-V"):
             return
         if rest[0].startswith("-"):
@@ -461,7 +540,12 @@ class Script(ShellVariables):
         text = joined([part for word in words[1:] for part in (word, " ")])
         if isinstance(text, UnknownWord):
             self._unclear(f"{words[0]} runs a text that is only known then")
+            state.status = None
+            if "unset" in text:
+                state.removed |= {Removed("*", False, f"{words[0]} {text.strip()}")}
         else:
+            if not text.strip():
+                state.status = 0
             self._within(text, state)
 
     def _within(self, text: str, state: State) -> None:
@@ -475,6 +559,7 @@ class Script(ShellVariables):
 
     def _source(self, words: list[str], state: State) -> None:
         if len(words) < 2:
+            state.status = None
             return
         if self._dialect == "posix" and words[0] == "source":
             self._unclear("source is a command of bash, not of sh")
@@ -482,6 +567,7 @@ class Script(ShellVariables):
         if isinstance(name, UnknownWord):
             self._unclear(f"it reads {name}, which is only known when it runs")
             self._lost(state)
+            state.status = None
             return
         path = state.variables.get("PATH")
         try:
@@ -489,6 +575,7 @@ class Script(ShellVariables):
         except NotReadable as error:
             self._unclear(f"it reads {name}: {error}")
             self._lost(state)
+            state.status = None
             return
         arguments, before = state.arguments, state.file
         if len(words) > 2 and self._dialect != "posix":
@@ -505,12 +592,16 @@ class Script(ShellVariables):
             return
         after = state.copy()
         after.certain, after.tested = False, True
+        self._ends.append([])
         self._eval(["trap", rest[0]], after)
+        if not all(self._ends.pop()):  # it may end the shell without an error
+            self._end(None)
 
     # -------------------------------------------------------------------------------------- what is within words
 
-    def _nested(self, node: Node, state: State) -> None:
-        """Follow what words, tests and arithmetic start, and forget what they set."""
+    def _nested(self, node: Node, state: State) -> int | None:
+        """Follow what words, tests and arithmetic start, and forget what they set. Return the last one's status."""
+        status: int | None = 0
         for kind, inner in inside(node):
             if kind == "arithmetic":
                 state.assign(str(inner["Value"]), UnknownWord(f"${inner['Value']}", single=True))
@@ -519,7 +610,11 @@ class Script(ShellVariables):
                 value = self._words.fields([{"Parts": [{"Type": "DblQuoted", "Parts": [inner]}]}], state)
                 state.assign(name, value[0] if len(value) == 1 else UnknownWord(f"${name}"))
             else:
-                self._tested(inner.get("Stmts") or [], state.copy())
+                within = state.copy()
+                within.stops = state.stops and self._dialect != "bash"  # bash does not pass it on
+                printed = self._shell(functools.partial(self._statements, inner.get("Stmts") or []), within)
+                status = printed if inner["Type"] == "CmdSubst" else status
+        return status
 
     def _output(self, nodes: Sequence[Node], state: State) -> str:
         """Return what a command substitution prints, if that is certain; nothing is started here."""
@@ -566,32 +661,6 @@ class Script(ShellVariables):
                 return self._reader.located(rest[0] if "/" in rest[0] else f"./{rest[0]}", state.folder, path)
         return None
 
-    def _truth(self, nodes: Sequence[Node], state: State) -> bool | None:
-        """Return whether a condition holds, None if that is unknown."""
-        if len(nodes) != 1 or nodes[0].get("Redirs"):
-            return None
-        node = nodes[0].get("Cmd") or {}
-        found = None
-        if node.get("Type") == "BinaryCmd" and node.get("Op") in ("&&", "||"):
-            one, two = self._truth([node["X"]], state), self._truth([node["Y"]], state)
-            decided = node["Op"] == "||"
-            if decided in (one, two):
-                found = decided
-            elif one is not None and two is not None:
-                found = not decided
-        elif node.get("Type") == "CallExpr" and not node.get("Assigns"):
-            words = self._words.fields(node.get("Args") or [], state)
-            if words and not isinstance(words[0], UnknownWord) and words[0] not in state.functions:
-                if words[0] in ("true", ":", "false") and len(words) == 1:
-                    found = words[0] != "false"
-                elif words[0] == "test":
-                    found = evaluated(words[1:])
-                elif words[0] == "[" and words[-1] == "]":
-                    found = evaluated(words[1:-1])
-        elif node.get("Type") == "TestClause":
-            found = self._clause(node.get("X") or {}, state)
-        return not found if nodes[0].get("Negated") and found is not None else found
-
     def _clause(self, node: Node, state: State) -> bool | None:
         """Return whether ``[[ ... ]]`` holds, for the simplest tests."""
         if node.get("Type") == "UnaryTest" and node.get("Op") in ("-z", "-n"):
@@ -601,3 +670,9 @@ class Script(ShellVariables):
             found = self._words.matches(word, node["Y"], state)
             return found if node["Op"] != "!=" or found is None else not found
         return None
+
+
+def _common_prefix(items: Sequence[str] | None) -> str:
+    """Return how all items of a loop begin: those of ``${!PMI*}`` are names of variables."""
+    names = [each.prefix for each in items or () if isinstance(each, UnknownWord) and each.startswith("${!")]
+    return posixpath.commonprefix(names) if len(names) == len(items or ()) else ""

@@ -3,8 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from deployer.connected.linker.starts.removed import Removed, of_branches
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
+
+#: The status of a command that is not found; one that is not 0, but otherwise unknown.
+NOT_FOUND, FAILED = 127, -1
 
 #: A value: a text, or the elements of an array.
 VariableValue = str | tuple[str, ...]
@@ -27,9 +31,11 @@ class State:
         alive: whether it is reached at all.
         ended: whether the shell ended before it, without an error.
         may_have_ended: whether it did so in a branch before.
-        last: whether the script ends with the status of what is started here.
-        tested: whether a condition looks at that status.
+        status: ``$?``: FAILED if it is not 0, but unknown; None if it is unknown.
+        tested: whether a condition looks at the status of what is run here.
         stops: whether the script ends at the first command that fails (``set -e``).
+        pipefail: whether a pipeline fails if one of its commands does.
+        removed: variables that were unset.
     """
 
     name: str
@@ -44,9 +50,11 @@ class State:
     ended: bool = False
     pushed: tuple[str | None, ...] = ()
     may_have_ended: bool = False
-    last: bool = True
+    status: int | None = 0
     tested: bool = False
     stops: bool = False
+    pipefail: bool = False
+    removed: frozenset[Removed] = frozenset()
 
     def copy(self) -> "State":
         """Return a state that changes on its own."""
@@ -64,7 +72,10 @@ class State:
             return
         first = alive[0]
         self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
+        self.status = either([each.status for each in alive])
         self.stops = all(each.stops for each in alive)
+        self.pipefail = all(each.pipefail for each in alive)
+        self.removed = of_branches([each.removed for each in alive])
         self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
         self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
         names = dict.fromkeys(name for each in alive for name in each.variables)
@@ -85,6 +96,19 @@ class State:
         return {
             name: value for name, value in self.variables.items() if name in self.exported and isinstance(value, str)
         }
+
+
+def either(statuses: Sequence[int | None]) -> int | None:
+    """Return the status that is one of these."""
+    if None in statuses or not statuses or (0 in statuses and any(statuses)):
+        return None
+    return statuses[0] if len(set(statuses)) == 1 else FAILED
+
+
+def piped(statuses: Sequence[int | None]) -> int | None:
+    """Return the status of a pipeline that fails if one of its commands does."""
+    failed = [each for each in statuses if each]
+    return failed[-1] if failed else either(statuses)
 
 
 def _same(name: str, values: Sequence[VariableValue | None]) -> VariableValue:

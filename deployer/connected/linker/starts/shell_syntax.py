@@ -1,5 +1,6 @@
 """The syntax tree of a shell script, read by the program shfmt. Its wheel brings the program."""
 
+import functools
 import shutil
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ class NotReadable(Exception):
     """A script cannot be read; the text is the reason."""
 
 
+@functools.lru_cache(maxsize=8)
 def statements(text: str, dialect: str) -> list[Node]:
     """Return the statements of a script.
 

@@ -4,12 +4,14 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_state import State, VariableValue
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.shell_words import Words, joined
 from deployer.connected.linker.starts.words import UnknownWord, known
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_SEARCH_PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 
 
@@ -22,8 +24,8 @@ class ShellVariables:
         """Report what is not followed."""
         raise NotImplementedError
 
-    def _nested(self, node: Node, state: State) -> None:
-        """Follow what words start."""
+    def _nested(self, node: Node, state: State) -> int | None:
+        """Follow what words start, and return the last one's status."""
         raise NotImplementedError
 
     def _assign(self, node: Node, state: State) -> None:
@@ -87,11 +89,17 @@ class ShellVariables:
             self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
 
     def _unset(self, words: list[str], state: State) -> None:
-        for each in words[1:]:
-            state.variables.pop(each, None)
-            state.functions.pop(each, None)
-        if not known(words):
-            self._lost(state)
+        names = [each for each in words[1:] if isinstance(each, UnknownWord) or not each.startswith("-")]
+        for each in names:
+            if not isinstance(each, UnknownWord):
+                state.variables.pop(each, None)
+                state.functions.pop(each, None)
+        if words[1:2] != ["-f"]:
+            state.removed |= {_removed(each) for each in names}
+        prefixes = tuple(each.prefix for each in names if isinstance(each, UnknownWord))
+        for name in state.variables:
+            if name.startswith(prefixes) and name not in _SEARCH_PATHS:  # a script does not do without them
+                state.assign(name, UnknownWord(f"${name}"))
 
     def _read(self, words: list[str], state: State) -> None:
         """Follow ``read`` and ``getopts``."""
@@ -148,6 +156,8 @@ class ShellVariables:
             rest = rest[len(names) :]
             if "e" in option[1:] or "errexit" in names:
                 state.stops = option.startswith("-")
+            if "pipefail" in names:
+                state.pipefail = option.startswith("-")
             if "n" in option[1:] or "t" in option[1:]:
                 self._unclear(f"set {option} is not followed")
         if rest and rest[0] in ("-", "--") and not isinstance(rest[0], UnknownWord):
@@ -164,9 +174,15 @@ class ShellVariables:
     def _lost(self, state: State) -> None:
         """Make unknown what a text that is not read may change."""
         self._forget(state)
-        for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
+        for name in ("LD_PRELOAD", *_SEARCH_PATHS):
             state.assign(name, UnknownWord(f"${name}"))
         state.certain = False
+
+
+def _removed(word: str) -> Removed:
+    """Return what ``unset`` removes by a word."""
+    unknown = isinstance(word, UnknownWord)
+    return Removed(f"{word.prefix}*" if isinstance(word, UnknownWord) else word, not unknown, f"unset {word}")
 
 
 def _appended(before: VariableValue, more: VariableValue, name: str) -> VariableValue:

@@ -5,7 +5,7 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from deployer.connected.linker.starts.shell_state import State, VariableValue
+from deployer.connected.linker.starts.shell_state import FAILED, State, VariableValue
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
 
@@ -124,7 +124,9 @@ class Words:
     def _parameter(self, part: Node, state: State, quoted: bool) -> str | tuple[str, ...]:
         name = str((part.get("Param") or {}).get("Value", ""))
         source = shown(part)
-        if any(part.get(key) for key in ("Excl", "Width", "Repl", "Names", "Modifiers", "NestedParam", "Flags")):
+        if part.get("Names"):  # ${!PMI*}: the names of variables
+            return UnknownWord(f"${{!{name}@}}", name)
+        if any(part.get(key) for key in ("Excl", "Width", "Repl", "Modifiers", "NestedParam", "Flags")):
             return UnknownWord(source)
         value = self._value(name, part.get("Index"), state)
         if part.get("Length"):
@@ -148,6 +150,8 @@ class Words:
         if name == "#":
             counted = state.arguments is not None and _all_known(state.arguments)
             return str(len(state.arguments or ())) if counted else UnknownWord("$#", single=True)
+        if name == "?" and state.status not in (None, FAILED):
+            return str(state.status)
         if name in _NUMBERS:
             return UnknownWord(f"${name}", single=True)
         if name == "PWD" and state.folder:

@@ -10,12 +10,14 @@ from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
 from deployer.connected.linker.starts.python_packages import MissingModule, Packages
 from deployer.connected.linker.starts.python_path import Runs
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
-from deployer.connected.linker.starts.shell_state import State
+from deployer.connected.linker.starts.shell_state import NOT_FOUND, State
 from deployer.connected.linker.starts.shell_syntax import NotReadable
 from deployer.connected.linker.starts.words import UnknownWord
 from deployer.contract import command
 from deployer.contract.command import CommandSearch, Located, Unsure
+from deployer.contract.mount_points import OF_THE_NODE
 from deployer.contract.text import printable
 
 #: Wrappers and scripts in each other, and programs in all.
@@ -35,6 +37,7 @@ _TOOLS = frozenset((
     "truncate", "tsort", "tty", "uname", "unexpand", "uniq", "unlink", "unxz", "unzip", "uptime", "vdir", "wc",
     "which", "who", "whoami", "xz", "yes", "zcat", "[",
 ))  # fmt: skip
+_OF_THE_NODE = tuple(f"{folder}/" for folder in OF_THE_NODE)
 _SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib")
 #: Programs that start others in a way that is not followed.
 _STARTERS = frozenset((
@@ -61,9 +64,8 @@ class StartedProgram(NamedTuple):
         script: the Python file, module ("-m NAME") or text ("-c ...") that it runs; None for other programs.
         packages: the Python packages that it imports; None for other programs.
         environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
-        cleared: whether variables of the launcher (PMI, Slurm) were removed.
+        removed: variables that were removed, a launcher's (PMI, Slurm) perhaps among them.
         missing: Python modules without which it ends with an error.
-        decisive: whether the job ends with an error if the program does.
     """
 
     path: str | None
@@ -73,9 +75,13 @@ class StartedProgram(NamedTuple):
     script: str | None = None
     packages: Packages | None = None
     environment: Mapping[str, str] = {}
-    cleared: bool = False
+    removed: frozenset[Removed] = frozenset()
     missing: Sequence[MissingModule] = ()
-    decisive: bool = True
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return what tells it from other programs of the job."""
+        return self.path or self.argv[0], self.via
 
 
 class Started(NamedTuple):
@@ -84,10 +90,12 @@ class Started(NamedTuple):
     Attributes:
         programs: what is started, in order; wrappers, shells and small tools are left out.
         unclear: reasons why the command may start other programs as well.
+        status: what the command ends with; None if that is unknown.
     """
 
     programs: Sequence[StartedProgram]
     unclear: Sequence[str]
+    status: int | None = None
 
 
 class Surroundings(NamedTuple):
@@ -114,10 +122,27 @@ class Surroundings(NamedTuple):
     elsewhere: Callable[[str], str] = lambda _: ""
 
 
+class _ShellOptions(NamedTuple):
+    """Options with which a shell is started: as a login shell, with ``set -e``, with ``set -o pipefail``."""
+
+    login: bool = False
+    stops: bool = False
+    pipefail: bool = False
+
+    def after(self, word: str, names: Sequence[str]) -> "_ShellOptions":
+        """Return what holds after one more word; ``names`` are those after its letters ``o``."""
+        sets, letters = word.startswith("-"), word[1:]
+        return _ShellOptions(
+            self.login or _LOGIN in letters,
+            sets if "e" in letters or "errexit" in names else self.stops,
+            sets if "pipefail" in names else self.pipefail,
+        )
+
+
 class _Context(NamedTuple):
     """Where a command is started: what the shell or wrapper around it has set.
 
-    ``decisive``: whether its failure is the job's. ``alone``: whether no script runs before it.
+    ``alone``: whether no script runs before it.
     """
 
     environment: Mapping[str, str]
@@ -126,23 +151,33 @@ class _Context(NamedTuple):
     via: tuple[str, ...] = ()
     certain: bool = True
     stdin: str | None = None
-    cleared: bool = False
-    decisive: bool = True
+    removed: frozenset[Removed] = frozenset()
     alone: bool = True
 
 
-def follow(words: Sequence[str], surroundings: Surroundings, stdin: str | None = None) -> Started:
-    """Return what a job's command starts. ``stdin`` is the file that it reads."""
-    walk = _Walk(surroundings)
+def follow(
+    words: Sequence[str],
+    surroundings: Surroundings,
+    stdin: str | None = None,
+    failing: tuple[str, str] | None = None,
+) -> Started:
+    """Return what a job's command starts.
+
+    Args:
+        stdin: the file that it reads.
+        failing: the key of a program that ends with an error: ``status`` is what the command ends with then.
+    """
+    walk = _Walk(surroundings, failing)
     text = None if stdin is None else walk.text_or_unknown(stdin)
     place = surroundings.place
-    walk.command(list(words), _Context(surroundings.environment, place.path, place.workdir, stdin=text))
-    return walk.found()
+    status = walk.command(list(words), _Context(surroundings.environment, place.path, place.workdir, stdin=text))
+    return walk.found()._replace(status=status)
 
 
 class _Walk:
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: Surroundings, failing: tuple[str, str] | None) -> None:
         self._at = surroundings
+        self._failing = failing
         self._budget = Budget()
         self._programs: list[StartedProgram] = []
         self._unclear: dict[str, None] = {}
@@ -151,58 +186,59 @@ class _Walk:
         """Return what was found so far."""
         return Started(self._programs, list(self._unclear))
 
-    def command(self, words: list[str], context: _Context) -> None:
-        """Follow one command."""
+    def command(self, words: list[str], context: _Context) -> int | None:
+        """Follow one command. Return its status, None if it is unknown."""
         name = posixpath.basename(words[0]) if words else ""
         if words and isinstance(words[0], UnknownWord):
             self._not_followed(f"the command {words[0]} is only known when it runs", context)
         elif not name and context.via:
-            return  # an empty name is not found
+            return NOT_FOUND
         elif len(context.via) > _MAX_DEPTH or len(self._programs) >= _MAX_PROGRAMS:
             self._not_followed("too many scripts and wrappers in each other, or too many programs", context)
         elif words[0] in self._at.wheels:
             python = self._at.python or "/usr/bin/python3"
             real = self._at.view.resolve(python) or python
             found = Located(python, real, command.PathInfo(command.FILE))
-            self._python(found, [python, *words], context._replace(via=(*context.via, words[0])))
+            return self._python(found, [python, *words], context._replace(via=(*context.via, words[0])))
         else:
-            self._search(words, name, context)
+            return self._search(words, name, context)
+        return None
 
-    def _search(self, words: list[str], name: str, context: _Context) -> None:
+    def _search(self, words: list[str], name: str, context: _Context) -> int | None:
         try:
             found = self._locate(words[0], context)
         except Unsure:
             self._not_followed(
                 f"{words[0]} is in a folder that is only known on the site, or that the job makes", context
             )
-            return
+            return None
         if found is not None:
-            self._file(found, words, name, context)
-        elif "/" in words[0] and context.via:
+            return self._file(found, words, name, context)
+        if "/" in words[0] and context.via:
             self._not_followed(f"{words[0]} is not in the image; perhaps it is made before", context)
-        elif context.certain or not context.via:
-            self._add(None, words, context)
+        elif name not in self._at.place.programs and (context.certain or not context.via):
+            return self._add(None, words, context)
+        return None
 
-    def _file(self, found: Located, words: list[str], name: str, context: _Context) -> None:
+    def _file(self, found: Located, words: list[str], name: str, context: _Context) -> int | None:
         """Follow a file that is started."""
         shell = shell_syntax.DIALECTS.get(posixpath.basename(found.real)) if name in shell_syntax.DIALECTS else None
         inner = wrappers.inner(words)
         in_system = posixpath.dirname(found.real) in _SYSTEM
         if shell and self._facts(found.real):
-            self._shell(shell, words, context)
-        elif inner is not None and self._facts(found.real):
-            self._wrapped(inner, name, context)
-        elif name in _STARTERS or (name == "find" and any(word.startswith(("-exec", "-ok")) for word in words)):
+            return self._shell(shell, words, context)
+        if inner is not None and self._facts(found.real):
+            return self._wrapped(inner, name, context)
+        if name in _STARTERS or (name == "find" and any(word.startswith(("-exec", "-ok")) for word in words)):
             self._not_followed(f"{name} starts programs in a way that is not followed", context)
-        elif in_system and (name in _TOOLS or name == "find"):
-            return
-        elif self._facts(found.real):
-            if python_command.is_python(name):
-                self._python(found, words, context)
-            else:
-                self._add(found.real, words, context)
-        else:
-            self._script(found, words, context)
+            return None
+        if in_system and (name in _TOOLS or name == "find"):
+            return None
+        if not self._facts(found.real):
+            return self._script(found, words, context)
+        if python_command.is_python(name):
+            return self._python(found, words, context)
+        return self._add(found.real, words, context)
 
     def _facts(self, path: str) -> bool:
         """Return whether a file is a program, not a script."""
@@ -216,14 +252,15 @@ class _Walk:
         script: str | None = None,
         packages: Packages | None = None,
         missing: Sequence[MissingModule] = (),
-    ) -> None:
+    ) -> int | None:
         via, environment = _shown(", ".join(context.via)), dict(context.environment)
-        certain, cleared = context.certain, context.cleared
-        found = StartedProgram(
-            path, tuple(words), via, certain, script, packages, environment, cleared, missing, context.decisive
-        )
+        certain, removed = context.certain, context.removed
+        found = StartedProgram(path, tuple(words), via, certain, script, packages, environment, removed, missing)
         if found not in self._programs:
             self._programs.append(found)
+        if found.key != self._failing:
+            return None
+        return NOT_FOUND if path is None else 1
 
     def _not_followed(self, reason: str, context: _Context) -> None:
         text = ": ".join([", ".join(context.via), reason]) if context.via else reason
@@ -231,10 +268,10 @@ class _Walk:
 
     # ---------------------------------------------------------------------------------------------------- wrappers
 
-    def _wrapped(self, inner: wrappers.Inner, name: str, context: _Context) -> None:
+    def _wrapped(self, inner: wrappers.Inner, name: str, context: _Context) -> int | None:
         if inner.unclear:
             self._not_followed(inner.unclear, context)
-            return
+            return None
         environment = {} if inner.cleared else dict(context.environment)
         for variable, value in inner.environment.items():
             if value is None:
@@ -250,11 +287,11 @@ class _Walk:
             path=context.path if "PATH" not in inner.environment and not inner.cleared else _plain(path),
             folder=folder,
             via=(*context.via, name),
-            cleared=context.cleared or inner.cleared,
+            removed=context.removed | _removed(inner, name),
         )
-        self.command(list(inner.words), within)
+        return self.command(list(inner.words), within)
 
-    def _script(self, found: Located, words: list[str], context: _Context) -> None:
+    def _script(self, found: Located, words: list[str], context: _Context) -> int | None:
         """Follow a script by its first line, as the kernel does."""
         text = self._text(found.real)
         first = text.partition(b"\n")[0] if text.startswith(b"#!") else b""
@@ -267,60 +304,65 @@ class _Walk:
         more = [argument] if argument else []
         if posixpath.basename(program) == "env" and argument.startswith("-S"):
             more = ["-S", argument[2:].strip(" \t")]
-        self.command([program, *more, path, *words[1:]], context._replace(stdin=None))
+        return self.command([program, *more, path, *words[1:]], context._replace(stdin=None))
 
     # ------------------------------------------------------------------------------------------------------ shells
 
-    def _shell(self, dialect: str, words: list[str], context: _Context) -> None:
+    def _shell(self, dialect: str, words: list[str], context: _Context) -> int | None:
         """Follow a shell with its words."""
-        rest, text, login, reads = words[1:], False, False, False
+        rest, text, reads, how = words[1:], False, False, _ShellOptions()
         while rest and rest[0][:1] in ("-", "+") and len(rest[0]) > 1 and not isinstance(rest[0], UnknownWord):
             word = rest.pop(0)
             if word == "--":
                 break
             letters = word[1:].replace("c", "").replace(_LOGIN, "").replace("s", "").replace("o", "").replace("O", "")
             if word in ("--login", *_SHELL_LONG):
-                login = login or word == "--login"
+                how = how._replace(login=how.login or word == "--login")
                 continue
             if word.startswith("--") or letters.strip(_SHELL_FLAGS):
                 self._not_followed(f"{words[0]} with the option {word} is not followed", context)
-                return
-            text, login = text or "c" in word, login or _LOGIN in word
-            reads = reads or "s" in word[1:]
-            rest = rest[word.count("o") + word.count("O") :]
+                return None
+            text, reads = text or "c" in word, reads or "s" in word[1:]
+            names = rest[: word.count("o") + word.count("O")]
+            rest = rest[len(names) :]
+            how = how.after(word, names)
         name = posixpath.basename(words[0])
         if rest and isinstance(rest[0], UnknownWord):
             self._not_followed(f"{name} runs {rest[0]}, which is only known when it runs", context)
         elif text and rest:
             arguments = tuple(rest[2:])
-            self._run(rest[0], dialect, rest[1] if rest[1:] else words[0], arguments, f"{name} -c", context, login)
+            return self._run(rest[0], dialect, rest[1] if rest[1:] else words[0], arguments, f"{name} -c", context, how)
         elif rest and not reads:
-            self._shell_file(rest, dialect, context, login)
+            return self._shell_file(rest, dialect, context, how)
         elif context.stdin is None or isinstance(context.stdin, UnknownWord):
             self._not_followed(f"{name} reads its commands from its input", context)
         else:
-            self._run(context.stdin, dialect, words[0], tuple(rest), f"the input of {name}", context, login)
+            return self._run(context.stdin, dialect, words[0], tuple(rest), f"the input of {name}", context, how)
+        return None
 
-    def _shell_file(self, words: list[str], dialect: str, context: _Context, login: bool) -> None:
+    def _shell_file(self, words: list[str], dialect: str, context: _Context, how: _ShellOptions) -> int | None:
         try:
             path, text = self._content(words[0], context.folder, context.path)
         except NotReadable as error:
             self._not_followed(f"{words[0]}: {error}", context)
-            return
-        self._run(text, dialect, words[0], tuple(words[1:]), posixpath.basename(path), context, login, path)
+            return None
+        if text.partition("\n")[0].endswith("\r"):
+            self._not_followed(f"the lines of {words[0]} end with carriage returns, as on Windows", context)
+            return None
+        return self._run(text, dialect, words[0], tuple(words[1:]), posixpath.basename(path), context, how, path)
 
     def _run(
         self, text: str, dialect: str, name: str, arguments: tuple[str, ...], shown: str, context: _Context,
-        login: bool, file: str = "",
-    ) -> None:  # fmt: skip
+        how: _ShellOptions, file: str = "",
+    ) -> int | None:  # fmt: skip
         """Follow a text that a shell runs."""
         environment = dict(context.environment)
         for variable in ("BASH_ENV", "ENV"):
             if variable in environment:
                 self._not_followed(f"{variable} makes {shown} read another file first", context)
-        path = self._login(context.path) if login else context.path
+        path = self._login(context.path) if how.login else context.path
         environment["PATH"] = UnknownWord("$PATH") if path is None else path
-        if path is None and login:
+        if path is None and how.login:
             self._not_followed("/etc/profile or a file of /etc/profile.d sets variables", context)
         state = State(
             name,
@@ -331,6 +373,8 @@ class _Walk:
             frozenset(environment),
             {},
             context.certain,
+            stops=how.stops,
+            pipefail=how.pipefail,
         )
         before = (*context.via, shown)
         reader = Reader(
@@ -343,12 +387,13 @@ class _Walk:
         )
         if len(before) > _MAX_DEPTH:
             self._not_followed("too many scripts in each other", context)
-            return
+            return None
         try:
-            Script(reader, self._budget, dialect).follow(text, state)
+            return Script(reader, self._budget, dialect).run(text, state)
         except (NotReadable, RecursionError) as error:
             reason = str(error) if isinstance(error, NotReadable) else "it is nested too deeply"
             self._not_followed(f"{shown}: {reason}", context)
+            return None
 
     def _login(self, path: str | None) -> str | None:
         """Return PATH in a login shell, None if it is unknown."""
@@ -364,14 +409,13 @@ class _Walk:
 
     # ------------------------------------------------------------------------------------------------------ Python
 
-    def _python(self, found: Located, words: list[str], context: _Context) -> None:
+    def _python(self, found: Located, words: list[str], context: _Context) -> int | None:
         """Follow a Python with its words."""
         python = python_command.parse(words)
         if python.launcher:
             context = context._replace(via=(*context.via, python.launcher))
         if python.program:
-            self.command(list(python.program), context)
-            return
+            return self.command(list(python.program), context)
         if python.launcher and python.script == "":
             self._not_followed("it starts programs in a way that is not followed", context)
         script = python.script
@@ -387,13 +431,14 @@ class _Walk:
         packages, missing = result.packages, result.missing
         if "PYTHONHOME" in context.environment:
             packages, missing = packages._replace(unclear="PYTHONHOME is set"), []
-        self._add(found.real, words, context, script, packages, missing)
+        status = self._add(found.real, words, context, script, packages, missing)
         shown = posixpath.basename(script or "python")[:40]
-        within = context._replace(via=(*context.via, shown), certain=False, decisive=False)
+        within = context._replace(via=(*context.via, shown), certain=False)
         for reason in result.unclear:
             self._not_followed(reason, within)
         for started in result.commands:
             self.command(list(started), within)
+        return status
 
     # -------------------------------------------------------------------------------------------------------- files
 
@@ -413,6 +458,8 @@ class _Walk:
             names = [name] if "/" in name else [f"{folder}/{name}" for folder in place.path.split(":")]
             names += [f"./{name}"] if look is command.there else []
             for path in (each if each.startswith("/") else f"{place.workdir}/{each}" for each in names):
+                if path.startswith(_OF_THE_NODE):
+                    continue
                 real = self._at.view.resolve(path) if path.startswith("/") else None
                 if real and self._at.view.is_file(real):
                     return Located(path, real, command.PathInfo(command.FILE))
@@ -471,6 +518,14 @@ def _plain(value: str) -> str | None:
     return None if isinstance(value, UnknownWord) else value
 
 
+def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
+    """Return what a wrapper removes."""
+    names = [each for each, value in inner.environment.items() if value is None]
+    return {Removed(each, True, f"{name} -u {each}") for each in names} | (
+        {Removed("*", True, f"{name} -i")} if inner.cleared else set()
+    )
+
+
 def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
     """Return where a command of a script is started."""
     return _Context(
@@ -480,7 +535,6 @@ def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
         (*context.via, f"{shown} line {seen.line}"),
         seen.certain,
         seen.stdin if seen.stdin is not None else context.stdin,
-        context.cleared,
-        context.decisive and seen.decisive,
+        context.removed | seen.removed,
         False,
     )

@@ -72,7 +72,7 @@ def inner(words: Sequence[str]) -> Inner | None:
     """Return the command that a wrapper starts; None if the first word is not a wrapper."""
     name = posixpath.basename(words[0])
     if name == "env":
-        return _env(list(words[1:]))
+        return _env(list(words[1:])) if words[1:] else Inner(())  # it prints the variables
     options = WRAPPERS.get(name)
     if options is None:
         return None

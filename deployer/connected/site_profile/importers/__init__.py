@@ -1,1 +1,1 @@
-"""Drafts of site profiles from configuration files of other programs. They are read as text and never executed."""
+"""Drafts of site profiles from the configuration files of a batch system. They are read as text, never executed."""

@@ -1,12 +1,11 @@
 """The draft of a profile: facts with the line that each comes from, and what a file says that a profile cannot express.
 
-All importers write to one draft, so that several files describe one site. The first fact about a place counts; a later
-one that differs is noted.
+The first fact about a place counts; a later one that differs is noted.
 """
 
 import copy
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import yaml
@@ -21,11 +20,6 @@ from deployer.contract.text import fault, printable
 _MAX_SHOWN, _MAX_NOTES = 120, 200
 #: Lines that are named after a value that several lines gave.
 _MAX_ORIGINS = 3
-#: Facts without which their neighbours cannot be written, with the words of the note about these.
-_NEEDED = {
-    ("scheduler", "kind"): "the batch system is not known",
-    ("policy", "runtimes"): "no allowed runtime is known",
-}
 
 
 class FileLine(NamedTuple):
@@ -73,8 +67,6 @@ class Draft:
 
     def __init__(self) -> None:
         self._facts: dict[KeyPath, _Fact] = {}
-        self._listed: dict[KeyPath, set[str]] = {}  # by a list's place: its values, as text
-        self._for_all: list[tuple[KeyPath, Any, FileLine, frozenset[str]]] = []
         self._notes: dict[Unexpressed, None] = {}
 
     def set(self, place: KeyPath, value: Any, origin: FileLine) -> None:
@@ -87,38 +79,10 @@ class Draft:
         else:
             self.note(f"{'.'.join(place)} differs from {known.origins[0]}", _shown(value), origin)
 
-    def add(self, place: KeyPath, values: Iterable[Any], origin: FileLine) -> None:
-        """Append values to the list at a place."""
-        if place not in self._listed:
-            known = self._facts.get(place)
-            if known:
-                self._facts[place] = known._replace(value=list(known.value))  # not to change another's list
-            self._listed[place] = set(map(repr, known.value if known else ()))
-        listed = self._listed[place]
-        new = [value for value in values if repr(value) not in listed]
-        if new:
-            fact = self._facts.setdefault(place, _Fact([], []))
-            fact.value.extend(new)
-            fact.origins.append(origin)
-            listed.update(map(repr, new))
-
-    def for_all(self, place: KeyPath, value: Any, origin: FileLine, but: Iterable[str] = ()) -> None:
-        """Add a fact about each partition, also about those that are added later. A partition's own fact counts.
-
-        Args:
-            but: partitions that it is not about.
-        """
-        self._for_all.append((place, value, origin, frozenset(but)))
-
     def get(self, *place: str) -> Any:
         """Return the value at a place, or None."""
         known = self._facts.get(place)
         return known.value if known else None
-
-    def replace(self, place: KeyPath, value: Any) -> None:
-        """Give a known fact another value, of the same origin."""
-        self._facts[place] = self._facts[place]._replace(value=value)
-        self._listed.pop(place, None)
 
     def note(self, kind: str, text: object, origin: FileLine) -> None:
         """Note what the profile cannot express."""
@@ -129,10 +93,6 @@ class Draft:
         """Return the notes, each once."""
         return list(self._notes)
 
-    def partitions(self) -> list[str]:
-        """Return the names of the partitions, the default first."""
-        return list(dict.fromkeys(place[1] for place in self._facts if place[0] == "partitions" and len(place) > 1))
-
     def count(self) -> int:
         """Return the number of facts, without the description of the file itself."""
         return sum(place[0] not in ("format", "name", "description", "source") for place in self._facts)
@@ -142,24 +102,8 @@ class Draft:
 
         What the profile's model does not accept is removed and noted, with the reason.
         """
-        names = self.partitions()
-        for place, value, origin, but in self._for_all:
-            for name in [each for each in names if each not in but]:
-                there = ("partitions", name, *place)
-                if isinstance(value, list):
-                    self.add(there, value, origin)
-                elif there not in self._facts:
-                    self.set(there, value, origin)
-            if not names:
-                self.note(f"a fact about all partitions, and none is named: {'.'.join(place)}", value, origin)
-        for needed, kind in _NEEDED.items():
-            if needed not in self._facts:
-                for place in [each for each in self._facts if each[:-1] == needed[:-1]]:
-                    fact = self._facts.pop(place)
-                    self.note(f"{kind}: {'.'.join(place)}", fact.value, fact.origins[0])
         while problems := self._problems():
-            # From the end, so that the numbers of a list's members stay right.
-            if not sum([self._drop(place, reason) for place, reason in reversed(problems)]):
+            if not sum([self._drop(place, reason) for place, reason in problems]):
                 raise RuntimeError(f"the draft lacks {problems[0]}")
 
     def _problems(self) -> list[tuple[KeyPath, str]]:
@@ -226,28 +170,15 @@ class Draft:
         return f"  # {', '.join(origins[:_MAX_ORIGINS])}{more}"
 
     def _drop(self, place: KeyPath, reason: str) -> bool:
-        """Remove the value at ``place``, what is below it, or the facts around it. Return False if there is none."""
-        below = [each for each in self._facts if each[: len(place)] == place and each != place]
-        around = next((place[:size] for size in range(len(place), 0, -1) if place[:size] in self._facts), None)
-        if around is not None and self._facts[around].value != {}:
-            fact = self._facts[around]
-            if isinstance(fact.value, list) and len(place) > len(around) and len(fact.value) > 1:
-                at = int(place[len(around)])
-                self._facts[around] = fact._replace(value=fact.value[:at] + fact.value[at + 1 :])
-                self._impossible(around, fact.value[at], reason, fact.origins[0])
-                return True
-            below = [around]
-        elif not below and around is not None:
-            below = [around]
-        elif not below and len(place) > 1:  # a required value is missing, because it was removed before
-            below = [each for each in self._facts if each[: len(place) - 1] == place[:-1]]
-        for each in below:
-            fact = self._facts.pop(each)
-            self._impossible(each, fact.value, reason, fact.origins[0])
-        return bool(below)
-
-    def _impossible(self, place: KeyPath, value: Any, reason: str, origin: FileLine) -> None:
-        self.note("a value that a profile cannot have", f"{'.'.join(place)}: {_written(value)}: {reason}", origin)
+        """Remove the facts at and below ``place``, else the fact around it or its neighbours. Return False if none."""
+        dropped = [known for known in self._facts if known[: len(place)] == place]
+        dropped = dropped or [known for known in self._facts if place[: len(known)] == known][-1:]
+        dropped = dropped or [known for known in self._facts if len(place) > 1 and known[:-1] == place[:-1]]
+        for known in dropped:
+            fact = self._facts.pop(known)
+            text = f"{'.'.join(known)}: {_written(fact.value)}: {reason}"
+            self.note("a value that a profile cannot have", text, fact.origins[0])
+        return bool(dropped)
 
 
 def _shown(value: object) -> str:

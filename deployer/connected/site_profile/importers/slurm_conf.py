@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
-from deployer.connected.site_profile.importers.values import NAME
 from deployer.contract.errors import UsageError
 
+#: Names that partitions of a profile can have.
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
 #: Nodes of a site, after all ranges are expanded.
 _MAX_NODES = 200_000
 _MAX_INCLUDES = 20
@@ -210,9 +211,6 @@ class SlurmConf:
         if self._partitions or self._nodes:
             origin = self._partitions[0].origin if self._partitions else next(iter(self._nodes.values())).origin
             self._draft.set(("scheduler", "kind"), "slurm", origin)
-        default = self._general.get("mpidefault")
-        if default and default[0].lower() != "none":
-            self._draft.set(("scheduler", "default_pmi"), default[0], default[1])
         if any(node.kind.gpus for node in self._nodes.values()):
             origin = next(node.origin for node in self._nodes.values() if node.kind.gpus)
             self._draft.set(("scheduler", "gpu_request"), "gres", origin)
@@ -228,7 +226,7 @@ class SlurmConf:
 
     def _partition(self, record: _Record) -> None:
         name = record.values["partitionname"]
-        if not NAME.fullmatch(name):
+        if not _NAME.fullmatch(name):
             self._draft.note("an invalid name of a partition", name, record.origin)
             return
         state = record.values.get("state", "UP").upper()
@@ -432,7 +430,7 @@ def _telling(groups: Mapping[_Kind, Sequence[_Node]]) -> dict[_Kind, str] | None
     for kind, nodes in groups.items():
         own = frozenset.intersection(*(node.features for node in nodes))
         others = [node.features for each, members in groups.items() if each != kind for node in members]
-        telling = sorted(name for name in own if NAME.fullmatch(name) and not any(name in each for each in others))
+        telling = sorted(name for name in own if _NAME.fullmatch(name) and not any(name in each for each in others))
         if not telling:
             return None
         found[kind] = telling[0]

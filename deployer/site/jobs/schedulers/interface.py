@@ -9,6 +9,7 @@ import re
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
+from deployer.contract.findings import coded
 from deployer.contract.plan import GpuRequest
 from deployer.contract.shell import Code, Variable, Word
 from deployer.site.jobs.result import LOG
@@ -45,6 +46,7 @@ class JobRequest(NamedTuple):
         gpus: the GPUs of each node.
         parallel_environment: Grid Engine's name for how slots are dealt to nodes.
         directives: further directives of the plan and the user, one line each.
+        exclusive: whether no other job may have the nodes.
     """
 
     name: str
@@ -68,6 +70,7 @@ class JobRequest(NamedTuple):
     directives: Sequence[str] = ()
     threads: int = 1
     hyperthreads: bool = False
+    exclusive: bool = False
 
 
 class JobState(NamedTuple):
@@ -302,11 +305,6 @@ def _reason(err: str) -> str:
     return "\n".join(next(filter(None, marked), lines))
 
 
-def coded(message: str, code: str) -> str:
-    """Return a message with its code, which `explain` knows."""
-    return "%s (%s)" % (message, code)
-
-
 def counted(states: Sequence[str]) -> str:
     """Return how many nodes are in each state; a node without one is free."""
     return ", ".join("%d %s" % (states.count(each), each or "free") for each in sorted(set(states)))
@@ -317,11 +315,6 @@ def word(what: str, value: str) -> str:
     if not _WORD.match(value):
         raise UsageError("%s %r cannot be in a directive" % (what, value), "use letters, digits and ._+@%/=:-")
     return value
-
-
-def clock(seconds: int) -> str:
-    """Return a time limit as HH:MM:SS, with more than 24 hours if need be."""
-    return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
 
 
 def job_name(name: str) -> str:

@@ -45,7 +45,7 @@ class Lsf(Scheduler):
     prefix = "#BSUB"
     by_hand = "bsub <job.sh"
     submits = "bsub"
-    knows = ("gpus",)
+    knows = ("gpus", "exclusive")
     lists = "bqueues"
     explains = "bhosts -l"
     answers = "lsid"
@@ -77,6 +77,7 @@ class Lsf(Scheduler):
             '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
             "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
         ]
+        found += ["-x"] if request.exclusive else []
         if request.memory_mb is not None:
             found.append('-R "rusage[mem=%dMB/host]"' % request.memory_mb)
         found += ['-R "select[%s]"' % word("constraint", each) for each in request.constraints]

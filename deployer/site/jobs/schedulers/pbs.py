@@ -10,13 +10,13 @@ import re
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import Refused, UsageError
+from deployer.contract.job import clock
 from deployer.contract.shell import Code, Variable, code
 from deployer.site.jobs.schedulers.interface import (
     JobRequest,
     JobState,
     Queue,
     Scheduler,
-    clock,
     counted,
     job_name,
     word,
@@ -56,7 +56,7 @@ class Pbs(Scheduler):
     title = "PBS"
     prefix = "#PBS"
     by_hand = "qsub job.sh"
-    knows = ("storage", "gpus")
+    knows = ("storage", "gpus", "exclusive")
     lists = "qstat -Q"
     explains = "pbsnodes -l"
     answers = "qstat -B"
@@ -86,7 +86,7 @@ class Pbs(Scheduler):
             "-o " + _path(os.path.join(request.folder, self.own_log)),
             "-r n",  # a job that begins anew over what it wrote is worse than one that failed
             "-l select=" + chunk,
-            "-l place=scatter",
+            "-l place=scatter" + (":excl" if request.exclusive else ""),
             "-l walltime=" + clock(request.seconds),
         ]
         asked = [

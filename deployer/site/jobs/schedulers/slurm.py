@@ -90,7 +90,7 @@ class Slurm(Scheduler):
     """Slurm 17 and later: only options that are as old as that."""
 
     title = "Slurm"
-    knows = ("qos", "cluster", "gpus")
+    knows = ("qos", "cluster", "gpus", "exclusive")
     way = STEPS
     prefix = "#SBATCH"
     by_hand = "sbatch job.sh"
@@ -131,6 +131,8 @@ class Slurm(Scheduler):
         ]
         if request.memory_mb is not None:
             found.append("--mem=%dM" % request.memory_mb)
+        if request.exclusive:
+            found.append("--exclusive")
         if len(request.constraints) > 1 and any("|" in each for each in request.constraints):
             raise Refused(
                 "Slurm cannot combine the constraints " + " and ".join(map(repr, request.constraints)),

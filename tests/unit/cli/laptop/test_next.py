@@ -107,6 +107,7 @@ def test_a_quiet_deploy_that_follows_nothing_prints_the_job(
 ) -> None:
     monkeypatch.setattr(deploy_command, "Deploy", _FakeDeploy)
     monkeypatch.setattr(deploy_command, "_request", lambda _: None)
+    monkeypatch.setattr(deploy_command, "_foresee", lambda *_: None)
     args = argparse.Namespace(json=False, no_follow=True)
     monkeypatch.setattr(deploy_command, "site_options", lambda _: [])
     monkeypatch.setattr(common, "suggest", lambda *_: None)

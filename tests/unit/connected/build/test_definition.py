@@ -142,6 +142,11 @@ def test_a_job_has_memory_and_variables(tmp_path: Path) -> None:
         assert said in message_of(bad), words
 
 
+def test_a_time_limit_has_the_forms_of_the_option(tmp_path: Path) -> None:
+    found = load(write(tmp_path, MINIMAL.replace('"1-00:00:00"', "24h")))
+    assert {job.name: job.time for job in found.own_jobs}["second"] == "1-00:00:00"
+
+
 def test_an_unknown_key_gets_a_guess(tmp_path: Path) -> None:
     said = message_of(write(tmp_path, MINIMAL.replace("nodes: 4", "node: 4")))
     assert "jobs.second.node: unknown key, perhaps you meant 'nodes'" in said
@@ -197,7 +202,9 @@ def test_the_checked_in_schema_is_the_models() -> None:
 
 def test_the_table_in_the_documents_is_the_models() -> None:
     shown = table(schema())
-    assert '| `jobs.NAME.time` | text: time limit, [D-]HH:MM:SS: `1-12:00:00` | `"01:00:00"` |\n' in shown
+    assert (
+        '| `jobs.NAME.time` | text: time limit, [D-]HH:MM:SS or 90m, 24h, 2d: `1-12:00:00` | `"01:00:00"` |\n' in shown
+    )
     assert shown in (ROOT / "docs" / "stager.md").read_text(), "put what `deployer schema --table` prints into it"
 
 

@@ -28,6 +28,7 @@ from deployer.connected.rootfs.entries import OnDisk
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.connected.site_profile.profile import Profile, load
+from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.job import Job
 from deployer.contract.manifest import DATA, DataNeed
@@ -266,14 +267,14 @@ def test_a_hole_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_killed_packs_left_goes_with_the_next(tmp_path: Path) -> None:
-    (tmp_path / ".b.tar.abcdefgh.part").write_bytes(b"x")
-    (tmp_path / ".other.tar.abcdefgh.part").write_bytes(b"x")
-    (tmp_path / ".kept.abcdefgh.part").write_bytes(b"x")
+    (tmp_path / ".b.tar.0123abcd.part").write_bytes(b"x")
+    (tmp_path / ".other.tar.0123abcd.part").write_bytes(b"x")
+    (tmp_path / ".kept.0123abcd.part").write_bytes(b"x")
     with files.published(str(tmp_path / "c.tar")) as stream:
         packing.pack(contents(), [], tmp_path / "b.tar")
         stream.write(b"still here")
     assert (tmp_path / "c.tar").read_bytes() == b"still here"
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".kept.abcdefgh.part", "b.tar", "c.tar"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".kept.0123abcd.part", "b.tar", "c.tar"]
 
 
 # ------------------------------------------------------------------------------------------------ data
@@ -504,7 +505,19 @@ def test_a_rank_of_the_pyz_runs_its_payload_and_all_else_goes_to_the_command_lin
     tool.write_bytes(make_pyz())
     words = [sys.executable, "-I", "-S", str(tool)]
     done = subprocess.run(
-        [*words, "rank", "--out", str(tmp_path), "--", "sh", "-c", "echo here; exit 5"],
+        [
+            *words[:-1],
+            "-c",
+            first_bytes.PROGRAM,
+            str(tool),
+            "rank",
+            "--out",
+            str(tmp_path),
+            "--",
+            "sh",
+            "-c",
+            "echo here; exit 5",
+        ],
         check=False,
         capture_output=True,
     )

@@ -18,6 +18,7 @@ from deployer.contract.plan import Plan
 from deployer.contract.plan_update import PlanUpdate
 from deployer.site.install.install import install
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage.store import InstalledImage, Store
 from tests.unit.connected.bundle.test_pack import contents
@@ -88,7 +89,7 @@ def test_run_uses_the_plan_of_the_partition(tmp_path: Path, profile: Profile) ->
 
     def script(partition: str | None) -> str:
         options = SubmissionOptions(partition=partition)
-        request = run.RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=True)
+        request = RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=True)
         return run.show_script(run.prepare(store, request))
 
     assert "#SBATCH --partition=batch\n" in script(None)
@@ -101,9 +102,9 @@ def test_run_uses_the_plan_of_the_partition(tmp_path: Path, profile: Profile) ->
         run.prepare(store, refused)
 
 
-def request(partition: str | None, force: bool = False) -> run.RunRequest:
+def request(partition: str | None, force: bool = False) -> RunRequest:
     options = SubmissionOptions(partition=partition)
-    return run.RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=force)
+    return RunRequest("tiny", *[None] * 6, [], None, [], options=options, force=force)
 
 
 def test_a_partition_has_the_batch_systems_name_too(tmp_path: Path, profile: Profile) -> None:

@@ -122,12 +122,11 @@ open(tool + ".count", "w").write(str(opened.count(tool)))
 """
 
 
-def test_the_probe_of_a_rank_does_not_open_the_tool_for_each_module(tmp_path: Path) -> None:
+def test_the_probe_of_a_node_does_not_open_the_tool_for_each_module(tmp_path: Path) -> None:
     tool = tmp_path / "deployer.pyz"
     tool.write_bytes(pyz.make_pyz())
-    words = [str(tool), "probe", "--rank", "--without-mpi", "--out", str(tmp_path)]
+    words = [str(tool), "probe", "--host", "--out", str(tmp_path)]
     subprocess.run([sys.executable, "-I", "-S", "-c", COUNTING, *words], check=True, timeout=30)
-    assert recorded(tmp_path, "probe-0.json")
     assert 1 <= int((tmp_path / "deployer.pyz.count").read_text()) <= 15  # 100 modules are imported
 
 
@@ -140,13 +139,6 @@ def test_the_index_of_the_tool_has_each_of_its_modules() -> None:
         for name, (is_package, start, size, _) in found.items():
             path = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
             assert whole[start : start + size] == archive.read(path)
-
-
-def test_older_tools_have_no_such_bytes() -> None:
-    whole = pyz.make_pyz()
-    assert first_bytes.is_in(whole[: first_bytes.SIZE])
-    assert not first_bytes.is_in(b"#!/usr/bin/env python3\n" + whole[whole.index(b"PK") :])
-    assert not first_bytes.is_in(b"")
 
 
 @pytest.mark.usefixtures("own_cache")

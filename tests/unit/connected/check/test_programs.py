@@ -1,13 +1,18 @@
 """Each program of a job is judged by itself, and what may be started refuses nothing."""
 
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+
 import pytest
 
 from deployer.connected.check import check
-from deployer.connected.check.rules import mpi, pmi, programs
+from deployer.connected.check.rules import mpi, pmi, programs, uncaptured
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import jobs, process
+from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts.removed import Removed
 from deployer.contract.dynamic import Facts
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.job import Job
@@ -56,12 +61,17 @@ def job(*words: str, ranks: int = 2) -> Job:
     return Job("t", list(words), 1, ranks, 1, "00:01:00")
 
 
-def linked(*words: str, files: dict[str, Facts | None] = FILES, ranks: int = 2) -> LinkedJob:
+def linked(
+    *words: str,
+    files: dict[str, Facts | None] = FILES,
+    ranks: int = 2,
+    host: Mapping[str, Files] = {PREFIX: Below(HOST_FILES)},
+) -> LinkedJob:
     manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job(*words, ranks=ranks)] if words else [])
     image = index(files)
     for path in files:
         image.entries[path] = image.entries[path]._replace(executable=True)
-    (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+    (found,) = jobs.link(manifest, PLAN, image, [], host)
     return found
 
 
@@ -86,6 +96,15 @@ def test_a_c_program_loads_no_python_package() -> None:
     assert codes(linked(GOOD)) == []
     assert codes(linked("python3", "-c", "import hvd.mpi_lib")) == [("mpi.family", ERROR)]
     assert started(FILES, command=GOOD).plugins == []
+
+
+@pytest.mark.parametrize(
+    "words", [("/opt/tool",), ("sh", "-c", "exec /opt/tool"), ("env", "A=1", "/opt/tool"), ("sh", "-ec", "/opt/tool x")]
+)
+def test_a_program_for_another_machine_behind_a_wrapper(words: tuple[str, ...]) -> None:
+    static = lib(None)._replace(dynamic=lib(None).dynamic._replace(machine=183))
+    found = judged(linked(*words, files={**FILES, "/usr/bin/env": SMALL, "/opt/tool": static}))
+    assert [(each.code, each.severity, each.subject) for each in found] == [("link.machine", ERROR, "/opt/tool")]
 
 
 HVD = "/usr/lib/python3/dist-packages/hvd"
@@ -145,10 +164,25 @@ def test_what_a_wrapper_sets_decides_what_is_found() -> None:
 
 def test_an_empty_environment_makes_singletons() -> None:
     (process,) = linked("env", "-i", GOOD, files={**FILES, "/usr/bin/env": SMALL}).processes
-    assert process.cleared
-    own = started(FILES, command=GOOD)._replace(via="env", cleared=True)
-    (finding,) = pmi.spoken(case(processes=[own]))
+    assert process.removed == {Removed("*", True, "env -i")}
+    (finding,) = pmi.spoken(case(processes=[started(FILES, command=GOOD)._replace(removed=process.removed)]))
     assert (finding.code, finding.severity, finding.subject) == ("pmi.unmet", ERROR, GOOD)
+    assert "`env -i` removes variables by which ranks find their launcher (PMI_FD" in finding.message
+
+
+@pytest.mark.parametrize(("removed", "expected"), [
+    ([Removed("PMI_FD", True, "unset PMI_FD")], [("pmi.unmet", ERROR)]),
+    ([Removed("*", False, "unset $v"), Removed("PMI_RANK", True, "env -u PMI_RANK")], [("pmi.unmet", ERROR)]),
+    ([Removed("*", False, "unset $v")], [("pmi.unmet", UNKNOWN)]),
+    ([Removed("PMI*", False, "unset ${!PMI@}")], [("pmi.unmet", UNKNOWN)]),
+    ([Removed("SLURM_*", False, "unset ${!SLURM_@}")], []),  # tried: PMI needs none of them
+    ([Removed("PMIX_RANK", True, "unset PMIX_RANK"), Removed("CONDA_EXE", True, "unset CONDA_EXE")], []),
+])  # fmt: skip
+def test_variables_of_the_launcher_that_are_unset(removed: list[Removed], expected: list[tuple[str, str]]) -> None:
+    own = started(FILES, command=GOOD)._replace(removed=frozenset(removed))
+    assert [(each.code, each.severity) for each in pmi.spoken(case(processes=[own]))] == expected
+    kept = own._replace(environment={"PMI_FD": "3", "PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert list(pmi.spoken(case(processes=[kept]))) == []  # env -i PMI_FD=$PMI_FD ...
 
 
 def test_a_preload_is_not_followed() -> None:
@@ -207,6 +241,102 @@ def test_without_a_job_it_depends_on_what_the_user_starts() -> None:
     assert codes(linked(files=none)) == [("mpi.family", ERROR), ("mpi.family", ERROR)]
 
 
+# --------------------------------------------------------------------------- programs that do not decide about a job
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (f"nvidia-smi\n{GOOD}", [("link.program", NOTE)]),
+    (f"nvidia-smi || true\n{GOOD}", [("link.program", NOTE)]),
+    (f"module load gcc 2>/dev/null\n{GOOD}", [("link.program", NOTE)]),
+    (f"if nvidia-smi >/dev/null 2>&1; then echo; fi\n{GOOD}", [("link.program", NOTE)]),
+    (f"scontrol show hostnames | head -1\n{GOOD}", [("link.program", NOTE), ("link.program", NOTE)]),
+    (f'set -e\nexport HOST="$(hostname)"\n{GOOD}', [("link.program", NOTE)]),
+    (f"{GOOD}; lscpu; free; date", [("link.program", ERROR), *[("link.program", NOTE)] * 2]),
+    (f"set -e\nnvidia-smi\n{GOOD}", [("link.program", ERROR)]),
+    (f"set -e\nHOST=$(hostname)\n{GOOD}", [("link.program", ERROR)]),
+    (f"{GOOD}\nexec gone", [("link.program", ERROR)]),
+    ("gone\necho done", [("link.program", WARNING)]),  # it computes nothing, and nobody sees it
+    (f"{BAD}\necho done", [("mpi.family", WARNING)]),
+    (f"{BAD} || {GOOD}", [("mpi.family", NOTE)]),
+    (f"python3 -c 'import gone'\n{GOOD}", [("import.missing", NOTE)]),
+    (f"set -e\npython3 -c 'import gone'\n{GOOD}", [("import.missing", ERROR)]),
+])  # fmt: skip
+def test_a_program_without_which_the_script_goes_on_refuses_nothing(text: str, expected: list[tuple[str, str]]) -> None:
+    files = {**FILES, "/usr/lib/python3/os.py": None}
+    files.pop(MODULE)
+    found = judged(linked("sh", "-c", text, files=files))
+    assert sorted((each.code, each.severity) for each in found) == sorted(expected)
+    for each in found:
+        assert each.message.endswith("; the job may go on without it") == (each.severity != ERROR)
+
+
+@pytest.mark.parametrize("rule", check.PROCESS_RULES)
+def test_no_rule_decides_by_itself_whether_the_job_fails(
+    rule: Callable[[Process], Iterator[Finding]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule says what ends the program; one place knows whether this ends the job."""
+    code = f"x.{rule.__name__}"
+
+    def broken(_: Process) -> Iterator[Finding]:
+        yield Finding(code, ERROR, "x", "y", "z")
+
+    assert "decides" not in inspect.getsource(inspect.getmodule(rule))  # type: ignore[arg-type]
+    rules = [broken if each is rule else lambda _: iter(()) for each in check.PROCESS_RULES]
+    job_ = linked("sh", "-c", f"{SERIAL}\n{SERIAL}")._replace(decides=lambda _: False)
+    found = programs.of_job(job_, case(), rules)
+    assert {each.severity for each in found if each.code == code} == {WARNING}
+    alone_ = LinkedJob(job("x"), alone(SERIAL))
+    assert {each.severity for each in programs.of_job(alone_, case(), rules) if each.code == code} == {ERROR}
+
+
+def test_a_wrong_mpi_library_fails_the_job_whatever_its_script_does() -> None:
+    """The processes of its ranks are watched, and their libraries are in the result."""
+    files = {**FILES, "/usr/lib/libmpi.so.40": lib("libmpi.so.40", exports=HAS)}
+    assert codes(linked("sh", "-c", f"{BAD}\n{GOOD}", files=files)) == [("mpi.family", ERROR)]
+
+
+# ------------------------------------------------------------------------------------------ an MPI that is not captured
+
+
+@pytest.mark.parametrize(("needs", "expected"), [
+    (["libgone.so.3"], [("link.missing", ERROR)]),
+    (["libmpi.so.12", "libfabric.so.1", "libstdc++.so.6"], []),  # the site may bring them
+    (["libmpi.so.40"], [("mpi.family", ERROR)]),
+    (["libpart.so.1"], [("link.missing", ERROR)]),
+    (["libmpifort.so.12"], []),  # the image's own, which lacks a library; the site's takes its place
+])  # fmt: skip
+def test_what_is_certain_is_said_without_the_site_s_files(needs: list[str], expected: list[tuple[str, str]]) -> None:
+    files = {
+        **FILES,
+        GOOD: program("libc.so.6", *needs, imports=CALLS),
+        "/usr/lib/libpart.so.1": lib("libpart.so.1", "libgone.so.3"),
+        "/usr/lib/libmpifort.so.12": lib("libmpifort.so.12", "libgone.so.3"),
+    }
+    found = linked(GOOD, files=files, host={})
+    assert [(each.code, each.severity) for each in programs.of_job(found, case(), uncaptured.RULES)] == expected
+
+
+def test_a_version_of_the_image_s_own_libc_is_certain_without_the_site_s_files() -> None:
+    new = program("libc.so.6")
+    needs = new._replace(dynamic=new.dynamic._replace(versions={"libc.so.6": ["GLIBC_2.99"]}))
+    has = lib("libc.so.6")
+    files = {
+        **FILES,
+        SERIAL: needs,
+        "/usr/lib/libc.so.6": has._replace(dynamic=has.dynamic._replace(defines=["GLIBC_2.2"])),
+    }
+    found = linked(SERIAL, files=files, host={}, ranks=1)
+    assert [each.code for each in programs.of_job(found, case(), uncaptured.RULES)] == ["link.version"]
+
+
+def test_a_bundle_without_a_job_and_a_shell_is_not_refused() -> None:
+    """It was: /bin/sh was linked in its place."""
+    files: dict[str, Facts | None] = {"/usr/bin/good": FILES[GOOD], "/usr/lib/libc.so.6": None}
+    manifest = manifest_of([], env=["PATH=/usr/bin"], python=None)
+    (found,) = jobs.link(manifest, PLAN, index(files), [], {PREFIX: Below(HOST_FILES)})
+    assert [each.name for each in found.processes] == [GOOD]
+
+
 # ------------------------------------------------------------------------------------------------ no MPI at all
 
 
@@ -218,6 +348,38 @@ def test_without_a_job_it_depends_on_what_the_user_starts() -> None:
 ])  # fmt: skip
 def test_a_job_that_calls_no_mpi(words: tuple[str, ...], ranks: int, expected: list[tuple[str, str]]) -> None:
     assert codes(linked(*words, ranks=ranks)) == expected
+
+
+DLOPENS = program("libc.so.6")._replace(opens=True)
+
+
+@pytest.mark.parametrize("words", [
+    ("python3", "-c", "import ctypes; ctypes.CDLL('libmpi.so.12')"),
+    ("python3", "-c", "from cffi import FFI"),
+    ("sh", "-c", "python3 -c 'import ctypes'"),
+    ("sh", "-c", "/usr/bin/opens x"),
+    ("julia", "x.jl"),
+    ("trampoline",),
+])  # fmt: skip
+def test_what_may_open_mpi_by_its_name_is_not_called_unused(words: tuple[str, ...]) -> None:
+    """A warning was said of worlds that were whole."""
+    files = {
+        **FILES,
+        "/usr/bin/opens": DLOPENS,
+        "/usr/bin/julia": SMALL,
+        "/usr/bin/trampoline": program("libmpitrampoline.so.5"),
+        "/usr/lib/libmpitrampoline.so.5": lib("libmpitrampoline.so.5"),
+        "/usr/lib/python3/ctypes/__init__.py": None,
+        "/usr/lib/python3/dist-packages/cffi/__init__.py": None,
+    }
+    del files[MODULE]
+    assert codes(linked(*words, files=files)) == [("mpi.unused", UNKNOWN)]
+
+
+def test_a_python_that_is_started_under_a_condition_counts_beside_another() -> None:
+    found = linked("sh", "-c", "python3 -c 'import os'\nif [ -f x ]; then python3 -c 'import hvd.mpi_lib'; fi")
+    assert [each.uses_mpi for each in found.conditional] == [True]
+    assert "mpi.unused" not in [each.code for each in judged(found)]
 
 
 @pytest.mark.parametrize("package", ["torch", "jax"])

@@ -28,12 +28,14 @@ from deployer.connected.check.rules import (
     runtimes,
     site,
     space,
+    uncaptured,
     wheels,
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
-from deployer.connected.linker import jobs
+from deployer.connected.linker import commands, jobs
+from deployer.connected.linker.code_facts import CodeFacts, Instructions
 from deployer.connected.linker.index import Index, Indexed
-from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.forms import RuntimeName
@@ -45,9 +47,10 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.hostfiles import FOLDER, LINK, HostFile
 from deployer.contract.job import Job
-from deployer.contract.manifest import BundleMember, Manifest, Segment
+from deployer.contract.manifest import BundleMember, DataNeed, Manifest, Segment
 from deployer.contract.plan import Bind, HostMpi, Plan
 from deployer.system.verify import begin, opened
+from tests.host_files import HostFiles
 from tests.running import IMAGE, PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import (
     CALLS,
@@ -98,13 +101,15 @@ def test_memory_that_ranks_need_is_compared_with_a_node() -> None:
     job = Job("t", ["true"], 1, 4, 1, "00:01:00")
 
     def found(memory: int | None) -> list[Finding]:
-        return list(layout.memory(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
+        return list(layout.numbers(case(manifest=manifest_of([])._replace(jobs=[job._replace(memory=memory)]))))
 
     room = PLAN.node.memory_mb
     assert found(None) == found(room // 4) == []
     (few,) = found(room // 4 + 1)
-    assert (few.code, few.severity, few.remedy) == ("job.memory", WARNING, "start it with --ranks-per-node 3 at most")
-    assert f"4 x {room // 4 + 1} MiB = {4 * (room // 4 + 1)} MiB, but a job may use {room} MiB" in few.message
+    assert (few.code, few.severity, few.job) == ("job.memory", ERROR, "t")
+    assert few.remedy == "use fewer ranks per node and more nodes: --ranks-per-node 3 at most"
+    each = room // 4 + 1
+    assert f"4 ranks per node x {each} MiB = {4 * each} MiB, but a job may use {room} MiB" in few.message
     assert codes(found(room + 1)) == [("job.memory", ERROR)]
 
 
@@ -344,6 +349,55 @@ def test_an_image_for_another_machine(node: str | None, image: str, expected: li
     assert codes(found) == expected
 
 
+V3 = ["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "sse4_1", "sse4_2"]
+
+
+@pytest.mark.parametrize(
+    ("found", "flags", "expected"),
+    [
+        (Instructions(["avx"], ["avx"], ["avx"]), ["sse4_2"], [("cpu.instructions", ERROR)]),
+        (Instructions(["avx"], ["avx"], ["avx"]), V3, []),
+        (Instructions(["avx"], ["avx"], ["avx"]), None, [("facts.cpu", UNKNOWN)]),
+        (Instructions(["avx", "avx512f"], ["avx", "avx512f"]), V3, [("cpu.instructions", ERROR)]),
+        (Instructions(["avx"]), ["sse4_2"], [("cpu.instructions", WARNING)]),
+        (Instructions(["avx"]), None, []),
+        (Instructions(["avx"], asks=True), ["sse4_2"], []),
+        (Instructions(["avx"], [], ["avx"], asks=True), ["sse4_2"], [("cpu.instructions", ERROR)]),
+    ],
+)
+def test_code_for_newer_processors(
+    found: Instructions, flags: Any, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = case({"node": {"cpu": {"flags": flags}}})
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
+    made.image.code = CodeFacts(lambda path: None, None)
+    monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
+    assert codes(cpu.code(made, linked)) == expected
+    assert cpu.code in check.NODE_RULES
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "severity"),
+    [
+        ("libc.so.6", Instructions(["avx"], ["avx"]), ERROR),
+        ("libc.so.6", Instructions(["avx"], ["avx"], asks=True), None),  # most of its code is there to be chosen
+        ("libkernels-avx2.so", Instructions(["avx"], ["avx"]), WARNING),
+    ],
+)
+def test_code_of_libraries_for_newer_processors(
+    name: str, found: Instructions, severity: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = {"/usr/bin/python3": lib(None, name), f"/usr/lib/{name}": lib(name)}
+    made = case({"node": {"cpu": {"flags": ["sse4_2"]}}}, image)
+    made.image.code = CodeFacts(lambda path: None, None)
+    monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith(name) else Instructions())
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
+    assert codes(cpu.code(made, linked)) == ([("cpu.instructions", severity)] if severity else [])
+    newer = case({"node": {"cpu": {"flags": [*V3, "avx512f"]}}}, image)  # nothing is decoded for them
+    monkeypatch.setattr(made.image.code, "of", None)
+    assert list(cpu.code(newer._replace(image=made.image), linked)) == []
+
+
 # ------------------------------------------------------------------------------------------------ GPUs
 
 
@@ -367,6 +421,52 @@ def test_cuda_and_the_nodes(driver: str | None, gpus: Any, cudart: str, expected
     }
     files = {**IMAGE_FILES, f"/usr/lib/python3/dist-packages/nvidia/cuda_runtime/lib/{cudart}": lib(cudart)}
     assert codes(gpu.usable(case(partition, files))) == expected
+
+
+@pytest.mark.parametrize(
+    ("partition", "expected"),
+    [
+        ({"node": {"cores": 8}}, [("gpu.none", ERROR)]),
+        ({"node": {"gpus": {"count": 4}}}, []),
+        ({"node": {"gpus": {"count": 3}}}, [("gpu.count", ERROR)]),
+        ({"node": {"gpus": {"kind": "nvidia"}}}, [("facts.gpu", UNKNOWN)]),
+        ({"node": {"cores": 8}, "driver": {"kind": "nvidia"}}, [("facts.gpu", UNKNOWN)]),
+        ({}, [("facts.gpu", UNKNOWN)]),
+    ],
+)
+def test_a_job_with_gpus_of_its_own_and_the_nodes(partition: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    train = Job("train", ["true"], 1, 2, 1, "00:01:00", gpus=2)
+    made = case(partition, manifest=manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=None)]))
+    found = list(gpu.requested(made))
+    assert codes(found) == expected
+    assert {each.job for each in found} <= {"train"}
+    assert gpu.requested in check.RULES
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "expected"),
+    [
+        (["libcudart.so.12"], "nvidia", []),
+        (["libcudart.so.12"], None, []),
+        (["libcudart.so.12"], "amd", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libcudart.so.12"], "intel", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libcudart.so.12", "libamdhip64.so.6"], "amd", []),
+        (["libamdhip64.so.6"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libsycl.so.8"], "nvidia", [("gpu.vendor", ERROR), ("gpu.vendor", WARNING)]),
+        (["libze_loader.so.1", "librocm_smi64.so.1"], "nvidia", []),  # hwloc's
+    ],
+)
+def test_gpus_of_another_vendor(files: list[str], kind: str | None, expected: list[tuple[str, str]]) -> None:
+    """No rule about CUDA's driver, versions or kernels speaks of another vendor's GPUs."""
+    train = Job("train", ["true"], 1, 1, 1, "00:01:00", gpus=1)
+    manifest = manifest_of([])._replace(jobs=[train, train._replace(name="prepare", gpus=None)])
+    partition = {"node": {"gpus": {"kind": kind, "count": 4}}, "driver": {"kind": kind or "nvidia", "version": "6.2"}}
+    image = {**IMAGE_FILES, **{f"/opt/{name}": lib(name) for name in files}}
+    made = case(partition, image, manifest=manifest)
+    assert codes(gpu.vendor(made)) == expected
+    only = {path: entry._replace(kernels=("sm_80",)) for path, entry in made.image.entries.items()}
+    for rule in (gpu.usable, gpu.kernels, gpu.toolkit) if kind in ("amd", "intel") else ():
+        assert list(rule(made._replace(image=Index(only, {})))) == []
 
 
 # ------------------------------------------------------------------------------------------------ runtimes and room
@@ -587,9 +687,59 @@ def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> No
         assert [each.checked for each in check.check_carried(bundle, profile, tmp_path / "c")] == [plan.checked]
         text = b"".join(map(bundle.read, bundle.member_segments("deployer/plans/there.json")))
     assert plans.read(text, "it") == plan
-    assert len(list((tmp_path / "c").iterdir())) == 1  # what pack read is there for check
+    assert len(list((tmp_path / "c").glob("*[0-9a-f].json"))) == 1  # what pack read is there for check
     again = pack.pack(contents(rootfs), [profile], tmp_path / "again.tar")
     assert again.digest == packed.digest
+
+
+def test_what_is_certain_is_said_beside_what_was_not_captured(
+    rootfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpi = {"m": {"family": "mpich", "prefix": "/opt/mpi", "says": "MPICH"}}
+    partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
+    profile = Profile.model_validate({**SITE, "mpi": mpi, "partitions": {"batch": partition}})
+    wrong = Finding("link.missing", ERROR, "/bin/true", "it needs libgone.so", "add it")
+    monkeypatch.setattr(uncaptured, "RULES", (lambda _: iter([wrong]),))
+    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar")
+    checked = packed.plans[0].checked
+    assert checked is not None
+    assert {("facts.mpi", verdict.MISSING_FACTS), ("link.missing", ERROR)} <= set(codes(checked.findings))
+    assert checked.verdict == "REFUSE"
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["x", "/deployer/data/set/train.csv", "--out=/deployer/job/y"], []),
+    (["x", "--data=/deployer/data/set"], []),
+    (["sh", "-c", "x /deployer/data/set/tr*.csv /deployer/data/set/$N /deployer/data/shared/any"], []),
+    (["x", "/deployer/data/sets/train.csv"], [("data.missing", ERROR)]),
+    (["x", "--data", "/deployer/data/set/tset.csv"], [("data.missing", WARNING)]),
+    (["sh", "-c", "cat /deployer/data/gone/* /deployer/data/gone/x"], [("data.missing", ERROR)] * 2),
+])  # fmt: skip
+def test_arguments_below_the_data_folders_are_compared(words: list[str], expected: list[tuple[str, str]]) -> None:
+    members = [BundleMember("deployer/data/set/train.csv", 0, 0o644)]
+    job = Job("t", words, 1, 1, 1, "00:01:00")
+    manifest = manifest_of(members)._replace(jobs=[job], needs=(DataNeed("shared", "other:1"),))
+    assert codes(command.readable(case(manifest=manifest))) == expected
+
+
+def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:
+    """One job's error refused all jobs. What all jobs have is said once."""
+    good = Job("a", ["true"], 1, 1, 1, "00:01:00")
+    wrong = [good._replace(name="b", command=["gone"]), good._replace(name="c", memory=9_000)]
+    three = contents(rootfs)._replace(jobs=[good, *wrong])
+    packed = pack.pack(
+        three, [Profile.model_validate(SITE)], tmp_path / "b.tar", checking=pack.Checking([commands.CODE])
+    )
+    checked = verdict.judged(packed.plans[0].checked.findings)  # type: ignore[union-attr]
+    found = [(finding.code, finding.job) for finding in checked.findings]
+    assert found == [("proof.outside", ""), ("command.missing", "b"), ("job.memory", "c")]
+    assert [checked.of_job(name).verdict for name in "abc"] == ["RUN", "REFUSE", "REFUSE"]
+    assert checked.said == "REFUSE for job b, c"
+    profile = Profile.model_validate(SITE)
+    (one,) = check.check_all(str(packed.path), profile, job="a")
+    assert (one.checked.verdict, one.checked.said) == ("RUN", "RUN")
+    with pytest.raises(UsageError, match="no job d"):
+        check.check_all(str(packed.path), profile, job="d")
 
 
 def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_job_is_submitted_by_the_process_that_installs(
     deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = _Bundle(tmp_path / "b.tar", "sha256:11")
-    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, name="digits"))
+    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}, name="digits"))
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(words=["--nodes=2"], rest=["--epochs", "1"]))
     words = deploy._submission(bundle)
     assert dialogue.TOKEN.match(token := deploy._asked(bundle).token)
@@ -323,7 +323,7 @@ def deployed(
     asked = DeployRequest(data, "lab", output=tmp_path / "b.tar", **request)
     with Deploy(asked, lambda _: None, said.append) as made:
         connected(made, site)  # type: ignore[arg-type]
-        made.definition = SimpleNamespace(is_data=False, name="digits")  # type: ignore[assignment]
+        made.definition = SimpleNamespace(is_data=False, jobs={}, name="digits")  # type: ignore[assignment]
         packed = _Bundle(tmp_path / "b.tar", digest)
         shipped = made._push(packed, made._submission(packed))
         done = Deployed(packed.path, digest)
@@ -739,7 +739,7 @@ def test_the_check_shows_what_the_pack_found(
     assert isinstance(found[0], str) is refused
     assert [each if refused else each.checked for each in found] == [found[0] if refused else carried.checked] * 2
     monkeypatch.setattr(deploy, "_profile", REQUIRES)
-    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False))
+    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     monkeypatch.setattr(push, "check_for", lambda *_: pytest.fail("asked"))
     with pytest.raises(pytest.fail.Exception, match="asked"):  # for the outcomes in the bundle
         deploy._check(_Bundle(path, bundle.digest, [plan]))
@@ -864,7 +864,7 @@ def strict(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _
     path = tmp_path / "b.tar"
     path.write_bytes(bundles.build(jobs=[JOB]))
     monkeypatch.setattr(deploy, "_profile", REQUIRES)
-    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False))
+    monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     last_deploy.write(path, LastDeploy("inputs", last_deploy.state_of(path), "sha256:11"))
     return _Bundle(path, "sha256:11")
 

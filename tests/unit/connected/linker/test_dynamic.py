@@ -1,8 +1,12 @@
 """What we read of real files is what pyelftools reads of them."""
 
+import contextlib
 import random
+import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
 from elftools.elf.elffile import ELFFile
 
 from deployer.contract import dynamic
@@ -35,3 +39,24 @@ def test_the_same_as_another_reader() -> None:
                 for symbol in table.iter_symbols()
                 if symbol.name and symbol.entry.st_info.bind != "STB_LOCAL"
             }
+
+
+def test_a_32_bit_file(tmp_path: Path) -> None:
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc")
+    source = tmp_path / "a.c"
+    source.write_text("int f(void){return 0;}\n")
+    words = ["-m32", "-nostdlib", "-shared", "-Wl,-soname,libx.so.1"]
+    subprocess.run(["gcc", *words, source, "-o", tmp_path / "x"], check=True, timeout=60)
+    data = (tmp_path / "x").read_bytes()
+
+    def read_at(offset: int, size: int) -> bytes:
+        return data[offset : offset + size]
+
+    found = dynamic.facts(read_at, narrow=True)
+    assert found
+    assert (found.dynamic.machine, found.dynamic.soname) == (3, "libx.so.1")
+    assert dynamic.facts(read_at) is None
+    for size in range(0, len(data), 97):  # cut off: nothing, or what is wrong with it
+        with contextlib.suppress(dynamic.BadElf):
+            dynamic.facts(lambda offset, count, end=size: data[offset : min(offset + count, end)], narrow=True)

@@ -7,12 +7,14 @@ import pytest
 
 from deployer.connected.bundle import layer, pack, sources
 from deployer.connected.linker import index as indexes
-from deployer.connected.linker.job_filesystem import FILE, FOLDER, HostFiles, JobFilesystem
+from deployer.connected.linker import instructions
+from deployer.connected.linker.job_filesystem import FILE, FOLDER, JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.contract.manifest import WHEELS_PREFIX
 from deployer.system import files
 from deployer.system.verify import begin, opened
 from tests import wheels
+from tests.host_files import HostFiles
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,22 @@ def test_the_index_is_kept_and_a_damaged_one_made_anew(bundle: Path, tmp_path: P
         assert indexed(bundle, tmp_path).entries == first.entries
 
 
+def test_the_code_of_files_is_decoded_once(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(str(bundle)) as stream:
+        found = indexes.of_image(begin(stream, str(bundle)), tmp_path)
+        (libc,) = (path for path in found.entries if path.endswith("/libc.so.6") and found.entries[path].facts)
+        assert found.code
+        code = found.code.of(libc)
+        assert {"avx2", "avx512f"} <= set(code.used)  # the loader chooses among functions
+        assert (list(code.whole), list(code.in_main), code.asks) == ([], [], True)
+        assert found.code.of("/usr/hard") == found.code.of(os.path.realpath(sys.executable))
+        assert not found.code.of("/usr/gone").used
+        monkeypatch.setattr(instructions, "of_file", None)
+        again = indexes.of_image(begin(stream, str(bundle)), tmp_path)
+        assert again.code
+        assert list(again.code.of(libc).used) == list(code.used)
+
+
 def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path) -> None:
     libraries = [each for each in rootfs.rglob("*.so*") if not each.is_symlink() and each.stat().st_size > files.CHUNK]
     library = min(libraries, key=os.path.getsize)
@@ -98,6 +116,9 @@ def test_a_wheel_is_indexed_as_it_will_be_unpacked(rootfs: Path, tmp_path: Path)
     packed = pack.pack(contents_of, [], tmp_path / "b.tar").path
     with opened(str(packed)) as stream:
         found = indexes.of_wheels(begin(stream, str(packed)), [member])
+        assert found.code
+        data = library.read_bytes()
+        assert found.code.of("/demo/native.so") == instructions.of_file(lambda start, size: data[start : start + size])
     assert found.facts("/demo/native.so") == HostFiles().facts(str(library))
     assert (found.kind("/demo"), found.kind("/demo/__init__.py"), found.kind("/run")) == (FOLDER, FILE, None)
     assert found.programs == {"run", "demo"}

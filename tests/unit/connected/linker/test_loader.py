@@ -12,12 +12,12 @@ from deployer.connected.linker.job_filesystem import (
     FOLDER,
     LINK,
     BoundFiles,
-    HostFiles,
     JobFilesystem,
     folders_of,
 )
 from deployer.connected.linker.loader import LIBRARY_PATH, RPATH, Loader, Place
 from deployer.contract.dynamic import BadElf, Dynamic, Facts
+from tests.host_files import HostFiles
 
 
 def lib(

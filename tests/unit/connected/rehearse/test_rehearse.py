@@ -32,6 +32,15 @@ def test_a_bind_with_the_folder_of_rehearsals_is_refused(bound, tmp_path, monkey
         rehearse.rehearse(request, TOOLS, print)
 
 
+def test_a_job_with_gpus_is_not_rehearsed_for_nodes_that_have_none(tmp_path):
+    bundle = tmp_path / "b.tar"
+    bundle.write_bytes(bundles.build(jobs=[Job("main", ["true"], 1, 2, 1, "00:01:00", gpus=2)]))
+    site = running.PLAN._replace(node=running.PLAN.node._replace(gpus=0))
+    request = RehearsalRequest(str(bundle), None, site, None, 10)
+    with pytest.raises(Refused, match=f"2 ranks per node x 2 GPUs = 4, but a node has no GPU of {site.partition}"):
+        rehearse.rehearse(request, TOOLS, print)
+
+
 @pytest.mark.parametrize("name", ["command", "train"])
 def test_a_job_of_any_name_is_rehearsed_by_its_name(name, tmp_path, monkeypatch):
     asked = []

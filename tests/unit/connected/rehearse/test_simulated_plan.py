@@ -31,7 +31,7 @@ SCRATCH = Bind("/scratch", "/scratch", "the site's folder, on the same path")
 MPI = Bind("/opt/mpi", "/opt/mpi", "the site's MPI, on the same path")
 WAY = InsideWay("mpiexec.hydra", MPICH_ABI, (), (SCRATCH,), VARIABLES, (), ())
 SITE = Plan(
-    site="there", partition="batch", profile_digest="", bundle="digits:1", workspace="~", python=["python3"],
+    site="there", partition="batch", bundle="digits:1", workspace="~", python=["python3"],
     node=NodeShape(2, 48, 2, 90000), scheduler="slurm", directives=["--exclusive"], modules=["mpi"],
     mpi=HostMpi("intel", "2021", "/opt/mpi", "/opt/mpi/lib/libmpi.so.12", ""), binds=[SCRATCH, MPI],
     environment=VARIABLES, pass_environment=["SLURM_*"], start_options=[], inside=WAY,

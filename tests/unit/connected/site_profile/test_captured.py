@@ -50,7 +50,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program(
         tools,
         "sinfo",
-        'case "$*" in *version*) echo slurm 23.02.1;; *) echo "batch*|2|2|24|2|96000|(null)|1:00|1-2|96";; esac',
+        'case "$*" in *version*) echo slurm 23.02.1;; *) '
+        'echo "batch*|2|2|24|2|96000|(null)|1:00|1-2|96|(null)|n[1-2]";; esac',
     )
     program(tools, "scontrol", "echo 'ClusterName             = phoenix'")
     program(tools, "srun", "printf 'pmi2\\npmix\\n'")

@@ -24,13 +24,15 @@ from deployer.connected.site_profile.summary import only_captured, summary
 from deployer.contract.job import Job
 from deployer.contract.plan import MPICH_ABI, OPENMPI
 from deployer.site.run import run, script
+from deployer.site.run.request import RunRequest
+from deployer.site.run.submission import SubmissionOptions
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 #: The user's own values.
 VARIABLES = {"SCRATCH": "/scratch/alice", "WORK": "/project/alice", "CINECA_SCRATCH": "/gpfs/scratch/alice"}
-REQUEST = run.RunRequest("hello", *[None] * 6, [], None, [])
+REQUEST = RunRequest("hello", *[None] * 6, [], None, [])
 
 
 def family(name: str) -> str:
@@ -61,9 +63,7 @@ def test_each_makes_a_plan_and_a_script(name: str, short: Path, monkeypatch: pyt
     jobs = [Job("hello", ["python3", "x.py"], 1, 1, 2 if plan.node.cores > 1 else 1, "00:10:00")]
     store = made.store(short / "root", plan=plan, jobs=jobs)
     Path(store.tool).write_bytes(make_pyz())
-    request = REQUEST._replace(
-        options=run.SubmissionOptions(account="project") if plan.limits.account else REQUEST.options
-    )
+    request = REQUEST._replace(options=SubmissionOptions(account="project") if plan.limits.account else REQUEST.options)
     text = run.show_script(run.prepare(store, request))
     text = text.replace(str(short / "root"), "WORKSPACE").replace(str(short), "/usr/bin")
     path = GOLDEN / f"site-{name}.sh"

@@ -9,6 +9,9 @@ import yaml
 from deployer.connected.site_profile import decisions
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
+from deployer.connected.site_profile.plan import make_plan
+from deployer.contract.errors import Unknown
+from deployer.contract.plan import MPICH_ABI
 
 NODE = {"sockets": 1, "cores": 4, "threads_per_core": 1, "memory_mb": 4000}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-22"}
@@ -63,6 +66,25 @@ def test_without_a_runtime_a_bundle_brings_one(tmp_path: Path, namespaces: bool 
     partitions = {"batch": {"node": NODE, "source": SOURCE, "user_namespaces": namespaces}}
     found = decisions.decide(captured(tmp_path, partitions=partitions), Access("login1", "python3"))
     assert [each.value for each in found if each.key == "policy.runtimes"] == [[runtime]]
+
+
+def test_gpus_that_the_batch_system_does_not_count_are_a_question(tmp_path: Path) -> None:
+    node = {**NODE, "gpus": {"kind": "nvidia", "count": 4}}
+    partitions = {
+        "counted": {"node": node, "source": SOURCE, "gpu_request": "gres"},
+        "none": {"node": NODE, "source": SOURCE},
+        "seen": {"node": node, "source": SOURCE},
+    }
+    access = Access("login1", "python3")
+    profile = captured(tmp_path, mpi={}, partitions=partitions)
+    (*others, found) = decisions.decide(profile, access)
+    assert (found.key, found.value) == ("partitions.seen.gpu_request", "none")
+    assert "the word with which jobs request them" in found.why
+    undecided = profiles.load(str(written(tmp_path, others, access)))
+    with pytest.raises(Unknown, match=r"lacks partitions\.seen\.gpu_request"):
+        make_plan(undecided, "x:1", [MPICH_ABI], "seen")
+    make_plan(undecided, "x:1", [MPICH_ABI], "none")
+    make_plan(profiles.load(str(written(tmp_path, [*others, found], access))), "x:1", [MPICH_ABI], "seen")
 
 
 def test_what_nobody_knows_is_an_example_that_says_so(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import yaml
 
 from deployer.connected.site_profile import model
 from deployer.connected.site_profile import profile as profiles
-from deployer.connected.site_profile.plan import digest, make_plan, make_plans
+from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import load
 from deployer.contract.choose import choose
 from deployer.contract.errors import Refused, UsageError
@@ -164,11 +164,6 @@ def test_an_unknown_partition() -> None:
     with pytest.raises(UsageError, match="fat") as caught:
         make_plan(load("lab"), "tiny:1.0", partition="fat")
     assert "batch" in caught.value.hint
-
-
-def test_the_digest_is_of_the_facts_not_the_text(tmp_path: Path) -> None:
-    assert digest(load(lab(tmp_path))) == digest(load("lab"))
-    assert digest(load(lab(tmp_path, workspace="/other"))) != digest(load("lab"))
 
 
 def test_the_choice_of_runtimes_follows_policy_and_facts(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ MACHINE = {
     "runtimes": {
         "charliecloud": {
             "version": "0.31", "module": "charliecloud", "arguments": ["-W"], "setuid": False, "starts": True,
-            "missing_targets": "overlay", "squashfs": "fuse", "fakeroot": False, "failure": "why",
+            "squashfs": "fuse", "failure": "why",
         },
     },
     "launchers": ["srun"],
@@ -46,7 +46,6 @@ MACHINE = {
         "kind": "omni-path", "provider": "psm2", "providers": ["psm2", "tcp"], "devices": ["hfi1_0"],
         "libraries": {"libpsm2.so.2": "/usr/lib64/libpsm2.so.2"}, "source": SOURCE,
     },
-    "fabrics": [{"kind": "ethernet"}],
     "devices": ["/dev/kfd"],
     "driver": {
         "kind": "nvidia", "version": "550.54", "libraries": {"libcuda.so.1": "/usr/lib64/libcuda.so.1"},
@@ -69,7 +68,7 @@ NODE = {
         "kind": "nvidia", "model": "V100", "type": "v100", "count": 4, "memory_mb": 16000, "capability": "7.0",
         "target": "gfx90a",
     },
-    "affinity": [{"numa_domain": 0, "nics": ["hfi1_0"]}],
+    "affinity": [{"numa_domain": 0}],
 }  # fmt: skip
 MPI = {
     "family": "intel", "version": "2021.15", "prefix": "/opt/intel/mpi", "library": "lib/release/libmpi.so.12",
@@ -92,7 +91,7 @@ WHOLE: dict[str, Any] = {
     "launch": "outside",
     "workspace": "/work",
     "scheduler": {
-        "kind": "slurm", "version": "22.05", "pmi": ["pmi2", "pmix"], "default_pmi": "pmi2", "account": "pr1",
+        "kind": "slurm", "version": "22.05", "pmi": ["pmi2", "pmix"], "account": "pr1",
         "gpu_request": "gres", "storage": [], "source": SOURCE,
     },
     "policy": {"runtimes": ["charliecloud", "udocker"], "account": True, "rehearsal": True, "source": SOURCE},
@@ -115,7 +114,7 @@ WHOLE: dict[str, Any] = {
             "launch": "outside",
             "launcher": "srun", "pmi": "pmi2", "modules": ["stack"], "environment": {"I_MPI_PIN": "1"},
             "directives": ["--constraint=cpu"], "mounts": ["/lustre/batch"], "source": SOURCE,
-            "parallel_environment": "mpi", "hosts": ["cn1"],
+            "parallel_environment": "mpi", "hosts": ["cn1"], "exclusive": True, "request_memory": True,
         },
         "fat": {"node": NODE},
     },
@@ -134,8 +133,8 @@ OTHERS: dict[str, Any] = {
     "name": "lab-2",
     "target": "gfx1030",
     "gpu_request": "gpus-per-node",
+    "directives": ["--constraint=gpu"],
     "devices": ["nvidia.com/gpu=all"],
-    "fabrics": [{"kind": "infiniband"}],
     "affinity": [{"numa_domain": 1, "gpus": [0, 1, 2, 3]}],
     "arguments": ["--no-mount=hostfs"],
 }
@@ -205,9 +204,9 @@ def put(keys: Keys, value: Any) -> dict[str, Any]:
 
 
 def plan_of(profile: Profile) -> Any:
-    """Return what a plan of the profile says, but for the digest of the profile."""
+    """Return a plan of the profile, or why there is none."""
     try:
-        return make_plan(profile, "hello:1")._replace(profile_digest="")
+        return make_plan(profile, "hello:1")
     except DeployerError as error:
         return error.message
 

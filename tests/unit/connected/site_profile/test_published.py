@@ -188,9 +188,6 @@ def test_a_site_s_hosts_are_all_remembered(places: Path) -> None:
         with pytest.raises(Refused, match=f"is called other, but {host} published there before"):
             published.keep(publication(OTHER, name="other", host=host))
     assert published.unchanged("login1", found.profile) is None
-    (published.place("there") / published.HOSTS).unlink()  # as an older deployer kept it
-    assert published.unchanged("login3", found.profile) is not None
-    assert published.unchanged("login2", found.profile) is None
 
 
 def test_plans_are_made_of_the_newer_one(places: Path, capsys: pytest.CaptureFixture[str]) -> None:

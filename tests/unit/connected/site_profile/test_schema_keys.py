@@ -10,7 +10,7 @@ import yaml
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
 from deployer.contract import plan as plans
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.plan import Batch, GpuRequest, Plan
 
 Changes = dict[str, Any]
@@ -43,10 +43,27 @@ def test_the_batch_systems_facts_are_in_the_plan(tmp_path: Path) -> None:
 
 def test_gpus_are_requested_only_with_a_word_for_it_and_a_number(tmp_path: Path) -> None:
     node = {"sockets": 1, "cores": 64, "threads_per_core": 2, "memory_mb": 9000, "gpus": {"count": 4}}
-    assert plan(tmp_path, node=node).batch.gpus is None
+    with pytest.raises(Unknown, match=r"lacks partitions\.batch\.gpu_request"):
+        plan(tmp_path, node=node)
+    assert plan(tmp_path, node=node, gpu_request="none").batch.gpus is None
+    assert plan(tmp_path, node=node, directives=["--gres=gpu:4"]).batch.gpus is None
     scheduler = {"kind": "slurm", "pmi": ["pmi2"], "gpu_request": "gres"}
     assert plan(tmp_path, {"scheduler": scheduler}, node=node).batch.gpus == GpuRequest("gres", 4)
     assert plan(tmp_path, {"scheduler": scheduler}).batch.gpus is None
+    assert plan(tmp_path, gpu_request="gres").batch.gpus == GpuRequest("gres", 0)  # jobs of this partition can
+    different = {**node, "gpus": {}}  # nodes with and without GPUs
+    assert plan(tmp_path, {"scheduler": scheduler}, node=different).batch.gpus == GpuRequest("gres", 0)
+    assert (
+        plan(tmp_path, {"scheduler": {"kind": "local"}}, node=node, pmi=None, launcher="mpiexec.hydra").batch.gpus
+        is None
+    )
+
+
+def test_whole_nodes_and_memory_are_in_the_plan(tmp_path: Path) -> None:
+    made = plan(tmp_path, exclusive=True, request_memory=True)
+    assert (made.batch.exclusive, made.batch.request_memory) == (True, True)
+    assert plans.read(json.dumps(made.record()).encode(), "it") == made
+    assert plan(tmp_path).batch == Batch()
 
 
 def test_setup_of_the_whole_site_comes_before_that_of_the_partition(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from deployer.contract.errors import Refused
 from deployer.contract.job import Job
 from deployer.contract.plan import Plan
 from deployer.site.run import run, script
+from deployer.site.run.request import RunRequest
 from deployer.site.storage.store import Store
 from tests import running as made
 
@@ -48,7 +49,7 @@ PUBLISHED = [
 ]
 
 
-REQUEST = run.RunRequest("3dgan", *[None] * 6, [], None, [])
+REQUEST = RunRequest("3dgan", *[None] * 6, [], None, [])
 TRAINING = Job("train", TRAIN, 768, 4, 12, "12:00:00")
 
 
@@ -74,7 +75,7 @@ def plan(profile: str) -> Plan:
     return make_plan(load(profile), "3dgan:1.0", ["mpich-abi"])
 
 
-Show = Callable[[run.RunRequest, Job], str]
+Show = Callable[[RunRequest, Job], str]
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def show(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     monkeypatch.setattr(script, "__version__", "VERSION")
     monkeypatch.setattr(run, "_new_token", lambda: "1")
 
-    def shown(request: run.RunRequest, job: Job) -> str:
+    def shown(request: RunRequest, job: Job) -> str:
         store = store_of(plan, tmp_path, job)
         Path(store.tool).write_bytes(make_pyz())
         found = run.show_script(run.prepare(store, request))

@@ -22,6 +22,7 @@ from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.findings import ERROR, Finding
+from deployer.contract.job import Job
 from deployer.contract.verdict import judged
 from deployer.system.verify import begin, opened
 from tests import bundles, running
@@ -201,6 +202,27 @@ def test_what_check_refuses_is_not_sent_unless_it_is_forced(far: Path, tmp_path:
     done = install(bundle, force=True)
     assert done.checked is not None
     assert (done.checked.verdict, done.folder is not None) == ("REFUSE", True)
+
+
+def test_a_bundle_is_sent_if_one_of_its_jobs_can_run(far: Path, tmp_path: Path) -> None:
+    """One job's error stopped the bundle. With a job to run, this job alone is judged."""
+
+    def carried(*accepted: str) -> tuple[str, bytes]:
+        packed = judged([], ["bind.place", "fabric.provider", *accepted])
+        return "deployer/plans/lab.json", json_records.dumps(running.PLAN._replace(checked=packed).record())
+
+    good = Job("a", ["x"], 1, 1, 1, "00:01:00")
+    jobs = [good, good._replace(name="b", memory=999_999_999)]
+    both = write(tmp_path / "b.tar", extra=[carried()], jobs=jobs)
+    with pytest.raises(Refused, match=r"command\.missing: job a"):
+        install(both, job="a")
+    with pytest.raises(Refused, match="2 more findings"):
+        install(both)
+    other = write(tmp_path / "c.tar", extra=[carried("command.missing")], jobs=jobs, version="2")
+    with pytest.raises(Refused, match=r"job\.memory: job b"):
+        install(other, job="b")
+    assert install(other, dry_run=True).checked.said == "REFUSE for job b"  # type: ignore[union-attr]
+    assert install(other, job="a").checked.verdict != "REFUSE"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("first", [True, False])

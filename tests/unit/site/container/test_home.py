@@ -13,11 +13,12 @@ from deployer.contract.shell import argv
 from deployer.site.container import container, home
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.system import afterwards, process
 from tests import running as made
 from tests.others import NOBODY, somebody_else
 
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture

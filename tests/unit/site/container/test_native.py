@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from deployer.cli.site.main import main
+from deployer.contract import first_bytes, runtime_table, shell, verdict
 from deployer.contract import plan as plans
-from deployer.contract import runtime_table, shell, verdict
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.hostfiles import DIRECTORY, FILE, LINK, HostFile
@@ -19,6 +19,7 @@ from deployer.site.container.runtimes import RUNTIMES, native
 from deployer.site.container.runtimes.interface import Container, Here
 from deployer.site.jobs import result
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from tests import forked
 from tests import running as made
 
@@ -33,7 +34,7 @@ BINDS = [
 ]
 START_OPTION = made.START_OPTION._replace(name="native-folder", runtime="native")
 PLAN = made.PLAN._replace(start_options=[made.START_OPTION, START_OPTION])
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 ASKED = REQUEST._replace(runtime="native")
 
 
@@ -186,7 +187,7 @@ def test_the_job_proves_the_same_without_an_image(store):
     assert '"$image"' not in text
     assert "native=(env\n    DEPLOYER_RESULT=%s/payload.json\n" % folder in text
     assert '    LD_LIBRARY_PATH=%s/lib"${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"\n' % made.PREFIX in text
-    tool = "%s -I -S %s " % (host_python, store.tool)
+    tool = "%s -I -S -c '%s' %s " % (host_python, first_bytes.PROGRAM, store.tool)
     start = '"${launch[@]}" "${native[@]}" \\\n    ' + tool
     assert start + "probe --rank --out %s/ranks --library libmpi.so.12 </dev/null" % folder in text
     command = "python3 %s/app/train.py --to %s/x" % (image, folder)

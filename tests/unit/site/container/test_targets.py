@@ -10,6 +10,7 @@ from deployer.site.container import container, targets
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.charliecloud import Charliecloud
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from tests import running
 
 
@@ -88,7 +89,7 @@ def store(tmp_path, monkeypatch):
 
 
 def test_a_runtime_s_property_is_asked(store, tmp_path, monkeypatch):
-    request = run.RunRequest("hello", None, None, None, None, None, None, ["%s:/p" % tmp_path], None, [])
+    request = RunRequest("hello", None, None, None, None, None, None, ["%s:/p" % tmp_path], None, [])
     with pytest.raises(UsageError, match="has no /p"):
         run.prepare(store, request)
     with pytest.raises(Refused, match="has no " + running.PREFIX):

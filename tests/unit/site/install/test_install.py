@@ -52,7 +52,7 @@ def test_app_plans_and_receipt(tmp_path, store):
     image = installing.install(path, store).image
     assert read(os.path.join(image.app, "sub", "train.py")) == b"pass"
     assert image.plan() == PLAN
-    assert image.manifest().job(None) == bundles.JOB
+    assert image.manifest().jobs == [bundles.JOB]
     assert image.receipt.digest.startswith("sha256:")
     assert store.find("tiny") == store.find("tiny:1.0") == image
 

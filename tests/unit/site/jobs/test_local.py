@@ -11,6 +11,7 @@ from deployer.contract.errors import JobFailed, MissingTool, Refused, UsageError
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.system import files
 from tests import running as made
 
@@ -118,7 +119,7 @@ def test_run_and_status_of_a_whole_job(tmp_path, monkeypatch):
     option = made.START_OPTION._replace(launcher="mpiexec.hydra", pmi="", program=str(programs / "mpiexec.hydra"))
     plan = made.PLAN._replace(scheduler="local", modules=[], start_options=[option])
     store = made.store(tmp_path / "root", plan=plan)
-    request = run.RunRequest("hello", "short", None, None, None, None, None, [], None, [])
+    request = RunRequest("hello", "short", None, None, None, None, None, [], None, [])
     folder = run.prepare(store, request)
     assert result.launch(folder).scheduler == "local"
     assert run.by_hand(folder) == os.path.join(folder, "job.sh")

@@ -80,6 +80,22 @@ def test_a_job_of_pbs_writes_to_its_log_itself(request_):
     assert "\nexec >>%s 2>&1\n" % part.log in text
 
 
+def test_a_partition_of_several_kinds_of_nodes_gets_a_job_for_each(request_):
+    kinds = {
+        "all-thin": {"queue": "all", "constraint": "thin"},
+        "all-fat": {"queue": "all", "constraint": "fat", "gpu_request": "gres", "node": {"gpus": {"count": 4}}},
+    }
+    profile = dict(LOGIN, partitions=dict(kinds, batch={"nodes": 2}))
+    both = survey.parts(request_._replace(partitions=["all"]), profile)
+    assert [part.name for part in both] == ["all-thin", "all-fat"]
+    (one,) = survey.parts(request_._replace(partitions=["all-fat"]), profile)
+    assert one == both[1]
+    text = survey.script(request_, profile, one)
+    for line in ("--partition=all", "--constraint=fat", "--gres=gpu:1"):
+        assert "#SBATCH %s\n" % line in text
+    assert " capture --node --partition all-fat -o " in text
+
+
 def test_each_partition_gets_one_job_and_the_result_is_one_capture(request_, tmp_path):
     first = survey.step(request_)
     assert [(each.state, each.job_id) for each in first] == [("waiting", "1"), ("waiting", "2")]

@@ -24,8 +24,9 @@ os._exit(rank.main(["--out", sys.argv[1], "--shared", sys.argv[2], *sys.argv[4:]
 """
 
 
-def start(out, *command, shared=None, goodbye=20.0, task=5, reads="", options=(), **more):
+def start(out, *command, shared=None, goodbye=20.0, task=5, reads="", options=(), environment=(), **more):
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": str(task)}
+    env.update(environment)
     words = [*options, *(["--stdin", reads] if reads else [])]
     return subprocess.Popen(
         [sys.executable, "-c", CODE, str(out), str(shared or out), str(goodbye), *words, "--", *command],
@@ -151,6 +152,17 @@ def test_the_library_that_the_payload_maps_is_written_down(tmp_path, stand_in, n
     assert record(tmp_path)["libraries"] == [
         {"path": stand_in, "identity": elf.identity(stand_in), "says": "Stand-in MPI 1.0"}
     ]
+
+
+@pytest.mark.parametrize(("words", "expected"), [(["env"], []), (["env", "-u", "PMI_FD"], ["PMI_FD"])])
+def test_variables_of_the_launcher_that_a_program_with_mpi_lacks(tmp_path, words, expected):
+    """The file needs only the name: what is mapped is read from the kernel."""
+    library = tmp_path / "libmpi.so.12"
+    library.write_bytes(bytes(4096))
+    code = "import mmap, sys, time; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, access=1); time.sleep(0.6)"
+    command = [*words, sys.executable, "-c", code, str(library)]
+    assert finish(start(tmp_path, *command, environment={"PMI_FD": "1"}))[0] == 0
+    assert record(tmp_path)["unset"] == expected
 
 
 def test_evidence_that_cannot_be_written_does_not_end_the_payload(tmp_path):

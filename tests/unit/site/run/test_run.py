@@ -31,12 +31,13 @@ from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.request import RunRequest
 from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
 
-REQUEST = run.RunRequest("hello", None, None, None, None, None, None, [], None, [])
+REQUEST = RunRequest("hello", None, None, None, None, None, None, [], None, [])
 
 
 @pytest.fixture
@@ -160,6 +161,23 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
         run.prepare(store, REQUEST._replace(gpus_per_rank=1, options=SubmissionOptions(gpus=0)))
 
 
+@pytest.mark.parametrize(("there", "message"), [(0, "no GPU"), (3, "3 GPUs"), (4, None), (None, None)])
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_job_with_gpus_needs_nodes_that_have_them(tmp_path, programs, there, message, is_checked):
+    found = [Finding("gpu.none", ERROR, "job train", "a node has no GPU", "-", "train")]
+    checked = verdict.judged(found) if is_checked and there == 0 else None
+    plan = made.PLAN._replace(node=made.PLAN.node._replace(gpus=there), checked=checked)
+    store = made.store(tmp_path / "root", plan=plan, jobs=[made.JOBS[0]._replace(ranks_per_node=2, gpus=2)])
+    if message:
+        with pytest.raises(Refused, match="a node has " + message):
+            run.prepare(store, REQUEST)
+    else:
+        assert " --gpus 2:" in run.show_script(run.prepare(store, REQUEST))
+    assert " --gpus 2:" in run.show_script(run.prepare(store, REQUEST._replace(force=True, token="b")))
+    none = REQUEST._replace(options=SubmissionOptions(gpus=0), token="c")
+    assert " --gpus " not in run.show_script(run.prepare(store, none))
+
+
 @pytest.mark.parametrize("launch", ["torchrun", "node"])
 def test_one_process_per_node_has_all_of_the_node(tmp_path, programs, launch):
     plan = made.PLAN._replace(node=NodeShape(2, 8, 2, 64000))
@@ -248,7 +266,7 @@ def test_the_user_s_variables_stand_over_the_plan_s_over_the_job_s(tmp_path, pro
         (REQUEST._replace(image="other"), "no image other is installed"),
         (REQUEST._replace(job="nope"), "hello has no job nope"),
         (REQUEST._replace(plan="moon"), "no plan for site moon"),
-        (REQUEST._replace(time="1h"), "is not"),
+        (REQUEST._replace(time="1x"), "is not"),
         (REQUEST._replace(nodes=0), "at least 1"),
         (REQUEST._replace(binds=["/no/such:/data"]), "there is no /no/such"),
         (REQUEST._replace(binds=["/usr:/nope"]), "read-only and has no /nope"),
@@ -877,7 +895,7 @@ def test_what_a_job_left_is_gathered_and_broken_records_count_as_none(store):
     os.makedirs(os.path.join(folder, "hosts"))
     os.makedirs(os.path.join(folder, "ranks"))
     for name, text in (
-        ("hosts/cn1.json", '{"schema":"deployer.host","format":1,"min_reader":1,"host":"cn1"}'),
+        ("hosts/cn1.json", json.dumps(HostRecord("cn1", None).record())),
         ("hosts/cn2.json", '{"schema":"deployer.ho'),
         ("ranks/probe-0.json", "\xff"),
         ("ranks/probe-0.log", "a\nlast words\n"),
@@ -956,11 +974,25 @@ def test_what_check_refused_is_refused_unless_it_is_forced(tmp_path, programs):
     assert run.warnings(folder)[0] == "check said REFUSE on the laptop"
 
 
-@pytest.mark.parametrize(
-    ("version", "by"), [("0.0.1", "by deployer 0.0.1;"), ("", "by deployer of an earlier version;")]
-)
-def test_a_verdict_of_another_deployer_is_told_as_such(tmp_path, programs, version, by):
-    checked = verdict.judged([ESCAPE])._replace(deployer=version)
+def test_what_check_found_about_a_job_is_told_of_this_job_alone(tmp_path, programs):
+    jobs_ = [made.JOBS[0]._replace(name=name) for name in ("a", "b")]
+    slow = ESCAPE._replace(code="fabric.tcp", severity=WARNING, job="a")
+    checked = verdict.judged([ESCAPE._replace(job="b"), slow])
+    refused = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked), jobs=jobs_)
+    folder = run.prepare(refused, REQUEST._replace(job="a"))
+    assert result.launch(folder).checked == verdict.judged([slow])
+    assert [line.split(":")[0] for line in run.warnings(folder)] == [
+        "check said WARN on the laptop",
+        "warning fabric.tcp",
+    ]
+    with pytest.raises(Refused, match="escape"):
+        run.prepare(refused, REQUEST._replace(job="b"))
+    assert not result.launch(run.prepare(refused, REQUEST._replace(job="a", force=True))).forced
+
+
+def test_a_verdict_of_another_deployer_is_told_as_such(tmp_path, programs):
+    by = "by deployer 0.0.1;"
+    checked = verdict.judged([ESCAPE])._replace(deployer="0.0.1")
     store = made.store(tmp_path / "root", plan=made.PLAN._replace(checked=checked))
     with pytest.raises(Refused, match=by):
         run.prepare(store, REQUEST)

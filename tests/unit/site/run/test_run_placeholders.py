@@ -13,7 +13,10 @@ from deployer.site.run import placeholders
 from tests import running as made
 
 PLAN = made.PLAN._replace(
-    account="$PROJECT", mounts=("/scratch/$PROJECT", "$SCRATCH"), batch=plans.Batch(storage=("gdata/$PROJECT",))
+    account="$PROJECT",
+    directives=["--wckey=${PROJECT}"],
+    mounts=("/scratch/$PROJECT", "$SCRATCH"),
+    batch=plans.Batch(storage=("gdata/$PROJECT",)),
 )
 HAS = {"PROJECT": "ab12", "SCRATCH": "/lustre/alice"}
 
@@ -21,6 +24,7 @@ HAS = {"PROJECT": "ab12", "SCRATCH": "/lustre/alice"}
 def test_account_storage_and_mounts_get_their_values():
     plan = placeholders.expanded(PLAN, HAS)
     assert (plan.account, plan.batch.storage) == ("ab12", ("gdata/ab12",))
+    assert plan.directives == ["--wckey=ab12"]
     assert plan.mounts == ("/scratch/ab12", "/lustre/alice")
     assert {("/scratch/ab12", "/scratch/ab12"), ("/lustre/alice", "/lustre/alice")} <= {bind[:2] for bind in plan.binds}
 

@@ -601,17 +601,6 @@ def test_without_python_ranks_are_watched_on_the_host():
         assert watch(staging=STAGING._replace(kind=kind, held=kind == plan.SQUASHFS)) == expected
 
 
-@pytest.mark.parametrize("name", ["pbs", "local", "staged"])
-def test_nodes_of_an_older_deployer_read_the_canary_in_a_step_of_its_own(name):
-    text = script.render(CASES[name]._replace(fast=False))
-    assert text.count("/bin/cat /deployer/canary") == 1
-    assert text.index("result hosts") < text.index("/bin/cat /deployer/canary") < text.index("result root $? || exit")
-
-
-def test_ranks_of_an_older_deployer_start_from_its_zip_file():
-    assert " -S /deployer/deployer.pyz rank --out " in script.render(inputs(fast=False))
-
-
 def test_the_image_tells_the_launcher_nothing():
     """It runs on the host: a variable of the image could make it run another program there."""
     case = CASES["local"]
@@ -644,3 +633,18 @@ def test_names_on_nodes_cannot_be_known_beforehand():
     for name in ("home", "stage"):
         (line,) = [line for line in text.splitlines() if line.startswith(name + "=")]
         assert "-$UID-$unique" in line
+
+
+def test_memory_is_requested_where_the_site_gives_too_little():
+    def asked(ranks, threads, directives=(), memory_mb=None, scheduler="slurm", **batch):
+        shown = made.PLAN._replace(batch=plan.Batch(**batch), scheduler=scheduler)
+        request = BatchRequest("batch", exclusive=batch.get("exclusive", False), directives=directives)
+        return script._memory(inputs(1, ranks, threads, shown, asked=request, memory_mb=memory_mb))
+
+    assert asked(4, 1) is None  # the site's default
+    assert asked(4, 1, request_memory=True) == 4000  # all of a node's
+    assert asked(1, 1, request_memory=True) == 1000  # a quarter of its 4 cores
+    assert asked(1, 1, request_memory=True, exclusive=True) == 4000
+    assert asked(4, 1, request_memory=True, memory_mb=700) == 2800
+    assert asked(4, 1, request_memory=True, directives=["--mem-per-cpu=1G"]) is None
+    assert asked(4, 1, request_memory=True, scheduler="pbs") == 4000

@@ -20,6 +20,7 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.run import run, script
 from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.request import RunRequest
 from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
 from tests import running
@@ -54,7 +55,7 @@ def full():
     """Return inputs with a value in every field that can hold text."""
     option = running.START_OPTION._replace(join=True, program="/opt/run", place="/dev/shm", max_nodes=9, broadcast=1)
     option = option._replace(modules=("runtime/1",), arguments=("--no-x",))
-    checked = judged([Finding("a", ERROR, "b", "c", "d")], ["e"])
+    checked = judged([Finding("a", ERROR, "b", "c", "d", "train")], ["e"])
     plan = running.PLAN._replace(
         abi="mpich-abi",
         checked=checked,
@@ -343,7 +344,7 @@ def test_an_image_s_own_words_arrive_in_the_job_as_they_are(tmp_path, monkeypatc
     running.program(tmp_path, "ch-run", "exit 0\n")
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
     store = running.store(tmp_path / "root", image=image)
-    request = run.RunRequest("hello", None, None, None, None, None, None, [], None, ["-c", value])
+    request = RunRequest("hello", None, None, None, None, None, None, [], None, ["-c", value])
     text = run.show_script(run.prepare(store, request))
     array = text[text.index("container=(") : text.index("\nimage=")]
     shown = subprocess.check_output(["/bin/bash", "-c", array + "\nprintf '%s\\0' \"${container[@]}\""])

@@ -152,7 +152,7 @@ def test_the_image_stands_on_the_node_with_all_that_a_rank_reads(job):
 
 
 def test_the_runtime_of_the_kit_is_ready_on_the_node_and_the_files_are_read_only(with_kit):
-    process = with_kit.start(more=["--kit"])
+    process = with_kit.start(more=["--kit", "udocker"])
     assert answer(process) == (0, "")
     assert sorted(os.listdir(str(with_kit.into))) == ["engine", "evidence", "rootfs", "tmp"]
     assert os.stat(str(with_kit.into / "rootfs" / "lustre" / "p")).st_mode & 0o222 == 0

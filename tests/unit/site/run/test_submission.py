@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from deployer.contract import limits
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan import Batch, GpuRequest, Limits
 from deployer.site.jobs.schedulers import SCHEDULERS
@@ -169,3 +170,35 @@ def test_the_limits_are_those_of_the_queue():
     with pytest.raises(Refused, match="may have 792"):
         words(plan, nodes=793)
     assert words(plan, nodes=793, partition="other")
+
+
+def test_a_limit_that_was_forced_or_accepted_is_left_to_the_batch_system():
+    for waived in (limits.CODES, ["queue.nodes", "queue.time"]):
+        found = ask(LIMITED, SubmissionOptions(account="a"), 900, "9-00:00:00", {}, waived=waived)
+        assert found.account == "a"
+    with pytest.raises(Refused, match=r"\(queue.time\)"):
+        ask(LIMITED, SubmissionOptions(account="a"), 900, "9-00:00:00", {}, waived=["queue.nodes"])
+    # A laptop does not know the account that the user's environment has at the site.
+    assert ask(LIMITED, SubmissionOptions(), 1, "00:10:00", None).account is None
+
+
+def test_nodes_with_different_numbers_of_gpus_give_what_the_ranks_need():
+    plan = made.PLAN._replace(batch=Batch(gpus=GpuRequest("gres", 0)))
+    cases = ((None, None), (None, 4), (2, 4), (0, None))
+    asked = [ask(plan, SubmissionOptions(gpus=gpus), 1, "01:00:00", {}, needed).gpus for gpus, needed in cases]
+    assert asked == [None, GpuRequest("gres", 4), GpuRequest("gres", 2), None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"), [("slurm", "--exclusive"), ("pbs", "-l place=scatter:excl"), ("lsf", "-x"), ("gridengine", None)]
+)
+def test_whole_nodes_in_the_words_of_each_batch_system(kind, line):
+    plan = made.PLAN._replace(scheduler=kind, batch=Batch(exclusive=True))
+    if line is None:
+        with pytest.raises(Refused, match="Grid Engine cannot request what the plan of lab says: exclusive"):
+            ask(plan, SubmissionOptions(), 1, "01:00:00", {})
+        return
+    asked = ask(plan, SubmissionOptions(), 1, "01:00:00", {})
+    request = JobRequest("hello", "/j", "/j/output.log", 1, 1, 1, "1", 60, **asked._asdict())
+    assert line in SCHEDULERS[kind].directives(request)
+    assert line not in SCHEDULERS[kind].directives(request._replace(exclusive=False))

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.linker.job_filesystem import HostFiles, JobFilesystem
+from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import Collector
 from deployer.connected.linker.process import is_of
 from deployer.connected.linker.starts import python_packages
 from deployer.connected.linker.starts.python_packages import Runs
+from tests.host_files import HostFiles
 
 _PRINT = "import sys, json; print(json.dumps([getattr(m, '__file__', None) for m in sys.modules.values()]))"
 

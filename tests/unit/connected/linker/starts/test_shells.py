@@ -14,6 +14,7 @@ from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.starts import started
 from deployer.connected.linker.starts.started import Started, Surroundings
 from deployer.connected.linker.starts.words import UnknownWord
+from deployer.contract import command
 from tests.unit.connected.linker.starts.test_started import files
 
 #: Programs that end with 0; ``no`` ends with 1.
@@ -134,12 +135,36 @@ class Writer:
         return "".join(f"{self.statement()}\n" for _ in range(self.random.randrange(2, 7)))
 
 
+#: Where the program ``zz``, which is missing, may be in a script. A job fails with it only if the script does.
+MISSING = (
+    "zz", "zz 2>/dev/null", "zz || true", "zz || aa", "zz && aa", "aa && zz", "no || zz", "no && zz", "! zz", "zz &",
+    "zz | aa", "aa | zz", "zz | aa | bb", "(zz)", "{ zz; }", "(zz; aa)", "(set -e; zz; aa)", "X=$(zz)", "aa $(zz)",
+    "export X=$(zz)", "X=$(zz; aa)", "X=$(zz) Y=$(aa)", "X=1 zz", "if zz; then aa; fi", "if zz; then aa; else bb; fi",
+    "if ! zz; then exit 3; fi", "while zz; do aa; done", "for I in 1 2; do zz; done", "for I in 1 2; do zz; aa; done",
+    "case one in one) zz;; esac", "case one in two) zz;; esac", "f() { zz; }; f", "f() { zz; return; }; f",
+    "f() { zz; return 0; }; f", "f() { zz || return 4; aa; }; f", "zz || exit 1", "zz || exit", "zz || { aa; exit 5; }",
+    "zz; exit", "zz; exit $?", "zz; exit 0", "exec zz", "exec zz || true", "(exec zz)", "(exec zz) || true", "eval zz",
+    "eval zz || true", "env zz", "nice zz", "command zz", "sh -c zz", "sh -c 'zz; aa'", "sh -ec 'zz; aa'",
+    "sh -ec 'zz; aa' || true", "sh <<END\nzz\nEND", "zz <<END\nzz\nEND",
+    "zz; rc=$?; aa; exit $rc", "zz; if [ $? -ne 0 ]; then exit 3; fi", "zz; if [ $? -eq 0 ]; then exit 3; fi",
+    'zz; [ $? = 0 ] || exit 3', 'zz; [ "$?" = 127 ] && exit 0', "c() { [ $? -ne 0 ] && exit 1; }; zz; c",
+    "trap 'exit 0' EXIT; zz", "trap 'exit 7' EXIT; zz", "trap aa EXIT; zz", "f() { zz; aa; }; f || true",
+    "set +e; zz; set -e", "until zz; do break; done", "zz; true", "zz; :", "zz; X=1", "zz; f() { aa; }",
+    "zz; wait", "zz\ncd / || exit", "{ zz; } >/dev/null", "if true; then zz; fi", "if false; then zz; fi",
+    "if [ -n \"$Q\" ]; then zz; fi", "while true; do zz; break; done", ". ./part",
+)  # fmt: skip
+BASH_ONLY = ("time zz", "if [[ 1 == 1 ]]; then zz; fi", "command_not_found_handle() { return 0; }; zz",
+             "set -o pipefail; zz | aa", "set -o pipefail; aa | zz | bb", "set -o pipefail; zz | aa || true",
+             "aa < <(zz)", "local_=$(zz) || exit 4", "declare X=$(zz)", "[[ -z $(zz) ]]")  # fmt: skip
+
+
 class Lab:
     """A folder with programs that record how they were started."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
         self.made: dict[str, str | None] = {}
+        self.status = 0
         (top / "bin").mkdir()
         for name in (*GOOD, "no"):
             self._write(f"bin/{name}", STUB + ("exit 1\n" if name == "no" else ""), True)
@@ -160,18 +185,25 @@ class Lab:
         self._write("part2", f"#!{shutil.which(shell)}\n{writer.body(1)}\n")
         self.made[str(shutil.which(shell))] = None
         writer.parts, writer.functions = True, []
-        text = writer.script()
+        return self.of_text(writer.script(), shell)
+
+    def of_text(
+        self, text: str, shell: str, failing: tuple[str, str] | None = None
+    ) -> tuple[str, list[list[str]], Started]:
+        """Return a script, what a shell starts when it runs it, and what was read of it."""
         self._write("run.sh", text)
         log = self.top / "log"
         log.write_text("")
         environment = {"PATH": f"{self.top}/bin", "LOG": str(log)}
         argv = [shell, "run.sh", "s1", "x y"]
-        subprocess.run([str(shutil.which(shell)), *argv[1:]], check=False, cwd=self.top, env=environment, timeout=30,
-                       stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
+        done = subprocess.run([str(shutil.which(shell)), *argv[1:]], check=False, cwd=self.top, env=environment,
+                              timeout=30, stdin=subprocess.DEVNULL, capture_output=True)  # fmt: skip
+        self.status = done.returncode
         seen = [record.split("\037")[:-1] for record in log.read_text().split("\036\037")[:-1]]
         view = JobFilesystem(files(self.made))
         place = commands.place(commands.in_bundle(files(self.made), {}), [f"PATH={self.top}/bin"], str(self.top))
-        return text, seen, started.follow(argv, Surroundings(view, place, None, frozenset(), environment))
+        at = Surroundings(view, place, None, frozenset(), environment)
+        return text, seen, started.follow(argv, at, failing=failing)
 
 
 def matches(words: list[str], program: started.StartedProgram) -> bool:
@@ -213,3 +245,66 @@ def test_many_random_scripts(tmp_path: Path, shell: str, block: int) -> None:
     lab = Lab(tmp_path)
     for seed in range(1000 + 100 * block, 1100 + 100 * block):
         compare(lab, seed, shell)
+
+
+def decides(lab: Lab, text: str, shell: str) -> tuple[bool, bool]:
+    """Return whether a script ends with an error because ``zz`` is missing: by what was read of it, and really."""
+    _, _, found = lab.of_text(text, shell)
+    fails = lab.status != 0
+    keys = {program.key for program in found.programs if program.path is None}
+    read = [bool(lab.of_text(text, shell, key)[2].status) for key in sorted(keys)]
+    return any(read), fails
+
+
+#: A failure is the job's here, but only because of what other commands do, which is not known.
+NOT_KNOWN = ("trap 'exit 7' EXIT; zz\ntrue", "no || zz", "aa && zz\ntrue", "while true; do zz; break; done")
+
+
+def lab_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setattr(command, "_OUTSIDE", ())  # the folder of the programs is below /tmp
+    lab = Lab(tmp_path)
+    lab._write("part", "zz\n")
+    return lab
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize("before", ["", "set -e\n"])
+@pytest.mark.parametrize("after", ["", "\ntrue"])
+def test_a_missing_program_decides_as_in_a_real_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str, before: str, after: str
+) -> None:
+    lab = lab_of(tmp_path, monkeypatch)
+    for text in (*MISSING, *(BASH_ONLY if shell == "bash" else ())):
+        script = f"{before}{text}{after}\n"
+        read, real = decides(lab, script, shell)
+        assert read == real or (real and (text + after).startswith(NOT_KNOWN)), script
+
+
+class Failing(Writer):
+    """Writes random scripts with a program that is missing."""
+
+    def command(self) -> str:
+        if self.random.random() < 0.7:
+            return super().command()
+        return self.random.choice([text for text in MISSING if "\n" not in text and "&" not in text[-1:]])
+
+    def script(self) -> str:
+        return self.random.choice(["", "", "set -e\n", "set -eu\n"]) + super().script()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+@pytest.mark.parametrize("block", range(2))
+def test_what_is_decided_by_random_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str, block: int
+) -> None:
+    """A script that is said to fail does; most that fail are said to."""
+    lab = lab_of(tmp_path, monkeypatch)
+    said = failed = 0
+    for seed in range(100 * block, 100 * block + 100):
+        script = Failing(seed, shell == "bash").script()
+        if "zz" in script:
+            read, real = decides(lab, script, shell)
+            assert real or not read, f"seed {seed}, {shell}:\n{script}"
+            said, failed = said + read, failed + real
+    assert failed >= said >= 10

@@ -13,6 +13,7 @@ from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
 from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_path, started
+from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.started import Started, Surroundings
 from deployer.contract.dynamic import Dynamic, Facts
 from deployer.contract.plan import APP
@@ -38,19 +39,19 @@ def files(made: Mapping[str, Any]) -> Index:
 
 
 def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, Any] = {},
-           packages: Mapping[str, PackageImports] = {}, **settings: str) -> Started:  # fmt: skip
+           packages: Mapping[str, PackageImports] = {}, **settings: Any) -> Started:  # fmt: skip
     whole = {f"/usr/bin/{name}": None for name in PROGRAMS.split()}
     found = files({**whole, **image})
     inner = files({f"/{name}": what for name, what in app.items()})
     view = JobFilesystem(found, [BoundFiles(APP, inner, "/")])
-    workdir = settings.pop("workdir", APP)
+    workdir, failing = settings.pop("workdir", APP), settings.pop("failing", None)
     place = commands.place(commands.in_bundle(found, {APP: inner}), ["PATH=/usr/bin:/bin"], workdir)
     environment = {"PATH": place.path, **settings}
     paths = {posixpath.basename(path).partition(".")[0]: path for path in [*found.entries, *inner.entries]}
     at = Surroundings(
         view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment, packages, (), lambda x: paths.get(x, "")
     )
-    return started.follow(words, at)
+    return started.follow(words, at, failing=failing)
 
 
 def names(found: Started) -> list[str]:
@@ -155,11 +156,43 @@ def test_what_is_certain() -> None:
 
 def test_the_environment_of_a_program() -> None:
     found = script("export LD_LIBRARY_PATH=/opt/x:$LD_LIBRARY_PATH\nX=1 a; b; env -i a; Y=2; c", LD_LIBRARY_PATH="/l")
-    seen = [(dict(program.environment), program.cleared) for program in found.programs]
+    seen = [(dict(program.environment), program.removed) for program in found.programs]
     assert [each.get("LD_LIBRARY_PATH") for each, _ in seen] == ["/opt/x:/l", "/opt/x:/l", None, "/opt/x:/l"]
     assert [each.get("X") for each, _ in seen] == ["1", None, None, None]
-    assert [cleared for _, cleared in seen] == [False, False, True, False]
+    assert [removed for _, removed in seen] == [frozenset(), frozenset(), {Removed("*", True, "env -i")}, frozenset()]
     assert "Y" not in seen[3][0]
+
+
+@pytest.mark.parametrize(("text", "pattern", "certain"), [
+    ("unset PMI_FD; a", "PMI_FD", True),
+    ("unset -v PMI_FD; PMI_FD=3; a", "PMI_FD", True),
+    ("f() { unset $1; }; f PMI_FD; a", "PMI_FD", True),
+    ("sh -c 'unset PMI_FD; a'", "PMI_FD", True),
+    ("env -u PMI_FD a", "PMI_FD", True),
+    ("if test -f x; then unset PMI_FD; fi; a", "PMI_FD", False),
+    ('unset "${!PMI@}"; a', "PMI*", False),
+    ('for v in "${!PMI@}"; do unset "$v"; done; a', "PMI*", False),
+    ('unset "PMI_$(id)"; a', "PMI_*", False),
+    ("for v in $(env | grep -o '^SLURM_[^=]*'); do unset $v; done; a", "*", False),
+    ("unset $(compgen -e | grep PMI); a", "*", False),
+    ("while read v; do unset $v; done < x; a", "*", False),
+    ("eval unset $(id); a", "*", False),
+])  # fmt: skip
+def test_variables_that_are_unset_before_a_program(text: str, pattern: str, certain: bool) -> None:
+    (program,) = (each for each in script(text).programs if each.argv[0] == "a")
+    assert program.certain
+    assert [(each.pattern, each.certain) for each in program.removed] == [(pattern, certain)]
+
+
+def test_what_an_unclear_unset_leaves() -> None:
+    assert [each.removed for each in script("unset -f g; (unset X); a").programs] == [frozenset()]
+    (program,) = script("X=1 Y=2; export X Y; unset X $(echo $Z); a", LD_LIBRARY_PATH="/l").programs
+    assert program.environment["LD_LIBRARY_PATH"] == "/l"
+    assert "X" not in program.environment
+
+
+def test_env_alone_prints_the_variables() -> None:
+    assert script("env; a").unclear == []
 
 
 def test_python_and_what_it_runs() -> None:
@@ -484,24 +517,51 @@ def test_where_modules_are_searched() -> None:
         ("set -e\npython3 t.py\necho", True),
         ("set -euo pipefail\nf() { python3 t.py; echo; }\nf\necho", True),
         ("true && python3 t.py", True),
-        ("if [ -d / ]; then python3 t.py; fi", True),
-        ("python3 t.py | tee log", True),
+        ("if [ -d / ]; then python3 t.py; fi", False),
+        ("if [ 1 = 1 ]; then python3 t.py; fi", True),
+        ("python3 t.py | cat", False),
+        ("set -o pipefail\npython3 t.py | cat", True),
+        ("cat t.py | python3 t.py", True),
+        ("while python3 t.py; do exit; done", False),
         ("sh -c 'python3 t.py'", True),
+        ("sh -ec 'python3 t.py; echo'", True),
+        ("(set -e; python3 t.py; echo)\necho", False),
+        ("python3 t.py || exit 1\necho", True),
+        ("die() { echo $1; exit 2; }\npython3 t.py || die it\necho", True),
+        ("python3 t.py\nif [ $? -ne 0 ]; then exit 1; fi\necho", True),
+        ("python3 t.py\nrc=$?\necho done\nexit $rc", True),
+        ("trap 'exit 0' EXIT\npython3 t.py", False),
+        ("x=$(python3 t.py)", True),
+        ("set -e\nx=$(python3 t.py)\necho", True),
+        ("set -e\nexport x=$(python3 t.py)\necho", False),
+        ("set -e\necho $(python3 t.py)\necho", False),
+        ("(exec python3 t.py) || true", False),
+        ("for i in 1 2; do python3 t.py; done", True),
         ("python3 t.py\necho", False),
         ("set -e\npython3 t.py || echo", False),
         ("set -e\nif python3 t.py; then echo; fi", False),
         ("set -e\n! python3 t.py", False),
         ("python3 t.py &", False),
-        ("x=$(python3 t.py)", False),
         ("set -e; set +e\npython3 t.py\necho", False),
-        ("while python3 t.py; do echo; done", False),
-        ("for i in 1 2; do python3 t.py; done", False),
         ("sh -c 'python3 t.py; echo'", False),
     ],
 )
 def test_whether_a_failure_is_the_job_s(text: str, decisive: bool) -> None:
-    found = follow(["bash", f"{APP}/run.sh"], {"run.sh": text, "t.py": ""}, PYTHON)
-    assert {program.decisive for program in found.programs} == {decisive}
+    scripts = {"run.sh": text, "t.py": ""}
+    found = follow(["bash", f"{APP}/run.sh"], scripts, PYTHON)
+    (program,) = (each for each in found.programs if each.script)
+    assert bool(follow(["bash", f"{APP}/run.sh"], scripts, PYTHON, failing=program.key).status) == decisive
+
+
+def test_what_is_below_the_node_s_own_folders_is_not_the_image_s() -> None:
+    for words in (["/tmp/solver"], ["sh", "-c", "/tmp/solver x"]):
+        found = follow(words, {}, {"/tmp/solver": None})
+        assert (names(found), len(found.unclear)) == ([], 1)
+
+
+def test_a_script_with_windows_line_ends_is_not_followed() -> None:
+    found = follow(["timeout", "9", "bash", f"{APP}/run.sh"], {"run.sh": "#!/bin/sh\r\nsolver\r\n"})
+    assert found.unclear == [f"timeout: the lines of {APP}/run.sh end with carriage returns, as on Windows"]
 
 
 def test_what_may_be_built_in_is_known_without_the_library_of_this_python() -> None:

@@ -16,7 +16,6 @@ SLURM = """\
 # a cluster
 ClusterName=Big  # its name
 SlurmctldHost=ctl
-MpiDefault=pmix
 GresTypes=gpu
 NodeName=DEFAULT ThreadsPerCore=2 State=UNKNOWN
 include /etc/slurm/nodes.conf
@@ -45,7 +44,7 @@ def test_facts(tmp_path: Path) -> None:
     found = draft(tmp_path, slurm=SLURM, nodes=NODES, gres=GRES)
     tree = found.tree()
     assert tree["name"] == "big"
-    assert tree["scheduler"] == {"kind": "slurm", "default_pmi": "pmix", "gpu_request": "gres"}
+    assert tree["scheduler"] == {"kind": "slurm", "gpu_request": "gres"}
     skylake = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 190000}
     parts = tree["partitions"]
     assert parts["test"] == {"nodes": 2, "max_nodes": 16, "max_time": "0-00:30:00", "node": skylake}
@@ -59,7 +58,7 @@ def test_facts(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (parts["main-cpu"]["nodes"], parts["main-cpu"]["node"]) == (101, skylake)
     assert next(iter(parts)).startswith("main-")  # the default
-    assert found.sources()["partitions.test.node.cores"] == ["slurm.conf:8"]
+    assert found.sources()["partitions.test.node.cores"] == ["slurm.conf:7"]
     (tmp_path / "draft.yaml").write_text(found.yaml())
     assert load(str(tmp_path / "draft.yaml")).partitions["main-a100"].constraint == "a100"
 
@@ -70,7 +69,7 @@ def test_the_labs_own_file_agrees_with_its_profile(tmp_path: Path) -> None:
     tree = draft(tmp_path, slurm=config.slurm_conf(site)).tree()
     known = load("lab")
     assert tree["name"] == known.name
-    assert tree["scheduler"] == {"kind": "slurm", "default_pmi": "pmi2"}
+    assert tree["scheduler"] == {"kind": "slurm"}
     node = known.partitions["batch"].node
     assert node is not None
     assert tree["partitions"]["batch"] == {
@@ -83,12 +82,12 @@ def test_the_labs_own_file_agrees_with_its_profile(tmp_path: Path) -> None:
 def test_what_is_not_expressed(tmp_path: Path) -> None:
     found = draft(tmp_path, slurm=SLURM, gres=GRES)
     said = {str(each) for each in found.unexpressed}
-    assert "slurm.conf:7: an included file that was not given: /etc/slurm/nodes.conf" in said
+    assert "slurm.conf:6: an included file that was not given: /etc/slurm/nodes.conf" in said
     unknown = "main: 4; so its number and kind of nodes are not known"
-    assert f"slurm.conf:12: nodes that the files do not describe: {unknown}" in said
+    assert f"slurm.conf:11: nodes that the files do not describe: {unknown}" in said
     assert set(found.tree()["partitions"]["main"]) == {"max_nodes", "max_time"}
-    assert "slurm.conf:12: who may use a partition: main: allowgroups=staff" in said
-    assert "slurm.conf:13: a partition that is not in use: gone State=DOWN" in said
+    assert "slurm.conf:11: who may use a partition: main: allowgroups=staff" in said
+    assert "slurm.conf:12: a partition that is not in use: gone State=DOWN" in said
     assert "gres.conf:1: which cores are near a GPU: 0-15" in said
 
 

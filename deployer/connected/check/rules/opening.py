@@ -1,0 +1,52 @@
+"""Whether a program may open an MPI library by its name, of which its files show nothing. Pure."""
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+
+from deployer.connected.linker.process import Overlay, Process
+from deployer.contract.plan import APP
+
+#: What a Python text has that opens a library by name.
+_BY_NAME = re.compile(r"\b(?:ctypes|cffi|CDLL|dlopen|libmpi\w*)\b")
+#: Programs that load libraries as the user's text says, which is not followed.
+_INTERPRETERS = re.compile(
+    r"^(?:julia|lua|luajit|R|Rscript|perl|ruby|node|java|guile|tclsh|octave|octave-cli|php|mono|dotnet|sbcl|racket|"
+    r"scilab|gap|sage|erl|ocaml|swipl|root)[0-9.-]*(?:\.exe)?$"
+)
+
+
+def may_open_mpi(process: Process, overlays: Sequence[Overlay]) -> str:
+    """Return why a program may open an MPI library by its name; empty if it does not."""
+    if process.is_python:
+        return _python(process, overlays)
+    name = posixpath.basename(process.name)
+    if _INTERPRETERS.match(name):
+        return f"what {name} loads is not followed"
+    if process.program and process.program.facts.opens:
+        return "it opens libraries by name"
+    named = (posixpath.basename(each.path) for each in process.loader.objects if each is not process.program)
+    return next((f"{library} may open an MPI library" for library in named if "mpi" in library.lower()), "")
+
+
+def _python(process: Process, overlays: Sequence[Overlay]) -> str:
+    if not process.text:
+        return "its text is not known"
+    packages = [posixpath.basename(each) for each in process.packages or ()]
+    found = next((each for each in packages if "mpi" in each.lower()), "")
+    if found:
+        return f"it imports {found}"
+    for name, text in _texts(process, overlays):
+        match = _BY_NAME.search(text)
+        if match:
+            return f"{name} has {match[0]}"
+    return ""
+
+
+def _texts(process: Process, overlays: Sequence[Overlay]) -> Iterator[tuple[str, str]]:
+    """Yield the program's text, and those of the bundle's own modules."""
+    yield "its text", process.text
+    for overlay in overlays if not process.text.startswith("-c ") else ():
+        for path in overlay.files.entries if overlay.target == APP else ():
+            if path.endswith(".py") and process.view.is_file(APP + path):
+                yield APP + path, process.view.content(APP + path).decode("utf-8", "replace")

@@ -1,0 +1,41 @@
+"""Rules for a site whose MPI was not captured: what its files cannot change is certain all the same."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from deployer.connected.check.rules import linking, mpi, python
+from deployer.connected.linker.process import Process
+from deployer.contract.findings import Finding
+
+_Rule = Callable[[Process], Iterator[Finding]]
+
+#: Libraries that a site's MPI, its network, its GPUs' driver, or what they were compiled with may bring.
+_BROUGHT = re.compile(
+    r"lib("
+    r"mpi|mpich|pmpi|open-|ompi|oshmem|orte|opal|mca_|pmi|prrte|prte|pals|slurm|munge|pbs|torque|lsf|bat|"  # launchers
+    r"fabric|uc[cmpstx]|psm|ib|rdma|mlx|mthca|efa|cxi|xpmem|knem|gdr|hcoll|sharp|ocoms|opa|nl-|numa|hwloc|pci|"
+    r"event|ltdl|udev|xml2|json|jansson|yaml|curl|ssl|crypto|z\.|zstd|lzma|bz2|cap|dl\.|rt\.|"  # what those need
+    r"cuda|nv|nccl|ze_|hsa|amd|hip|roc|drm|mpi_gtl|"
+    r"stdc\+\+|gcc_s|gfortran|quadmath|gomp|atomic|omp|iomp|intlc|imf|svml|irng|irc|if|mkl|tbb|sycl|sci|cray|craymp"
+    r")"
+)
+
+
+def _whatever(rule: _Rule) -> _Rule:
+    """Return a rule without what libraries of the site may change."""
+
+    def of_image(process: Process) -> Iterator[Finding]:
+        return rule(process._replace(loader=process.loader.without(_BROUGHT)))
+
+    return of_image
+
+
+def _rpath(process: Process) -> Iterator[Finding]:
+    """mpi.rpath: a DT_RPATH comes before all that the plan sets."""
+    return (finding for finding in mpi.library(process) if finding.code == "mpi.rpath")
+
+
+RULES: tuple[_Rule, ...] = (
+    linking.program, *map(_whatever, (linking.machine, linking.missing, linking.versions, linking.broken)),
+    mpi.family, _rpath, mpi.linked, mpi.serial, python.modules,
+)  # fmt: skip

@@ -1,0 +1,216 @@
+"""The user's request for a job, and what follows from it, the job and the plan alone. Pure.
+
+The site settles it before it makes a job; a laptop does before it builds or sends anything.
+"""
+
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence
+
+from deployer.contract import hostfiles, limits, variables
+from deployer.contract import layout as layouts
+from deployer.contract import plan as plans
+from deployer.contract.choose import StagingNeed, choose
+from deployer.contract.errors import Refused, UsageError
+from deployer.contract.job import TORCHRUN, Job, check_stdin, check_time, find, seconds
+from deployer.contract.plan import Plan
+from deployer.contract.rank_record import SAVED, WARN
+from deployer.site.container.container import Home
+from deployer.site.run import gpus, inside_out, placeholders
+from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
+from deployer.site.storage.site_plans import SitePlans
+
+#: A chain of more jobs is likely a mistake.
+_MOST_AGAIN = 1000
+
+
+class RunRequest(NamedTuple):
+    """The user's request; None: the job's or the bundle's value.
+
+    Attributes:
+        image: NAME[:VERSION][@DIGEST].
+        job: the job's name.
+        nodes: number of nodes.
+        ranks_per_node: ranks per node.
+        threads: threads per rank.
+        time: the time limit.
+        memory_mb: MiB per rank.
+        binds: extra binds, as the user wrote them.
+        plan: the site of the plan.
+        extra: words for the end of the job's command; the complete command if the bundle has no job.
+        force: run although `check` refused it on the laptop.
+        options: options for the batch system.
+        staging: the user's choice of staging.
+        runtime: the user's choice of runtime.
+        home: the user's choices for the home.
+        stdin: a file of the container that each rank reads.
+        env: variables of the ranks, as the user wrote them: NAME=VALUE.
+        again: how many jobs may continue this one; None: it is one job, and its ranks get no warning.
+        warn: how many seconds before the time limit the ranks are warned.
+        gpus_per_rank: GPUs that each rank sees.
+        launch: how ranks start, one of ``plan.LAUNCHES``.
+        just_checked: the caller has just checked that no file of the image is missing.
+        token: the end of the new job's name, as ``dialogue.TOKEN``; None: a new one.
+    """
+
+    image: str
+    job: Optional[str]
+    nodes: Optional[int]
+    ranks_per_node: Optional[int]
+    threads: Optional[int]
+    time: Optional[str]
+    memory_mb: Optional[int]
+    binds: Sequence[str]
+    plan: Optional[str]
+    extra: Sequence[str]
+    force: bool = False
+    options: SubmissionOptions = SubmissionOptions()
+    staging: Optional[str] = None
+    runtime: Optional[str] = None
+    home: Home = Home()
+    stdin: Optional[str] = None
+    env: Sequence[str] = ()
+    again: Optional[int] = None
+    warn: int = WARN
+    gpus_per_rank: Optional[int] = None
+    launch: Optional[str] = None
+    just_checked: bool = False
+    token: Optional[str] = None
+
+
+class Settled(NamedTuple):
+    """A job as it will run.
+
+    Attributes:
+        plan: the plan.
+        job: the job with the user's options.
+        layout: its layout.
+        asked: what the batch system is asked for besides the layout.
+        environment: the user's variables.
+        warn: how many seconds before the time limit the ranks are warned; None: they are not.
+    """
+
+    plan: Plan
+    job: Job
+    layout: layouts.Layout
+    asked: BatchRequest
+    environment: Dict[str, str]
+    warn: Optional[int]
+
+
+def settle(
+    found: SitePlans,
+    name: str,
+    jobs: Sequence[Job],
+    request: RunRequest,
+    environment: Optional[Mapping[str, str]],
+    own: Optional[Job] = None,
+) -> Settled:
+    """Return the job that a request means.
+
+    Args:
+        found: the plans of the bundle for the site.
+        name: the bundle's name.
+        jobs: its jobs.
+        environment: the user's variables at the site; None: they are not known here.
+        own: a job that replaces those of the bundle.
+
+    Raises:
+        UsageError: there is no such job, or options are impossible or exclude each other.
+        Refused: the plan or its nodes do not permit it.
+    """
+    job = own or _with_options(find(name, jobs, request.job, request.extra, "run %s" % name), request)
+    plan = inside_out.chosen(_plan(found, request), request.launch, request.runtime)
+    if environment is not None:
+        plan = placeholders.expanded(plan, environment)
+    options = request.options
+    if options.partition == plan.partition:
+        options = options._replace(partition=None)  # the plan has its queue
+    layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
+    waived = limits.CODES if request.force else plan.checked.accepted if plan.checked else ()
+    if plan.checked:  # of this job, whose numbers are judged here
+        judged_here = (*limits.CODES, *(gpus.ABOUT_REQUESTED if options.gpus == 0 else ()))
+        plan = plan._replace(checked=plan.checked.of_job(job.name).without(judged_here))
+    if request.runtime == plans.NATIVE:
+        plan = plan._replace(checked=None)  # it applies to the image
+        if job.links:
+            raise Refused(
+                "the job %s has links to data, which only a container has" % job.name, "run it without --runtime native"
+            )
+    needed = job.gpus and job.gpus * job.ranks_per_node
+    asked = ask(plan, options, job.nodes, job.time, environment, needed, waived)
+    other = limits.GPUS in waived or options.partition is not None  # only the plan's own partition is known
+    gpus.check(job, asked.gpus, options.gpus == 0, None if other else plan.node.gpus)
+    if job.whole_nodes:
+        layout = layouts.gathered(layout)
+    return Settled(plan, job, layout, asked, users_environment(plan, request.env), _warn(request, job))
+
+
+def foresee(found: SitePlans, name: str, jobs: Sequence[Job], request: RunRequest) -> None:
+    """Raise what the site would raise about a request, as far as it follows from what the laptop knows."""
+    settled = settle(found, name, jobs, request, None)
+    layout = settled.layout
+    need = StagingNeed({}, layout.ranks_per_node * (layout.memory_mb or 0))
+    choose(settled.plan, layout.nodes, {}, need, request.staging, request.runtime)
+
+
+def _plan(found: SitePlans, request: RunRequest) -> Plan:
+    """Return the plan for the partition that the user chose.
+
+    Raises:
+        Refused: the partition can have no plan. One that no plan knows is used with the first plan.
+    """
+    chosen = request.options.partition
+    plan, reason = found.find(chosen), found.reason(chosen)
+    if reason is not None and not request.force:
+        raise Refused(
+            "%s has no plan for partition %s of %s: %s" % (plan.bundle, chosen or plan.partition, plan.site, reason),
+            "choose another partition, or correct the profile and make a new plan",
+        )
+    return plan
+
+
+def _with_options(job: Job, request: RunRequest) -> Job:
+    """Return the job with the user's numbers and words."""
+
+    def given(value: Optional[int], default: int) -> int:
+        return default if value is None else value
+
+    return job._replace(
+        command=[*job.command, *request.extra],
+        nodes=given(request.nodes, job.nodes),
+        ranks_per_node=given(request.ranks_per_node, job.ranks_per_node),
+        threads=given(request.threads, job.threads),
+        time=job.time if request.time is None else check_time(request.time),
+        stdin=job.stdin if request.stdin is None else check_stdin(request.stdin),
+        memory=job.memory if request.memory_mb is None else request.memory_mb,
+        gpus=gpus.per_rank(job, request.gpus_per_rank, request.options.gpus),
+    )
+
+
+def users_environment(plan: Optional[Plan], words: Sequence[str]) -> Dict[str, str]:
+    """Return the variables of ``--env``. Raises UsageError if one cannot be set."""
+    found = variables.parse(words)
+    if plan:
+        folders = [hostfiles.FOLDER, *(bind.target for bind in plan.binds)]
+        variables.check_plan(found, plan.environment, folders)
+    return found
+
+
+def _warn(request: RunRequest, job: Job) -> Optional[int]:
+    """Return how many seconds before the time limit the ranks are warned. Raises UsageError."""
+    if request.again is None:
+        return None
+    if not 1 <= request.again <= _MOST_AGAIN:
+        raise UsageError("--again %d: not a number of jobs" % request.again, "1 to %d" % _MOST_AGAIN)
+    if job.launch == TORCHRUN:
+        raise UsageError(
+            "--again: job %s starts through torchrun, which ends with 1 instead of the ranks' exit code %d"
+            % (job.name, SAVED),
+            "write `launch: ranks` in the definition",
+        )
+    limit = seconds(job.time)
+    if not 1 <= request.warn < limit:
+        raise UsageError(
+            "--warn %d: ranks cannot be warned that many seconds before a limit of %s" % (request.warn, job.time),
+            "give fewer seconds than the %d of the limit, or --time" % limit,
+        )
+    return request.warn
