@@ -20,7 +20,9 @@ OF_ONE = (
     "contract/lastlines.py",  # patterns for outputs
     "contract/memory.py",
     "site/doctor/cluster.py",
+    "contract/plan.py",  # a pattern for directives
     "connected/check/rules/pmi.py",  # plans that start ranks with srun
+    "connected/check/rules/spawn.py",  # likewise
     "connected/site_profile/launch.py",  # sites with Slurm, or whose batch system is not known
     "connected/site_profile/gaps.py",  # the source of `pmi`, which Slurm alone has
     "connected/site_profile/summary.py",  # likewise
