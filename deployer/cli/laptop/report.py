@@ -9,7 +9,7 @@ from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site
 from deployer.cli.site import common
 from deployer.cli.site import report as shared
-from deployer.connected.ground import plot
+from deployer.connected.ground import plot, published_runs
 from deployer.contract import json_records, report
 from deployer.contract.errors import TransferError, UsageError
 from deployer.contract.json_records import Fields
@@ -27,6 +27,14 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "report", run)
     what = "the path of a result.json, of a job's folder, or of an earlier report --json; with --site a job there"
     shared.add_options(command, what)
+    command.add_argument(
+        "--beside",
+        action="append",
+        default=[],
+        choices=published_runs.NAMES,
+        metavar="TABLE",
+        help=f"show a published table as well: {', '.join(published_runs.NAMES)}",
+    )
     command.add_argument("--plot", metavar="FILE", type=Path, help="also draw it: FILE.png or FILE.svg")
     text = (
         "write one page of all the jobs instead: ranks on nodes and CPUs, MPI, steps in time, curves; a JOB is a path"
@@ -42,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         plot.check(args.plot)
     found = _there(args) if args.site else _here(args.job)
-    rows = shared.show(args, found.runs, found.left_out)
+    rows = shared.show(args, found.runs, found.left_out, published_runs.published(args.beside))
     if args.plot:
         plot.draw(args.plot, rows)
     return 0

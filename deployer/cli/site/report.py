@@ -6,7 +6,7 @@ import sys
 from typing import Any, Sequence, Tuple
 
 from deployer.cli.site import common
-from deployer.contract import published_runs, report
+from deployer.contract import report
 from deployer.contract.errors import JobFailed
 from deployer.contract.report import Row, Run
 from deployer.contract.text import printable
@@ -24,14 +24,6 @@ def add_options(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("job", metavar="JOB", nargs="+", help=what)
     command.add_argument("--csv", action="store_true", help="print one CSV table")
     command.add_argument(
-        "--beside",
-        action="append",
-        default=[],
-        choices=published_runs.NAMES,
-        metavar="TABLE",
-        help="show a published table as well: %s" % ", ".join(published_runs.NAMES),
-    )
-    command.add_argument(
         "--all-layouts",
         action="store_true",
         help="compute the efficiency against the smallest run of any layout (default: of the same ranks per node and "
@@ -48,8 +40,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def show(args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]]) -> Sequence[Row]:
-    """Print the report in the form that was asked for, and return its rows. Raises JobFailed if there are none."""
+def show(
+    args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]], beside: Sequence[Run] = ()
+) -> Sequence[Row]:
+    """Print the report in the form that was asked for, and return its rows. Raises JobFailed if there are no runs."""
     without = [printable("%s: %s" % item) for item in left_out]
     if not runs:
         raise JobFailed(
@@ -58,7 +52,7 @@ def show(args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple
             without,
         )
     common.warn("left out: " + line for line in without)
-    rows = report.rows([*runs, *published_runs.published(args.beside)], args.all_layouts)
+    rows = report.rows([*runs, *beside], args.all_layouts)
     if args.json:
         print(json.dumps(report.record(rows, left_out)))
     elif args.csv:

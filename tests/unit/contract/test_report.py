@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deployer.contract import published_runs, report
+from deployer.contract import report
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, loads, stamped
 
@@ -101,33 +101,6 @@ def test_container_is_compared_with_native_jobs_that_are_alike():
     ]
 
 
-def test_published_efficiencies_follow_from_published_times():
-    rows = [row.run for row in report.rows(published_runs.published(["lrz-3dgan", "lrz-3dgan"]))]
-    assert len(rows) == 33
-    for row in rows:
-        base = next(each for each in rows if (each.job, each.nodes) == (row.job, 4))
-        assert row.published is not None
-        if row.nodes == 768:  # the time would fit 1024 nodes
-            assert (row.published, "1024 nodes" in row.settings) == (0.899, True)
-        else:  # times and percentages are printed in about three digits
-            assert base.mean * 4 / (row.mean * row.nodes) == pytest.approx(row.published, abs=0.006)
-
-
-def test_published_rows_are_in_the_table_of_their_workload_and_labelled():
-    found = report.rows([run(), *published_runs.published(["lrz-3dgan"])])
-    assert found[1].efficiency == 1
-    lines = report.lines(found, plain)
-    assert lines[0] == "3dgan: seconds per epoch, mean and half of its 95 % interval"
-    assert lines[1] == "NODES RANKS THREADS RUNTIME s/epoch +- EFFICIENCY /NATIVE JOB"
-    assert lines[2] == "2 2 1 charliecloud 12.00 4.97 100.0 % - train-1 (batch 128)"
-    doubtful = (
-        "768 3072 12 charliecloud 3.940 - 89.9 % - "
-        "published, lrz-3dgan: 4 x 12, Intel MPI of the host (the printed efficiency fits 1024 nodes)"
-    )
-    assert doubtful in lines
-    assert all("published, " in line for line in lines[3:])
-
-
 def test_csv_has_all_rows_in_one_table():
     found = list(csv.DictReader(io.StringIO(report.csv_text(report.rows([run(threads=None)])))))
     assert found == [
@@ -166,7 +139,7 @@ def test_processes_that_the_program_started_itself_are_counted_if_it_tells():
 
 
 def test_a_record_is_read_again():
-    rows = report.rows([run(), *published_runs.published(["lrz-3dgan"])])
+    rows = report.rows([run(), run(job="table", published=0.9)])
     text = json.dumps(report.record(rows, [("x-1", "it failed")]))
     runs, left_out = report.of_record(loads(text.encode(), report.SCHEMA, "r.json", own=True))
     assert [each._replace(values=tuple(each.values)) for each in runs] == [

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from deployer.cli.laptop.main import main
+from deployer.connected.ground import published_runs
 from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
-from deployer.contract import json_records, published_runs
+from deployer.contract import json_records
 from deployer.site.jobs import result as results
 from tests.pages import HOSTILE, Page
 

@@ -4,7 +4,8 @@ Source of lrz-3dgan: Brayford, Vallecorsa and others, deep learning with Charlie
 Times and efficiencies are as printed.
 """
 
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from deployer.contract import report
 from deployer.contract.report import Run
@@ -23,7 +24,7 @@ class _Series(NamedTuple):
     name: str
     ranks: int
     threads: int
-    times: Sequence[Tuple[int, float, float]]
+    times: Sequence[tuple[int, float, float]]
 
 
 _LRZ_3DGAN = (
@@ -93,7 +94,7 @@ _LRZ_3DGAN = (
 _DOUBTFUL = {("4 x 12, Intel MPI of the host", 768): "the printed efficiency fits 1024 nodes"}
 
 
-def _lrz_3dgan() -> List[Run]:
+def _lrz_3dgan() -> list[Run]:
     return [
         Run(
             job="lrz-3dgan: " + series.name,
@@ -118,7 +119,7 @@ _TABLES = {"lrz-3dgan": _lrz_3dgan}
 NAMES = tuple(_TABLES)
 
 
-def published(names: Sequence[str]) -> List[Run]:
+def published(names: Sequence[str]) -> list[Run]:
     """Return the runs of these published tables, each table once."""
-    found: Dict[str, List[Run]] = {name: _TABLES[name]() for name in names}
+    found: dict[str, list[Run]] = {name: _TABLES[name]() for name in names}
     return [run for runs in found.values() for run in runs]
