@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
     mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.gtl, mpi.doubled, mpi.serial,
-    fabric.library, fabric.provider, python.modules,
+    fabric.library, fabric.provider, python.syntax, python.modules,
 )  # fmt: skip
 #: Of the bundle and the site as a whole.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
@@ -76,7 +76,9 @@ CODES = (
     "mpi.cxx", "mpi.escape", "mpi.family", "mpi.gtl", "mpi.mixed",
     "mpi.rpath", "mpi.serial", "mpi.symbols", "mpi.unused",
     "node.architecture",
-    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside", "rehearse.none",
+    "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
+    "python.syntax",
+    "rehearse.none",
     "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.start",
     "runtime.unsupported",
     "space.files", "space.purge", "space.size",

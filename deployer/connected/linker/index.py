@@ -33,7 +33,7 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 8
+VERSION = 9
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
@@ -92,7 +92,7 @@ class Index:
     """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring.
 
     ``places`` are those of small files, whose content ``read`` returns. ``packages`` are Python packages by path, and
-    what they import; by the empty path what plugins import.
+    what they import; by the empty path what plugins import. ``imports`` are what files of packages import at their top.
     """
 
     def __init__(
@@ -102,18 +102,20 @@ class Index:
         programs: Collection[str] = (),
         places: Mapping[str, ContentPlace] | None = None,
         packages: Mapping[str, PackageImports] | None = None,
+        imports: Mapping[str, Sequence[str]] | None = None,
         read: Callable[[ContentPlace], bytes] | None = None,
     ) -> None:
         self.entries = entries
         self.programs = frozenset(programs)
         self.packages = packages or {}
+        self.imports = imports or {}
         self._contents = contents
         self._places = places or {}
         self._read = read
 
     def reading(self, read: Callable[[ContentPlace], bytes]) -> "Index":
         """Return the index with access to the content of small files."""
-        return Index(self.entries, self._contents, self.programs, self._places, self.packages, read)
+        return Index(self.entries, self._contents, self.programs, self._places, self.packages, self.imports, read)
 
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -157,6 +159,7 @@ class Index:
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
         fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
         fields["places"] = self._places
+        fields["imports"] = self.imports
         fields["packages"] = {path: [sorted(each) for each in found] for path, found in self.packages.items()}
         return json_records.stamped(SCHEMA, fields)
 
@@ -179,6 +182,7 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
     entries: dict[str, Indexed] = {}
     programs: set[str] = set()
     packages: dict[str, PackageImports] = {}
+    imports: dict[str, Sequence[str]] = {}
     for name in names:
         digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
         key = hashlib.sha256(digests.encode()).hexdigest()
@@ -187,8 +191,9 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
         programs |= found.programs
         plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
         packages |= found.packages
+        imports |= found.imports
         packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
-    return Index(entries, {}, programs, {}, packages)
+    return Index(entries, {}, programs, {}, packages, imports)
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -243,11 +248,12 @@ def _load(path: Path) -> Index | None:
         packages = {
             name: PackageImports(*map(frozenset, found)) for name, found in fields.child("packages").record.items()
         }
+        imports = {name: [str(each) for each in found] for name, found in fields.child("imports").record.items()}
         os.utime(path)
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
         return None
-    return Index(entries, contents, programs, places, packages)
+    return Index(entries, contents, programs, places, packages, imports)
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -269,7 +275,12 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
                     packages.add("", name, slash + rest, functools.partial(_whole, opened, file))
         programs = opened.programs()
     return Index(
-        {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, programs, {}, packages.packages()
+        {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries},
+        {},
+        programs,
+        {},
+        packages.packages(),
+        packages.modules,
     )
 
 
@@ -321,7 +332,7 @@ def _read(bundle: Bundle) -> Index:
                 places[path] = place
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
-    return Index(entries, contents, (), places, packages.packages())
+    return Index(entries, contents, (), places, packages.packages(), packages.modules)
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:

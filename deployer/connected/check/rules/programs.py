@@ -80,7 +80,10 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
     processes = [*linked.processes, *linked.conditional]
-    if any(each.program is None or each.uses_mpi or (each.missing and each.decisive) for each in processes):
+    if any(
+        each.program is None or each.uses_mpi or ((each.missing or each.unreadable) and each.decisive)
+        for each in processes
+    ):
         return
     if any(_RENDEZVOUS & set(map(posixpath.basename, each.packages or ())) for each in processes):
         return

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
-from deployer.connected.linker.starts.python_packages import MissingModule, Packages
+from deployer.connected.linker.starts.python_packages import Around, MissingModule, Packages
 from deployer.connected.linker.starts.python_path import Runs
+from deployer.connected.linker.starts.python_syntax import Unreadable
 from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
 from deployer.connected.linker.starts.shell_state import State
 from deployer.connected.linker.starts.shell_syntax import NotReadable
@@ -64,6 +64,7 @@ class StartedProgram(NamedTuple):
         cleared: whether variables of the launcher (PMI, Slurm) were removed.
         missing: Python modules without which it ends with an error.
         decisive: whether the job ends with an error if the program does.
+        unreadable: texts that it reads, and that its Python cannot read.
     """
 
     path: str | None
@@ -76,6 +77,7 @@ class StartedProgram(NamedTuple):
     cleared: bool = False
     missing: Sequence[MissingModule] = ()
     decisive: bool = True
+    unreadable: Sequence[Unreadable] = ()
 
 
 class Started(NamedTuple):
@@ -99,9 +101,7 @@ class Surroundings(NamedTuple):
         python: the image's Python, which runs the console scripts of the bundle's wheels.
         wheels: the names of those scripts.
         environment: what the job starts with; a value that is unknown is an UnknownWord.
-        packages: what Python packages import, by their paths in the container.
-        calling: files that call MPI.
-        elsewhere: returns the path of what may be a Python module of a name, wherever it is; empty if there is none.
+        around: what is known about Python packages.
     """
 
     view: JobFilesystem
@@ -109,9 +109,7 @@ class Surroundings(NamedTuple):
     python: str | None
     wheels: frozenset[str]
     environment: Mapping[str, str]
-    packages: Mapping[str, PackageImports] = {}
-    calling: Sequence[str] = ()
-    elsewhere: Callable[[str], str] = lambda _: ""
+    around: Around = Around({})
 
 
 class _Context(NamedTuple):
@@ -216,12 +214,14 @@ class _Walk:
         script: str | None = None,
         packages: Packages | None = None,
         missing: Sequence[MissingModule] = (),
+        unreadable: Sequence[Unreadable] = (),
     ) -> None:
         via, environment = _shown(", ".join(context.via)), dict(context.environment)
         certain, cleared = context.certain, context.cleared
         found = StartedProgram(
-            path, tuple(words), via, certain, script, packages, environment, cleared, missing, context.decisive
-        )
+            path, tuple(words), via, certain, script, packages, environment, cleared, missing, context.decisive,
+            unreadable,
+        )  # fmt: skip
         if found not in self._programs:
             self._programs.append(found)
 
@@ -383,11 +383,11 @@ class _Walk:
             found.path, found.real, script, context.folder, [] if python.isolated else path, python.module,
             self._at.place, context.environment, context.alone,
         )  # fmt: skip
-        result = python_packages.find(runs, self._at.view, self._at.packages, self._at.calling, self._at.elsewhere)
+        result = python_packages.find(runs, self._at.view, self._at.around)
         packages, missing = result.packages, result.missing
         if "PYTHONHOME" in context.environment:
-            packages, missing = packages._replace(unclear="PYTHONHOME is set"), []
-        self._add(found.real, words, context, script, packages, missing)
+            packages, missing = packages._replace(unclear="PYTHONHOME is set", extensions=()), []
+        self._add(found.real, words, context, script, packages, missing, result.unreadable)
         shown = posixpath.basename(script or "python")[:40]
         within = context._replace(via=(*context.via, shown), certain=False, decisive=False)
         for reason in result.unclear:
