@@ -106,7 +106,9 @@ class _Places:
         if not library:
             self._unknown[f"the library of {self._runs.real} was not found"] = None
         modules = list(self._of_pth())
-        return SearchPath(self._folders, library, modules, list(self._doubts), list(self._unknown), self._minor(library))
+        return SearchPath(
+            self._folders, library, modules, list(self._doubts), list(self._unknown), self._minor(library)
+        )
 
     def _minor(self, library: Sequence[str]) -> int:
         """Return the number after "3." of the Python's version, by its own name or that of its library; 0: unknown."""

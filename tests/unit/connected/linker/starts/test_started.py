@@ -466,7 +466,9 @@ def test_a_text_that_no_python_3_reads(text: str, line: int) -> None:
     assert found.place == (f"t.py:{line}" if "old" not in text else f"old.py:{line}")
 
 
-@pytest.mark.parametrize("text", ["if x:\n import old", "try:\n import old\nexcept SyntaxError:\n pass", "import old.x"])
+@pytest.mark.parametrize(
+    "text", ["if x:\n import old", "try:\n import old\nexcept SyntaxError:\n pass", "import old.x"]
+)
 def test_a_text_that_may_not_be_read(text: str) -> None:
     app = {"t.py": text, "old.py" if "." not in text else "old/x/y.py": "print 1"}
     (program,) = follow(["python3", f"{APP}/t.py"], app, PYTHON).programs
