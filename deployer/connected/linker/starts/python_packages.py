@@ -349,7 +349,9 @@ class _Search:
             built = [f"an earlier step may make it from {where}"] if self._may_be_built(where) else []
             changed = ["sys.path is changed"] if self._changed else []
             reasons = [*self._search.unknown, *built, *self._changes("hooks", before), *changed]
-            reasons += [*self._search.doubts, *self._changes("path", before)] if where else []
+            # What Python loads at its start adds only what setuptools carries to the path.
+            others = [path for path in before if "/setuptools/" in where or not path.endswith("/_distutils_hack")]
+            reasons += [*self._search.doubts, *self._changes("path", others)] if where else []
             if reasons:
                 self._unclear[f"{each.place} imports {each.name}, which may be anywhere: {reasons[0]}"] = None
             if not reasons or not (built or self._is_module(where)):
