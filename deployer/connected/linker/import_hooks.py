@@ -40,4 +40,5 @@ HARMLESS = {
 
 def adds_hook(path: str, text: bytes) -> bool:
     """Return whether a file of a package, by its path below the folder of packages, may add a hook of its own."""
-    return _ADDS.search(text) is not None and not _COPIES.search(path)
+    named = b"meta_path" in text or b"path_hooks" in text
+    return named and _ADDS.search(text) is not None and not _COPIES.search(path)
