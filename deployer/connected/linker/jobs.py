@@ -94,7 +94,8 @@ class _Linker:
         environment = program.environment
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
-        path, extensions = program.path or program.argv[0], program.packages.extensions if program.packages else ()
+        path = program.path or program.argv[0]
+        extensions = program.packages.extensions if program.packages and _unsure(program) is None else ()
         found = self.start(path, packages, environment, program.script or "", module, extensions)
         decisive = program.decisive and program.certain
         found = found._replace(missing=program.missing, unreadable=program.unreadable)

@@ -396,3 +396,7 @@ def test_what_a_certain_import_loads_is_linked(text: str, missing: list[str]) ->
     lacking = [each for each in judged(found) if each.code == "link.missing"]
     assert [each.message.split()[2].strip(",") for each in lacking] == missing
     assert {each.severity for each in lacking} <= {ERROR}
+    for before in ("LD_LIBRARY_PATH=$(cat /x)", "LD_PRELOAD=/opt/all.so"):
+        manifest = manifest._replace(jobs=[job("sh", "-c", f"export {before}; python3.11 -c '{text}'")])
+        (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+        assert "link.missing" not in [code for code, _ in codes(found)]

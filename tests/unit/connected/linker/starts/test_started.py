@@ -367,6 +367,8 @@ def run_python(text: str, words: str, image: Mapping[str, Any], **settings: str)
         f"{SITE}/hooker": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
         f"{SITE}/six": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
         f"{SITE}/mpi4py": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
+        f"{SITE}/_distutils_hack": PackageImports(frozenset(), frozenset(["setuptools"]), frozenset(["hooks"])),
+        f"{SITE}/setuptools": PackageImports(frozenset(), frozenset(), frozenset(["hooks", "path"])),
         f"{SITE}/above": PackageImports(frozenset(["hooker"]), frozenset(["hooker"])),
     }
     whole = {**PYTHON, f"{VENV}/torch/__init__.py": ""}
