@@ -15,7 +15,7 @@ from deployer.connected.linker.job_filesystem import FILE
 _EXTENSION = re.compile(r"^(.*?)\.(?:cpython-(\d+)-[^/.]+\.|abi3\.)?so$")
 
 
-class Searched(NamedTuple):
+class ImportPath(NamedTuple):
     """Where a Python searches for modules, and its version without a dot, "311"."""
 
     folders: Sequence[str]
@@ -40,7 +40,7 @@ class Extensions:
                     if match:
                         self._shared[f"{folder}/{match[1]}"].setdefault(match[2] or "", target + path)
 
-    def loaded(self, names: Sequence[str], where: Searched) -> tuple[str, ...]:
+    def loaded(self, names: Sequence[str], where: ImportPath) -> tuple[str, ...]:
         """Return the extension modules that the imports of dotted names load, in the order of their imports.
 
         Names of anything else than modules are passed over.
@@ -60,7 +60,7 @@ class Extensions:
                 todo += reversed(self._imports.get(path, ()))
         return tuple(found)
 
-    def _file(self, name: str, where: Searched) -> str | None:
+    def _file(self, name: str, where: ImportPath) -> str | None:
         """Return the file of a module; of "NAME/NAME" the extension module in a folder that itself is a module."""
         top, *inner = re.split(r"[./]", name)
         folders = (f"{folder}/{top}" for folder in where.folders)
@@ -70,13 +70,13 @@ class Extensions:
         path = posixpath.join(first, *inner)
         return self._extension(path, where) if "/" in name else self._in(path, where)
 
-    def _in(self, path: str, where: Searched) -> str | None:
+    def _in(self, path: str, where: ImportPath) -> str | None:
         """Return what Python takes for a module of a folder: a package, an extension module, a text."""
         package, text = f"{path}/__init__.py", f"{path}.py"
         if package in self._texts:
             return package
         return self._extension(path, where) or (text if text in self._texts else None)
 
-    def _extension(self, path: str, where: Searched) -> str | None:
+    def _extension(self, path: str, where: ImportPath) -> str | None:
         versions = self._shared.get(path, {})
         return versions.get(where.version) or versions.get("")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from packaging.utils import canonicalize_name
 
 from deployer.connected.linker import import_hooks, package_imports
-from deployer.connected.linker.extensions import Extensions, Searched
+from deployer.connected.linker.extensions import Extensions, ImportPath
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.connected.linker.starts import python_imports, python_path, python_syntax
@@ -146,7 +146,7 @@ class _Search:
         known = self._around.extensions
         if known is None or self._changed or self._search.unknown or not self._search.minor:
             return ()
-        return known.loaded(self._loaded, Searched(self._path, f"3{self._search.minor}"))
+        return known.loaded(self._loaded, ImportPath(self._path, f"3{self._search.minor}"))
 
     def _start(self) -> None:
         """Follow what is imported before the script: by Python, by .pth files, by a launcher."""
