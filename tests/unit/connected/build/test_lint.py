@@ -390,7 +390,7 @@ def test_an_import_is_an_error_of_what_jobs_start_alone(tmp_path: Path) -> None:
     assert {item.severity for item in in_image(tmp_path, {"app/x.py": "import y\n"}, ("python3",), ())} == {"warning"}
     (tmp_path / "app/y.py").write_text("import gone\n")
     told = DEFINITION.replace("[python3,", "[env, PYTHONPATH=/opt/more, python3,")
-    assert {item.severity for item in in_image(tmp_path, {"bundle.yaml": told}, ("python3",), ())} == {"warning"}
+    assert {item.severity for item in in_image(tmp_path, {"bundle.yaml": told}, ("python3", "env"), ())} == {"warning"}
 
 
 @pytest.mark.parametrize(("code", "files", "programs", "modules"), RIGHT_IMAGES)
