@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
+from deployer.connected.build.lint import RULES
 from deployer.connected.bundle import caches, framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
@@ -44,7 +45,7 @@ def add_parsers(subparsers: Any) -> None:
     text = "with --site: use this MPI of the profile in partitions that have several"
     command.add_argument("--mpi", metavar="NAME", help=text)
     common.add_launch(command)
-    text = "with --site: treat this rule of check as a warning; the plan records it"
+    text = "treat this rule of check as a warning, with --site; the plan records it. With DEF: ignore this rule of lint"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     text = "include this part of the kit even if no --site needs it; may be repeated"
     command.add_argument("--kit", action="append", default=[], choices=_PARTS, help=text)
@@ -144,15 +145,17 @@ def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
 
 def _checking(args: argparse.Namespace) -> packing.Checking:
     """Return how the plans are checked."""
+    of_check = [code for code in args.accept if not (args.definition and code in RULES and code != commands.CODE)]
     if not args.site:
-        if set(args.accept) - {commands.CODE}:
-            raise UsageError("--accept requires --site", f"without --site, only {commands.CODE} can be accepted")
-        return packing.Checking(args.accept)
+        if set(of_check) - {commands.CODE}:
+            hint = f"without --site, only {commands.CODE} and, with DEF, codes of lint can be accepted"
+            raise UsageError("--accept requires --site", hint)
+        return packing.Checking(of_check)
     from deployer.connected.check.check import known_codes
     from deployer.connected.linker import index
 
-    known_codes(args.accept)
-    return packing.Checking(args.accept, None if args.no_cache else index.default_folder())
+    known_codes(of_check)
+    return packing.Checking(of_check, None if args.no_cache else index.default_folder())
 
 
 def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
@@ -169,9 +172,11 @@ def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
                 "leave out --name and --version",
             )
         from deployer.connected.build.definition import load
+        from deployer.connected.build.lint import lint
 
         definition = load(args.definition)
-        return sources.from_definition(definition, sources.families_for(definition, sites))
+        lint.refuse(definition, args.accept)
+        return sources.from_definition(definition, sources.families_for(definition, sites), args.accept)
     if not (args.name and args.version):
         raise UsageError("--image, --archive and --rootfs need --name and --version")
     if args.image:

@@ -123,7 +123,7 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
 
     Raises:
         Refused: a rule of ``lint`` found an error, before anything is done; or the finished image has a trace of the
-            build settings, and is not named.
+            build settings, and is not named; or the finished image lacks what files of app/ import.
         JobFailed: a step failed. The message has the reason from its log.
         MissingTool: there is no engine, or it stopped.
         SpaceError: a disk is full.
@@ -133,11 +133,15 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
         raise UsageError(f"{definition.name} contains only data: there is no image to build", hint)
     lint.refuse(definition, options.accept)
     if not definition.needs_engine:
-        return _build_alone(definition, definition.base, options, say)
+        built = _build_alone(definition, definition.base, options, say)
+        lint.refuse_built(definition, "", Path(built.base), options.accept)
+        return built
     with alone.engine_or_archive(definition):
         connected = engine.connect()
     with contextlib.closing(connected) as client:
-        return _build(client, definition, definition.base, options, say)
+        built = _build(client, definition, definition.base, options, say)
+    lint.refuse_built(definition, built.image, None, options.accept)
+    return built
 
 
 def _build_alone(

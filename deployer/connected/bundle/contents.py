@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.ground.scratch import Scratch
+from deployer.connected.linker.commands import ListedTree
 from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.job import Job
 from deployer.contract.manifest import DataNeed
@@ -29,6 +30,8 @@ class Contents(NamedTuple):
             them in the image.
         kit: parts of the kit to include even if no site needs them.
         mount_points: further mount points of the image.
+        judge: raises Refused if the app folder does not fit to the image, of which it receives the root filesystem and
+            the environment. None: there is no definition.
         identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: only reading tells.
     """
 
@@ -43,4 +46,5 @@ class Contents(NamedTuple):
     mpi: Sequence[str] | None = ()
     kit: Collection[str] = ()
     mount_points: Collection[str] = ()
+    judge: Callable[[ListedTree, Sequence[str]], None] | None = None
     identity: Callable[[], str] | None = None

@@ -253,6 +253,10 @@ class KnownTree:
         self._entries = {entry.path: entry for entry in self._known.entries}
         self._frame = functools.lru_cache(2)(self._read_frame)
 
+    def entries(self) -> Iterable[TarEntry]:
+        """Return the entries in the layer's order."""
+        return self._known.entries
+
     def find(self, path: bytes) -> TarEntry | None:
         """Return the entry at a path relative to the root, without following links; for a hard link, the file."""
         entry = self._entries.get(path)

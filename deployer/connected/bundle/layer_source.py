@@ -20,7 +20,7 @@ from deployer.connected.bundle.seal import BundleWriter, layer_member
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import families
-from deployer.connected.linker.commands import Tree
+from deployer.connected.linker.commands import ListedTree
 from deployer.connected.linker.families import MpiUser
 from deployer.connected.rootfs import imageconfig
 from deployer.connected.rootfs.archive import ArchiveImage
@@ -41,7 +41,7 @@ class LayerSource(Protocol):
     """Where a layer comes from."""
 
     @property
-    def tree(self) -> Tree:
+    def tree(self) -> ListedTree:
         """Return its root filesystem."""
 
     @property
@@ -192,7 +192,7 @@ class ReadLayer:
         return self._image.config
 
     @property
-    def tree(self) -> Tree:
+    def tree(self) -> ListedTree:
         return self._tree
 
     @property
@@ -242,7 +242,7 @@ class CopiedLayer:
         return self._known.layer.config
 
     @property
-    def tree(self) -> Tree:
+    def tree(self) -> ListedTree:
         return self._tree
 
     @property

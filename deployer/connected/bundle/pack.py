@@ -146,7 +146,8 @@ def pack(
 
     Raises:
         UsageError: the contents cannot be packed, or ``output`` is a folder.
-        Refused: a job's command is missing in the image, its MPI family is not clear, or no plan is possible.
+        Refused: a job's command is missing in the image, the app folder does not fit to it, its MPI family is not
+            clear, or no plan is possible.
         Unknown: a profile lacks facts for its plan.
         SpaceError: there is no space for the bundle.
     """
@@ -230,6 +231,8 @@ def _packed(
                 made = _mount_points(contents, profiles, plans, source.tree)
                 if commands.CODE not in checking.accept:
                     _refuse_missing(contents, settings, source.tree, plans)
+                if contents.judge:
+                    contents.judge(source.tree, settings.env)
                 if standing:
                     stream.seek(len(front.data))
                 else:

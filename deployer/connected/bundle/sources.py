@@ -28,11 +28,14 @@ if TYPE_CHECKING:  # slow imports that only some sources need
 _log = logging.getLogger("deployer.sources")
 
 
-def from_definition(definition: "Definition", families: Sequence[str] | None = None) -> Contents:
+def from_definition(
+    definition: "Definition", families: Sequence[str] | None = None, accept: Sequence[str] = ()
+) -> Contents:
     """Return the contents for a definition: its built image, jobs, app folder, data, wheelhouse and Horovod variants.
 
     Args:
         families: the MPI families that must have a variant of Horovod; None: all. Those that there are go in.
+        accept: codes of ``lint`` to ignore when the app folder is compared with the image.
 
     Raises:
         Refused: the image or a variant was not built from the current definition.
@@ -40,6 +43,7 @@ def from_definition(definition: "Definition", families: Sequence[str] | None = N
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
     from deployer.connected.build.bases import alone
+    from deployer.connected.build.lint import lint
     from deployer.connected.build.wheelhouse import wheelhouse
 
     file = alone.ready(definition)
@@ -58,7 +62,8 @@ def from_definition(definition: "Definition", families: Sequence[str] | None = N
     )
     if definition.horovod:
         contents = contents._replace(mpi=[abi for abi in definition.families or () if abi in variants])
-    return contents._replace(data=definition.data_folders, needs=needs)
+    judge = functools.partial(lint.refuse_imports, definition, accept=accept)
+    return contents._replace(data=definition.data_folders, needs=needs, judge=judge)
 
 
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:

@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     linking.machine, linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
     mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.gtl, mpi.doubled, mpi.serial,
-    fabric.library, fabric.provider, python.modules,
+    fabric.library, fabric.provider, python.syntax, python.modules,
 )  # fmt: skip
 #: Of a bundle with one of its jobs, and of the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
@@ -91,6 +91,7 @@ CODES = (
     "mpi.rpath", "mpi.serial", "mpi.spawn", "mpi.symbols", "mpi.unused", "mpi.variable",
     "node.architecture",
     "plan.refused", "pmi.not-offered", "pmi.truncated", "pmi.unmet", "profile.age", "proof.outside",
+    "python.syntax",
     "queue.nodes", "queue.time", "rehearse.none",
     "runtime.bind-path", "runtime.fuse", "runtime.namespaces", "runtime.none", "runtime.old", "runtime.private",
     "runtime.start", "runtime.unsupported",

@@ -339,7 +339,7 @@ class Deploy:
     def _contents(self) -> Contents:
         from deployer.connected.bundle import sources
 
-        return sources.from_definition(self.definition, self._families())
+        return sources.from_definition(self.definition, self._families(), self._request.accept)
 
     def _pack(self, contents: Contents) -> _Bundle | None:
         """Return the bundle; None in a dry run that would pack."""

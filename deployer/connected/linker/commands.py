@@ -41,6 +41,13 @@ class Tree(Protocol):
         """Return a file's content."""
 
 
+class ListedTree(Tree, Protocol):
+    """A root filesystem whose entries can be listed."""
+
+    def entries(self) -> Iterable[TarEntry]:
+        """Return all entries."""
+
+
 def findings(jobs: Iterable[Job], place: CommandSearch) -> Iterator[Finding]:
     """Yield command.missing for jobs whose command or standard input is not there, as far as that is certain."""
     for job in jobs:

@@ -35,7 +35,7 @@ _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made anew.
-VERSION = 10
+VERSION = 11
 
 _MAGIC = b"\x7fELF"
 #: How a script begins, and what the kernel reads of its first line.
@@ -95,7 +95,7 @@ class Index:
 
     ``places`` are those of small files, whose content ``read`` returns, and of ELF files. ``packages`` are Python
     packages by path, and what they import; by the empty path what plugins import. ``code`` has the instruction sets of
-    ELF files.
+    ELF files, and ``imports`` are what files of packages import at their top.
     """
 
     def __init__(
@@ -105,12 +105,14 @@ class Index:
         programs: Collection[str] = (),
         places: Mapping[str, ContentPlace] | None = None,
         packages: Mapping[str, PackageImports] | None = None,
+        imports: Mapping[str, Sequence[str]] | None = None,
         read: Callable[[ContentPlace], bytes] | None = None,
         code: CodeFacts | None = None,
     ) -> None:
         self.entries = entries
         self.programs = frozenset(programs)
         self.packages = packages or {}
+        self.imports = imports or {}
         self._contents = contents
         self._places = places or {}
         self._read = read
@@ -118,7 +120,7 @@ class Index:
 
     def reading(self, read: Callable[[ContentPlace], bytes], code: CodeFacts) -> "Index":
         """Return the index with access to the content of small files and to the code of ELF files."""
-        return Index(self.entries, self._contents, self.programs, self._places, self.packages, read, code)
+        return Index(self.entries, self._contents, self.programs, self._places, self.packages, self.imports, read, code)
 
     def place(self, path: str) -> ContentPlace | None:
         """Return where the content of a small file or of an ELF file is; None if it is not in the layer."""
@@ -165,6 +167,7 @@ class Index:
         contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
         fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
         fields["places"] = self._places
+        fields["imports"] = self.imports
         fields["packages"] = {path: [sorted(each) for each in found] for path, found in self.packages.items()}
         return json_records.stamped(SCHEMA, fields)
 
@@ -195,6 +198,7 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
     programs: set[str] = set()
     packages: dict[str, PackageImports] = {}
     keys, owners = [], {}
+    imports: dict[str, Sequence[str]] = {}
     for name in names:
         digests = "".join(segment.sha256 for segment in bundle.member_segments(name))
         key = hashlib.sha256(digests.encode()).hexdigest()
@@ -205,10 +209,11 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
         programs |= found.programs
         plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
         packages |= found.packages
+        imports |= found.imports
         packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
     all_of_them = hashlib.sha256("".join(keys).encode()).hexdigest()
     code = CodeFacts(_in_wheels(bundle, owners), _code_file(cache, all_of_them))
-    return Index(entries, {}, programs, {}, packages, code=code)
+    return Index(entries, {}, programs, {}, packages, imports, code=code)
 
 
 def of_app(bundle: Bundle) -> Index:
@@ -271,11 +276,12 @@ def _load(path: Path) -> Index | None:
         packages = {
             name: PackageImports(*map(frozenset, found)) for name, found in fields.child("packages").record.items()
         }
+        imports = {name: [str(each) for each in found] for name, found in fields.child("imports").record.items()}
         os.utime(path)
     except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s is not used: %s", path, error)
         return None
-    return Index(entries, contents, programs, places, packages)
+    return Index(entries, contents, programs, places, packages, imports)
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -297,7 +303,12 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
                     packages.add("", name, slash + rest, functools.partial(_whole, opened, file))
         programs = opened.programs()
     return Index(
-        {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries}, {}, programs, {}, packages.packages()
+        {**dict.fromkeys(folders_of(entries), Indexed(FOLDER)), **entries},
+        {},
+        programs,
+        {},
+        packages.packages(),
+        packages.modules,
     )
 
 
@@ -372,7 +383,7 @@ def _read(bundle: Bundle) -> Index:
                 places[path] = place
         else:
             entries[path] = Indexed(_KINDS[entry.kind], target)
-    return Index(entries, contents, (), places, packages.packages())
+    return Index(entries, contents, (), places, packages.packages(), packages.modules)
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:

@@ -6,20 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker import commands, process
+from deployer.connected.linker.extensions import Extensions
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process
 from deployer.connected.linker.starts import started
+from deployer.connected.linker.starts.python_packages import ARCHIVES, Around
 from deployer.connected.linker.starts.started import StartedProgram, Surroundings
 from deployer.connected.linker.starts.words import UnknownWord, known
 from deployer.contract import command, hostfiles
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import APP, Plan
-
-#: Files in which Python finds modules, which are not looked into.
-_ARCHIVES = (".egg", ".zip", ".whl", ".pyz")
 
 
 class LinkedJob(NamedTuple):
@@ -65,12 +64,14 @@ class _Linker:
         environment: Mapping[str, str] | None = None,
         script: str = "",
         module: str = "",
+        extensions: Sequence[str] = (),
     ) -> Process:
         """Return the process of a program; the arguments are those of ``process.start``."""
-        key = path, packages, None if environment is None else frozenset(environment.items()), script, module
+        seen = None if environment is None else frozenset(environment.items())
+        key = path, packages, seen, script, module, extensions
         if key not in self._made:
             place = self.plan, self.manifest.image, self.files, self.overlays, self.host
-            self._made[key] = process.start(*place, path, packages, environment, script, module)
+            self._made[key] = process.start(*place, path, packages, environment, script, module, extensions)
         return self._made[key]
 
     def program(self, program: StartedProgram) -> Process:
@@ -95,8 +96,11 @@ class _Linker:
         environment = program.environment
         if not known([environment.get(LIBRARY_PATH, "")]):
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
-        found = self.start(program.path or program.argv[0], packages, environment, program.script or "", module)
-        return found._replace(via=program.via, removed=program.removed, missing=program.missing)
+        path = program.path or program.argv[0]
+        extensions = program.packages.extensions if program.packages and _unsure(program) is None else ()
+        found = self.start(path, packages, environment, program.script or "", module, extensions)
+        found = found._replace(missing=program.missing, unreadable=program.unreadable)
+        return found._replace(via=program.via, removed=program.removed)
 
     def candidates(self) -> Iterator[Process]:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
@@ -156,7 +160,12 @@ class _Linker:
             for path, entry in each.entries.items()
             if entry.facts and entry.facts.imports
         ]
-        return Surroundings(self.view, place, image.python, brought, environment, packages, calling, self._elsewhere)
+        around = Around(packages, calling, self._elsewhere, self._extensions)
+        return Surroundings(self.view, place, image.python, brought, environment, around)
+
+    @functools.cached_property
+    def _extensions(self) -> Extensions:
+        return Extensions([("", self.files), *((overlay.target, overlay.files) for overlay in self.overlays)])
 
     def _elsewhere(self, module: str) -> str:
         """Return the path of what may be a Python module of a name, wherever it is in the job; empty if there is none.
@@ -181,7 +190,7 @@ class _Linker:
 
     @functools.cached_property
     def _archives(self) -> list[tuple[str, str]]:
-        return [(posixpath.basename(path), path) for path in self._paths() if path.endswith(_ARCHIVES)]
+        return [(posixpath.basename(path), path) for path in self._paths() if path.endswith(ARCHIVES)]
 
     def _paths(self) -> Iterator[str]:
         for target, files in [("", self.files), *((each.target, each.files) for each in self.overlays)]:

@@ -132,9 +132,7 @@ class Loader:
 
     def attempt(self, path: str) -> list[str]:
         """Return what would be missing if a library were opened: sonames and versions. Nothing is mapped by it."""
-        trial = copy.copy(self)
-        trial.objects, trial.missing, trial.broken = list(self.objects), [], []
-        trial._names, trial._files = dict(self._names), dict(self._files)
+        trial = self._trial()
         opened = trial._open(path)
         if opened is None:
             return [posixpath.basename(path)]
@@ -151,6 +149,19 @@ class Loader:
                     todo.append(mapped)
         wrong = (each.version for each in trial.wrong_versions() if each.needed_by in closure)
         return list(dict.fromkeys([*lacking, *wrong]))
+
+    def lacking(self, paths: Sequence[str]) -> Sequence[Missing]:
+        """Return what would be missing if some libraries were opened one after another. Nothing is mapped by it."""
+        trial = self._trial()
+        for path in paths:
+            trial.dlopen(path)
+        return trial.missing
+
+    def _trial(self) -> "Loader":
+        trial = copy.copy(self)
+        trial.objects, trial.missing, trial.broken = list(self.objects), [], []
+        trial._names, trial._files = dict(self._names), dict(self._files)
+        return trial
 
     def find(self, name: str) -> Object | None:
         """Return what is mapped under this name, a soname."""

@@ -6,26 +6,31 @@ import is too much rather than too little; what it imports for certain is only w
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from deployer.connected.linker import import_hooks
 
 #: A file of an installed package: the folder of packages, and the package's own name.
 PACKAGED = re.compile(r"^(.*/(?:site|dist)-packages)/([^/]+)(.*)$")
 #: Larger files are not searched, in bytes.
 MAX_TEXT = 1024 * 1024
 
-_STRINGS = re.compile(
-    rb'"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|' + rb"'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''", re.DOTALL
+#: Comments and texts, which may have lines like those of a program.
+_NO_CODE = re.compile(
+    rb'#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|' + rb"'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|"
+    rb'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|' + rb"'[^'\\\n]*(?:\\.[^'\\\n]*)*'", re.DOTALL
+)  # fmt: skip
+#: An import that is in no block: the module and what is taken from it, or modules.
+_AT_TOP = re.compile(
+    rb"^(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n;]+)|import[ \t]+([^\n;]+))", re.MULTILINE
 )
-_AT_TOP = re.compile(rb"^(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+([^\n#;]+))", re.MULTILINE)
 _ANYWHERE = re.compile(rb"(?:^|;)[ \t]*(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+([^\n#;]+))", re.MULTILINE)
 _BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"']([A-Za-z_]\w*)")
 _NAME = re.compile(rb"^\s*([A-Za-z_]\w*)")
-#: What changes where Python searches for modules, or how.
-_CHANGES = {
-    "path": re.compile(rb"\bsys\s*\.\s*path\s*(?:\.\s*(?:insert|append|extend)\b|\[|\+?=(?!=))|\baddsitedir\b"),
-    "hooks": re.compile(rb"\b(?:meta_path|path_hooks)\b"),
-}
+_DOTTED = re.compile(rb"^[\s(]*([A-Za-z_][\w.]*)")
+#: What changes where Python searches for modules.
+_PATH = re.compile(rb"\bsys\s*\.\s*path\s*(?:\.\s*(?:insert|append|extend)\b|\[|\+?=(?!=))|\baddsitedir\b")
 _SECTION = re.compile(r"^\s*\[([^\]]+)\]\s*$")
 _ENTRY = re.compile(r"^[^=\[]+=\s*([A-Za-z_]\w*)")
 #: Groups of entry points that no running program reads.
@@ -56,6 +61,8 @@ class Collector:
         self._possible: dict[str, set[str]] = {}
         self._changes: dict[str, set[str]] = {}
         self._plugins: set[str] = set()
+        #: What each file imports at its top, in order: dotted names, and extension modules by their paths.
+        self.modules: dict[str, Sequence[str]] = {}
 
     def add(self, top: str, name: str, inner: str, read: Callable[[], bytes]) -> None:
         """Add a file of a package: ``top``/``name`` is the package, ``inner`` the rest of the path."""
@@ -67,9 +74,17 @@ class Collector:
         path = f"{top}/{name.removesuffix('.py')}"
         possible = self._possible.setdefault(path, set())
         possible |= _found(_ANYWHERE, text) | {match.decode() for match in _BY_NAME.findall(text)}
-        self._changes.setdefault(path, set()).update(name for name, how in _CHANGES.items() if how.search(text))
+        changes = {"path": _PATH.search(text), "hooks": import_hooks.adds_hook(name + inner, text)}
+        self._changes.setdefault(path, set()).update(name for name, found in changes.items() if found)
+        own = f"{path.rpartition('/')[2]}{inner}".removesuffix(".py").split("/")
+        imported = list(dict.fromkeys(_at_top(text, own[:-1]))) if _AT_TOP.search(text) else []
+        if inner == "/__init__.py" and own[0].encode() in _BY_NAME.findall(text):
+            imported.append(f"{own[0]}/{own[0]}")  # OpenCV's: it takes the place of its own extension module
+        if imported:
+            self.modules[f"{top}/{name}{inner}"] = imported
         if inner in ("", "/__init__.py"):
-            self._certain.setdefault(path, set()).update(_found(_AT_TOP, _STRINGS.sub(b"", text)))
+            tops = {each.partition(".")[0] for each in imported}
+            self._certain.setdefault(path, set()).update(tops - {own[0]})
 
     def packages(self) -> dict[str, PackageImports]:
         """Return the imports of each package by its path, and those of plugins by the empty path."""
@@ -82,6 +97,19 @@ class Collector:
             for path, names in self._possible.items()
         }
         return {**found, "": PackageImports(frozenset(), frozenset(self._plugins))}
+
+
+def _at_top(text: bytes, package: Sequence[str]) -> Iterator[str]:
+    """Yield the dotted names that a file imports whenever it is imported, in order; not those of Python's library."""
+    for source, taken, several in _AT_TOP.findall(_NO_CODE.sub(b"", text)):
+        dots = len(source) - len(source.lstrip(b"."))
+        if dots > len(package):
+            continue
+        above = [*package[: len(package) + 1 - dots], source[dots:].decode()] if dots else [source.decode()]
+        module = ".".join(filter(None, above))
+        names = [match[1].decode() for match in map(_DOTTED.match, (taken or several).split(b",")) if match]
+        found = [module, *(f"{module}.{name}" for name in names)] if source else names
+        yield from (name for name in found if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
 def _found(pattern: re.Pattern[bytes], text: bytes) -> set[str]:

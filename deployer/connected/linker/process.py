@@ -11,10 +11,11 @@ from deployer.connected.linker import choosers, plugins
 from deployer.connected.linker.choosers import Chooser
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
-from deployer.connected.linker.loader import Loader, Object
+from deployer.connected.linker.loader import Loader, Missing, Object
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.starts import python_command
 from deployer.connected.linker.starts.python_packages import MissingModule
+from deployer.connected.linker.starts.python_syntax import Unreadable
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.words import known
 from deployer.contract import hostfiles
@@ -72,6 +73,8 @@ class Process(NamedTuple):
             that chooses is missing.
         text: the Python script; empty if it is unknown.
         missing: Python modules without which it ends with an error.
+        unreadable: Python texts that it reads, and cannot read.
+        unloadable: libraries that extension modules need without which it ends with an error.
         environment: the variables that it sees; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
     """
@@ -91,6 +94,8 @@ class Process(NamedTuple):
     serial: Mapping[Chooser, Sequence[StartOption]] = {}
     text: str = ""
     missing: Sequence[MissingModule] = ()
+    unreadable: Sequence[Unreadable] = ()
+    unloadable: Sequence[Missing] = ()
     packages: Collection[str] | None = None
     passed_over: Sequence[str] = ()
     environment: Mapping[str, str] = {}
@@ -187,6 +192,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     script: str = "",
     module: str = "",
+    extensions: Sequence[str] = (),
 ) -> Process:
     """Start a program dry.
 
@@ -197,6 +203,7 @@ def start(
         environment: the variables that the program sees, None: those of the plan and the image.
         script: the Python file or ``-c TEXT`` that it runs, if that is known.
         module: a file that it loads as well.
+        extensions: extension modules without which it ends with an error.
     """
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
@@ -250,7 +257,7 @@ def start(
     )
     opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
     seen = Process(plan, view, loader, program, users, sonames, opened, command)
-    seen = seen._replace(passed_over=passed_over)
+    seen = seen._replace(passed_over=passed_over, unloadable=loader.lacking(extensions) if is_python else ())
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
 
 

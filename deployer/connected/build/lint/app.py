@@ -63,6 +63,8 @@ def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
     scripts = {path: _imports(path) for path in source.app if path.suffix == ".py"}
     local = {part for path in source.app for part in (path.stem, path.parent.name)}
     searched = any(re.search(r"\bsys\.path\b|addsitedir|PYTHONPATH", text_of(path)) for path in source.app)
+    jobs = source.definition.jobs.values()
+    searched = searched or any("PYTHONPATH" in word for job in jobs for word in job.command)
     reached = set() if searched else _reached(source, scripts)
     for path, found in scripts.items():
         said: set[str] = set()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from deployer.connected.build.lint.source import DefinitionSource
 from deployer.connected.linker import commands
-from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.connected.linker.commands import ListedTree
 from deployer.contract.findings import Finding
 from deployer.contract.job import Job
 
@@ -24,7 +24,7 @@ class BuiltImage(NamedTuple):
         wheels: the wheels of the definition's lock, None unless all are cached.
     """
 
-    tree: FlattenedRootfs
+    tree: ListedTree
     env: list[str]
     workdir: str
     wheels: Collection[Path] | None

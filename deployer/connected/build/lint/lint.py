@@ -1,7 +1,8 @@
 """lint: check a definition before the build, and its image after the build."""
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ from deployer.connected.build.lint.image import BuiltImage
 from deployer.connected.build.lint.source import DefinitionSource
 from deployer.connected.build.wheelhouse import wheelhouse
 from deployer.connected.ground import engine
-from deployer.connected.rootfs import imagelayers
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.linker.commands import ListedTree
+from deployer.connected.rootfs import archive, imagelayers
 from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
@@ -64,7 +67,8 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
             with imagelayers.opened(client, image) as read:
                 of_image = [list(layer) for layer in read]
                 found += layers.wasted(map(iter, of_image), image)
-                found += _of_image(definition, _root(of_image), engine.image_config(client, image))
+                config = engine.image_config(client, image)
+                found += _of_image(definition, _built(definition, FlattenedRootfs(_root(of_image)), config))
     return Linted([item for item in found if item.code not in accept], image, unchecked)
 
 
@@ -99,15 +103,45 @@ def _root(of_image: list[list[FileEntry]]) -> Rootfs:
     return root
 
 
-def _of_image(definition: Definition, root: Rootfs, config: dict[str, Any]) -> Iterator[Finding]:
-    """Yield the findings about a definition's jobs and app folder in its built image."""
+def refuse_imports(definition: Definition, tree: ListedTree, env: Sequence[str], accept: Collection[str] = ()) -> None:
+    """Raise Refused if a file of app/ that a job starts imports what the built image lacks, unless that is accepted.
+
+    Args:
+        definition: the definition.
+        tree: the root filesystem of its image.
+        env: the image's environment, as ``NAME=VALUE``.
+        accept: codes to ignore.
+    """
+    built = _built(definition, tree, {"Env": env})
+    found = app.imports(DefinitionSource(definition), built)
+    refused(errors([item for item in found if item.code not in accept]))
+
+
+def refuse_built(definition: Definition, image: str, archive_file: Path | None, accept: Collection[str] = ()) -> None:
+    """Do the same for an image in the engine, or in a file."""
+    if all(path.suffix != ".py" for path in DefinitionSource(definition).app):
+        return
+    with Scratch(Path(tempfile.gettempdir())) as scratch:
+        if archive_file:
+            read = archive.read(archive_file, scratch)
+            tree, env = FlattenedRootfs(read.root), read.config.get("Env")
+        else:
+            with contextlib.closing(engine.connect()) as client, imagelayers.opened(client, image) as layers_read:
+                tree = FlattenedRootfs(_root([list(layer) for layer in layers_read]))
+                env = engine.image_config(client, image).get("Env")
+        refuse_imports(definition, tree, env or [], accept)
+
+
+def _built(definition: Definition, tree: ListedTree, config: Mapping[str, Any]) -> BuiltImage:
     try:
         wheels: Collection[Path] | None = wheelhouse.ready(definition)
     except DeployerError:  # the lock is outdated, or wheels are not cached: `build` reports it
         wheels = None
-    built = BuiltImage(
-        FlattenedRootfs(root), list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels
-    )
+    return BuiltImage(tree, list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels)
+
+
+def _of_image(definition: Definition, built: BuiltImage) -> Iterator[Finding]:
+    """Yield the findings about a definition's jobs and app folder in its built image."""
     source = DefinitionSource(definition)
     for look in _LOOKS_AT_IMAGE:
         yield from look(source, built)

@@ -11,6 +11,8 @@ from deployer.contract import hostfiles
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import NO_MPI
 
+#: How the names of the libraries of a GPU's driver begin.
+_OF_DRIVER = ("libcuda.", "libcudadebugger.", "libnvidia")
 #: Versions of libraries that come with a base: glibc's, and those of gcc's run time.
 _OF_BASE = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_", "GFORTRAN_", "GOMP_", "OMP_")
 
@@ -51,9 +53,11 @@ def missing(process: Process) -> Iterator[Finding]:
     A library is not missing if another file of the image has its name as soname: Python packages load each other's
     libraries before their own (Horovod's needs TensorFlow's). This does not count for libraries that the program needs
     at its start, or that a library of the site needs. ``mpi.family`` reports an MPI library of another family.
+    ``gpu.driver`` reports the libraries of a GPU's driver, which come from the site.
     """
     mpi, program = process.plan.mpi, process.program
-    for each in process.loader.missing:
+    imported = [each for each in process.unloadable if not each.name.startswith(_OF_DRIVER)]
+    for each in dict.fromkeys([*process.loader.missing, *imported]):
         at_start = program is not None and each.opened == program.path
         known = each.name in process.sonames and not at_start and not process.host_path(each.needed_by)
         other = mpi is not None and FAMILIES.get(each.name, mpi.abi) != mpi.abi
@@ -139,7 +143,7 @@ def _severity(process: Process, opened: str) -> str:
     """
     if not opened.startswith(hostfiles.FOLDER + "/"):
         return ERROR
-    of_driver = posixpath.basename(opened).startswith(("libcuda", "libnvidia"))
+    of_driver = posixpath.basename(opened).startswith(_OF_DRIVER)
     has_cuda = any(name.startswith("libcudart.so") for name in process.sonames)
     return ERROR if of_driver and has_cuda else NOTE
 

@@ -41,7 +41,7 @@ def _as_it_decides(process: Process, found: Mapping[int, list[Finding]], linked:
     same, because the processes of its ranks are watched.
     """
     findings = found[id(process)]
-    if not errors(findings) or linked.decides(process):
+    if not any(map(_may_end_it, findings)) or linked.decides(process):
         return findings
     loads_mpi = process.library is not None or (process.program is not None and process.program.facts.linked)
     working = [each for each in linked.processes if each.program and not errors(found[id(each)])]
@@ -51,10 +51,15 @@ def _as_it_decides(process: Process, found: Mapping[int, list[Finding]], linked:
     severity = NOTE if replaced else WARNING
     return [
         finding._replace(severity=severity, message=f"{finding.message}; the job may go on without it")
-        if finding.severity == ERROR and not (loads_mpi and finding.code.startswith("mpi."))
+        if _may_end_it(finding) and not (loads_mpi and finding.code.startswith("mpi."))
         else finding
         for finding in findings
     ]
+
+
+def _may_end_it(finding: Finding) -> bool:
+    """Return whether a finding is about how its program may end."""
+    return finding.severity == ERROR or (finding.severity == MISSING_FACTS and finding.code == "import.missing")
 
 
 def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
@@ -105,9 +110,12 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
     processes = [*linked.processes, *linked.conditional]
-    if any(each.uses_mpi or ((each.program is None or each.missing) and linked.decides(each)) for each in processes):
+    if any(
+        each.uses_mpi or ((each.program is None or each.missing or each.unreadable) and linked.decides(each))
+        for each in processes
+    ):
         return
-    processes = [each for each in processes if each.program and not each.missing]
+    processes = [each for each in processes if each.program and not (each.missing or each.unreadable)]
     if not processes or any(_RENDEZVOUS & set(map(posixpath.basename, each.packages or ())) for each in processes):
         return
     remedy = "name a program that calls MPI in the job's command; accept it if the ranks do not need each other"

@@ -1,23 +1,38 @@
-"""Rules of Python programs: that the modules that they import are there."""
+"""Rules of Python programs: that their Python can read them, and that the modules that they import are there."""
 
 import posixpath
 from collections.abc import Iterator
 
+from deployer.connected.check.rules.case import MISSING_FACTS
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.python_packages import MissingModule
 from deployer.contract.findings import ERROR, Finding
 
 
+def syntax(process: Process) -> Iterator[Finding]:
+    """python.syntax: a program reads a text that its Python cannot read."""
+    for each in process.unreadable:
+        yield Finding(
+            "python.syntax",
+            ERROR,
+            each.place,
+            f"{process.name} cannot read this line, and ends with SyntaxError: {each.reason}",
+            "write it for this Python (2to3 rewrites Python 2), or put the Python that it is for into the image",
+        )
+
+
 def modules(process: Process) -> Iterator[Finding]:
     """import.missing: a program imports a module that its Python does not find."""
     for each in process.missing:
+        end = f"it may end with ModuleNotFoundError: {each.doubt}" if each.doubt else "it ends with ModuleNotFoundError"
+        severity = MISSING_FACTS if each.doubt else ERROR
         yield Finding(
             "import.missing",
-            ERROR,
+            severity,
             each.place,
-            f"it imports {each.name}, which is in none of the folders where {process.name} searches: it ends with "
-            f"ModuleNotFoundError{_there(each)}",
+            f"it imports {each.name}, which is in none of the folders where {process.name} searches: {end}"
+            f"{_there(each)}",
             _remedy(process, each),
         )
 

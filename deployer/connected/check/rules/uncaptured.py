@@ -37,5 +37,5 @@ def _rpath(process: Process) -> Iterator[Finding]:
 
 RULES: tuple[_Rule, ...] = (
     linking.machine, linking.program, *map(_whatever, (linking.missing, linking.versions, linking.broken)),
-    mpi.family, _rpath, mpi.linked, mpi.serial, python.modules,
+    mpi.family, _rpath, mpi.linked, mpi.serial, python.syntax, python.modules,
 )  # fmt: skip

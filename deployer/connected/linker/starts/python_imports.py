@@ -28,64 +28,83 @@ class ModuleImports(NamedTuple):
 
     Attributes:
         certain: dotted names that it imports whenever it is imported.
-        possible: dotted names that it imports in a function, under a condition, or in a ``try``.
+        possible: dotted names that it imports in a function, under a condition, or in a ``try``, each with its first
+            line.
         relative: names after ``from`` with dots, as (dots, name), certain or not.
         entries: entry points that it loads: a distribution, a group and a name.
         commands: words of programs that it starts; a text for ``sh -c`` is one word.
         unclear: reasons why it may import or start more.
         changes_path: whether it changes where or how modules are found.
-        required: names without which it ends with an error, each with its line: they are imported whatever happens.
+        required: modules without which it ends with an error: they are imported whatever happens.
+        loaded: dotted names that are imported with them, in order; some name no modules.
     """
 
     certain: Sequence[str]
-    possible: Sequence[str]
+    possible: Mapping[str, int]
     relative: Sequence[tuple[int, str]]
     entries: Sequence[tuple[str, ...]]
     commands: Sequence[tuple[str, ...]]
     unclear: Sequence[str]
     changes_path: bool
-    required: Mapping[str, int]
+    required: Mapping[str, "Required"]
+    loaded: Sequence[str]
+
+
+class Required(NamedTuple):
+    """Where a module is required: ``line``. Nothing after the line ``until`` has run before."""
+
+    line: int
+    until: int
 
 
 def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
-    """Return what a text imports, or None if it cannot be read.
+    """Return what a text imports, or None if it is too long, or nested too deeply.
 
     Args:
         text: the content of the file.
         main: whether it is run as a script.
         executable: the path of the Python that runs it.
+
+    Raises:
+        SyntaxError: deployer's own Python cannot read it.
     """
     if len(text) > MAX_TEXT:
         return None
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, SyntaxError):
+            raise
         return None
     reached = list(_reached(tree, main))
-    certain = [node for node, _ in reached]
+    certain = [node for node, _, _ in reached]
     surely = set(map(id, certain))
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
     commands: list[tuple[str, ...]] = []
     unclear: list[str] = []
-    named: list[str] = []
+    named: list[tuple[str, int]] = []
     imported = {alias.asname or alias.name for node in imports for alias in node.names}
     for node in nodes:
         if isinstance(node, ast.Call):
             _called(node, imported, executable, commands, unclear, named)
-    required: dict[str, int] = {}
-    for node, sure in reached:
+    required: dict[str, Required] = {}
+    for node, sure, until in reached:
         for name in _modules(node) if sure else ():
-            required.setdefault(name, node.lineno)
+            required.setdefault(name, Required(node.lineno, until))
+    possible: dict[str, int] = {}
+    for name, line in [*((name, n.lineno) for n in imports if id(n) not in surely for name in _names(n)), *named]:
+        possible[name] = min(line, possible.get(name, line))
     return ModuleImports(
         [name for node in certain for name in _names(node)],
-        [*(name for node in imports if id(node) not in surely for name in _names(node)), *named],
+        possible,
         [each for node in imports if isinstance(node, ast.ImportFrom) and node.level for each in _relative(node)],
         [entry for node in nodes if isinstance(node, ast.Call) for entry in _entries(node)],
         commands,
         list(dict.fromkeys(unclear)),
         _changes_path(nodes, imports),
         required,
+        [name for node, sure, _ in reached if sure for name in _names(node)],
     )
 
 
@@ -137,33 +156,36 @@ def _relative(node: ast.ImportFrom) -> list[tuple[int, str]]:
     return [(node.level, alias.name) for alias in node.names]
 
 
-def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, int]]:
     """Yield the imports that are reached whenever the module runs: at its top, and in functions that it calls there.
 
-    Each comes with a flag: nothing before it can end or guard the program, so it fails without the module.
+    Each comes with a flag: nothing before it can end or guard the program, so it fails without the module. Its last
+    field is a line: nothing of the module after this line has run before.
     """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     ending = _ending(functions)
     called: set[str] = set()
-    todo: list[tuple[ast.stmt | None, bool]] = [(node, False) for node in tree.body[::-1]]  # with: is it guarded?
+    # With: is it guarded, and the last line of the statement at the top that calls its function.
+    todo: list[tuple[ast.stmt | None, bool, int]] = [(node, False, 0) for node in tree.body[::-1]]
     sure = True
     while todo:
-        node, guarded = todo.pop()
+        node, guarded, until = todo.pop()
         if node is None:
             sure = False
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node, sure and not guarded
+            yield node, sure and not guarded, until or node.lineno
         elif isinstance(node, (ast.With, ast.ClassDef)):
-            todo += [(inner, True) for inner in node.body[::-1]]
+            todo += [(inner, True, until) for inner in node.body[::-1]]
         elif isinstance(node, ast.If) and main and _is_main(node.test):
-            todo += [(inner, guarded) for inner in node.body[::-1]]
+            todo += [(inner, guarded, until) for inner in node.body[::-1]]
         elif isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return, ast.Raise)):
             names = [name for name in _calls(node) if name in functions and name not in called]
             called.update(names)
             plain = len(names) == 1 and not _is_special(functions[names[0]])
             if _may_end(node, ending):
-                todo.append((None, guarded))
-            todo += [(inner, guarded or not plain) for name in names for inner in functions[name].body[::-1]]
+                todo.append((None, guarded, until))
+            last = until or node.end_lineno or node.lineno
+            todo += [(inner, guarded or not plain, last) for name in names for inner in functions[name].body[::-1]]
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             sure = sure and not _may_end(node, ending)
 
@@ -233,7 +255,7 @@ def _name(node: ast.expr) -> str:
 
 def _called(
     node: ast.Call, imported: set[str], executable: str,
-    commands: list[tuple[str, ...]], unclear: list[str], named: list[str],
+    commands: list[tuple[str, ...]], unclear: list[str], named: list[tuple[str, int]],
 ) -> None:  # fmt: skip
     """Add what a call starts or imports by a name in a text."""
     name = _name(node.func)
@@ -242,7 +264,7 @@ def _called(
     module = name.rpartition(".")[0]
     if last in ("import_module", "__import__"):
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            named.append(first.value)
+            named.append((first.value, node.lineno))
         else:
             unclear.append(f"line {node.lineno} imports a module by a name that is only known when it runs")
     elif (name == "exec") or last in ("run_path", "run_module"):

@@ -10,12 +10,14 @@ from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from deployer.connected.linker import package_imports
+from deployer.connected.linker import import_hooks, package_imports
+from deployer.connected.linker.extensions import Extensions, ImportPath
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
-from deployer.connected.linker.starts import python_imports, python_path
-from deployer.connected.linker.starts.python_imports import ModuleImports
+from deployer.connected.linker.starts import python_imports, python_path, python_syntax
+from deployer.connected.linker.starts.python_imports import ModuleImports, Required
 from deployer.connected.linker.starts.python_path import Runs
+from deployer.connected.linker.starts.python_syntax import Unreadable
 from deployer.contract.plan import APP
 
 _MAX_FILES, _MAX_BYTES = 500, 8 * 1024 * 1024
@@ -26,8 +28,8 @@ _NOTHING = PackageImports(frozenset(), frozenset())
 _AT_START = ("sitecustomize", "usercustomize")
 #: How the names of files end that are modules.
 _MODULE_FILES = (".py", ".pyc", ".so")
-#: Packages that change how modules are found, but only for modules below their own, and ``distutils``.
-_OWN_HOOKS = ("six", "setuptools", "pkg_resources", "_distutils_hack", "pip", "_pytest", "pytest")
+#: Files in which Python finds modules, which are not looked into.
+ARCHIVES = (".egg", ".zip", ".whl", ".pyz")
 
 
 class Packages(NamedTuple):
@@ -37,11 +39,13 @@ class Packages(NamedTuple):
         imported: packages that are imported whenever the program runs.
         possible: packages that may be imported.
         unclear: why other packages may be imported as well; empty if none may.
+        extensions: extension modules without which the program ends with an error, by their paths.
     """
 
     imported: frozenset[str]
     possible: frozenset[str]
     unclear: str = ""
+    extensions: Sequence[str] = ()
 
 
 class MissingModule(NamedTuple):
@@ -51,55 +55,52 @@ class MissingModule(NamedTuple):
         name: its first part.
         place: the file and the line that import it.
         elsewhere: where the job has a module of this name nevertheless; empty if nowhere.
+        doubt: why Python may find it nevertheless; empty if it does not.
     """
 
     name: str
     place: str
     elsewhere: str = ""
+    doubt: str = ""
 
 
 class Found(NamedTuple):
-    """The packages of a program, what it starts itself, why that may not be all, and modules that are not there."""
+    """The packages of a program, what it starts itself, why that may not be all, and what it fails by."""
 
     packages: Packages
     commands: Sequence[tuple[str, ...]]
     unclear: Sequence[str]
     missing: Sequence[MissingModule] = ()
+    unreadable: Sequence[Unreadable] = ()
 
 
-def find(
-    runs: Runs,
-    view: JobFilesystem,
-    data: Mapping[str, PackageImports],
-    calling: Sequence[str],
-    elsewhere: Callable[[str], str] = lambda _: "",
-) -> Found:
-    """Return the packages that a program imports.
+class Around(NamedTuple):
+    """What is known about the files of the job besides their names.
 
-    Args:
-        runs: the program.
-        view: the files that the job sees.
-        data: what packages import, by their paths in the container.
+    Attributes:
+        packages: what packages import, by their paths in the container.
         calling: files that call MPI.
         elsewhere: returns the path of any file or folder of the job that may be a module of that name, else nothing.
+        extensions: the extension modules of packages; None: unknown.
     """
-    return _Search(runs, view, data, calling, elsewhere).found()
+
+    packages: Mapping[str, PackageImports]
+    calling: Sequence[str] = ()
+    elsewhere: Callable[[str], str] = lambda _: ""
+    extensions: Extensions | None = None
+
+
+def find(runs: Runs, view: JobFilesystem, around: Around) -> Found:
+    """Return the packages that a program imports."""
+    return _Search(runs, view, around).found()
 
 
 class _Search:
-    def __init__(
-        self,
-        runs: Runs,
-        view: JobFilesystem,
-        data: Mapping[str, PackageImports],
-        calling: Sequence[str],
-        elsewhere: Callable[[str], str],
-    ) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, runs: Runs, view: JobFilesystem, around: Around) -> None:
+        self._around = around
         self._runs = runs
         self._view = view
-        self._data = data
-        self._calling = calling
+        self._data = around.packages
         self._unclear: dict[str, None] = {}
         self._starts: dict[str, None] = {}
         self._commands: list[tuple[str, ...]] = []
@@ -111,7 +112,9 @@ class _Search:
         self._path = list(self._search.folders)
         self._changed = False
         self._sure = True  # whether what is read is run whatever happens
-        self._missing: list[MissingModule] = []
+        self._missing: list[tuple[MissingModule, Sequence[str]]] = []  # with the packages imported before it
+        self._unreadable: list[Unreadable] = []
+        self._loaded: list[str] = []
         self._listed: dict[str, list[str]] = {}
 
     def found(self) -> Found:
@@ -134,10 +137,16 @@ class _Search:
             self._script(script)
         self._close()
         missing = self._judged()
-        packages = Packages(
-            frozenset(self._certain), frozenset(self._possible.keys() - self._certain.keys()), "; ".join(self._unclear)
-        )
-        return Found(packages, self._commands, list(self._starts), missing)
+        possible, unclear = frozenset(self._possible.keys() - self._certain.keys()), "; ".join(self._unclear)
+        packages = Packages(frozenset(self._certain), possible, unclear, self._extensions())
+        return Found(packages, self._commands, list(self._starts), missing, self._unreadable)
+
+    def _extensions(self) -> Sequence[str]:
+        """Return the extension modules that are certainly loaded; none if modules may be elsewhere."""
+        known = self._around.extensions
+        if known is None or self._changed or self._search.unknown or not self._search.minor:
+            return ()
+        return known.loaded(self._loaded, ImportPath(self._path, f"3{self._search.minor}"))
 
     def _start(self) -> None:
         """Follow what is imported before the script: by Python, by .pth files, by a launcher."""
@@ -175,7 +184,9 @@ class _Search:
             if self._exists_anywhere(name.partition(".")[0]):
                 self._unclear[f"there is no module {name}"] = None
             else:
-                self._missing.append(MissingModule(name.partition(".")[0], f"-m {name}"))
+                before = [*self._certain, *self._possible]
+                self._missing.append((MissingModule(name.partition(".")[0], f"-m {name}"), before))
+        self._loaded.append(name)
         for path in self._files(f"{name}.__main__"):
             self._file(path, True, True)
         for path in self._files(name):
@@ -252,38 +263,59 @@ class _Search:
         if self._bytes > _MAX_BYTES or len(self._done) > _MAX_FILES:
             self._unclear["it imports too many files to read"] = None
             return
-        found = python_imports.of_text(data, main, self._runs.python)
+        found = self._read(data, shown, main)
         if found is None:
-            self._unclear[f"{shown} cannot be read as Python"] = None
             return
         self._unclear |= dict.fromkeys(f"{shown}: {reason}" for reason in found.unclear if "starts" not in reason)
         self._starts |= dict.fromkeys(f"{shown}: {reason}" for reason in found.unclear if "starts" in reason)
         self._commands += found.commands
         self._changed = self._changed or found.changes_path
         sure = self._sure
-        for name in found.certain:
-            self._sure = sure and name in found.required
-            self._named(name, certain, shown, found.required.get(name, 0))
+        self._loaded += found.loaded if sure else ()
         self._sure = False
-        for name in found.possible:
-            self._named(name, False, shown, 0)
+        self._relative(found, folder, certain)
+        possible = sorted(found.possible, key=found.possible.__getitem__, reverse=True)
+        for name in found.certain:
+            required = found.required.get(name)
+            while required and possible and found.possible[possible[-1]] <= required.until:
+                self._named(possible.pop(), False, shown)
+            self._sure = sure and required is not None
+            self._named(name, certain, shown, required)
+            self._sure = False
+        for name in possible:
+            self._named(name, False, shown)
         for spec, group, entry in found.entries:
             module = self._entry_point(spec.partition("==")[0], group, entry)
             if module is None:
                 self._unclear[f"{shown}: it starts {entry} of {spec}, which is not found"] = None
             else:
-                self._named(module, certain, shown, 0)
-        self._relative(found, folder, certain)
+                self._named(module, certain, shown)
         self._sure = sure
 
-    def _named(self, name: str, certain: bool, shown: str, line: int) -> None:
-        top = name.partition(".")[0]
+    def _read(self, data: bytes, shown: str, main: bool) -> ModuleImports | None:
+        """Return what a text imports; None if it cannot be read."""
+        minor = self._search.minor
+        try:
+            found = python_imports.of_text(data, main, self._runs.python)
+            error = python_syntax.newer(data, minor) if found and self._sure else None
+        except SyntaxError as refusal:
+            found, error = None, refusal if self._sure and python_syntax.refused(data, refusal, minor) else None
+        if error:
+            self._unreadable.append(Unreadable(f"{shown}:{error.lineno or 1}", error.msg))
+            return None
+        if found is None:
+            self._unclear[f"{shown} cannot be read as Python"] = None
+        return found
+
+    def _named(self, name: str, certain: bool, shown: str, required: Required | None = None) -> None:
+        top, sure = name.partition(".")[0], self._sure
+        before = [*self._certain, *self._possible]
         if self._import(name, certain) or self._in_library(top):
             return
-        if self._changed:
+        if sure and required and not self._exists_anywhere(top):
+            self._missing.append((MissingModule(top, f"{shown}:{required.line}"), before))
+        elif self._changed:
             self._unclear[f"{shown} changes sys.path, and {top} may be anywhere"] = None
-        elif self._sure and not self._exists_anywhere(top):
-            self._missing.append(MissingModule(top, f"{shown}:{line}"))
 
     def _entry_point(self, distribution: str, group: str, entry: str) -> str | None:
         """Return the module of an installed distribution's entry point; None if it is not found."""
@@ -310,24 +342,43 @@ class _Search:
         return not library and top in sys.stdlib_module_names
 
     def _judged(self) -> list[MissingModule]:
-        """Return the modules that are certainly missing; for others the program is unclear."""
-        packages = {path: self._data.get(path, _NOTHING).changes for path in (*self._certain, *self._possible)}
-        names = {path: posixpath.basename(path) for path in packages}
-        hooks = [f"{names[path]} changes how modules are found" for path in packages
-                 if "hooks" in packages[path] and names[path] not in _OWN_HOOKS]  # fmt: skip
-        unknown = [*self._search.unknown, *hooks]
-        doubts = [*self._search.doubts, *(f"{names[path]} changes sys.path" for path in packages
-                                          if "path" in packages[path])]  # fmt: skip
+        """Return the modules that are missing, each with why Python may find it nevertheless."""
         found = []
-        for each in self._missing:
-            where = self._elsewhere(each.name)
+        for each, before in self._missing:
+            where = self._around.elsewhere(each.name)
             built = [f"an earlier step may make it from {where}"] if self._may_be_built(where) else []
-            if self._changed or unknown or built or (where and doubts):
-                reason = [*unknown, *built, *doubts, "sys.path is changed"][0]
-                self._unclear[f"{each.place} imports {each.name}, which may be anywhere: {reason}"] = None
-            else:
-                found.append(each._replace(elsewhere=where))
+            changed = ["sys.path is changed"] if self._changed else []
+            reasons = [*self._search.unknown, *built, *self._changes("hooks", before), *changed]
+            # What Python loads at its start adds only what setuptools carries to the path.
+            others = [path for path in before if "/setuptools/" in where or not path.endswith("/_distutils_hack")]
+            reasons += [*self._search.doubts, *self._changes("path", others)] if where else []
+            if reasons:
+                self._unclear[f"{each.place} imports {each.name}, which may be anywhere: {reasons[0]}"] = None
+            if not reasons or not (built or self._is_module(where)):
+                found.append(each._replace(elsewhere=where, doubt=reasons[0] if reasons else ""))
         return list(dict.fromkeys(found))
+
+    def _changes(self, kind: str, before: Sequence[str]) -> list[str]:
+        """Return which of some packages, or of those that they import, change where or how modules are found."""
+        what = {"hooks": "changes how modules are found", "path": "changes sys.path"}[kind]
+        known = import_hooks.HARMLESS if kind == "hooks" else {}
+        reached = dict.fromkeys(before)
+        for name in self._data.get("", _NOTHING).possible if reached else ():
+            reached |= dict.fromkeys(self._tops(name))
+        for path in _growing(reached):
+            for name in self._data.get(path, _NOTHING).possible:
+                reached |= dict.fromkeys(self._tops(name))
+        named = [posixpath.basename(path) for path in reached if kind in self._data.get(path, _NOTHING).changes]
+        return [f"{name} {what}" for name in named if name not in known]
+
+    def _tops(self, name: str) -> list[str]:
+        return [path for path in (f"{folder}/{name}" for folder in self._path) if path in self._data][:1]
+
+    def _is_module(self, path: str) -> bool:
+        """Return whether what has the name of a module may be one: a file, a folder with such files, an archive."""
+        real = self._view.resolve(path) if path else None
+        names = [path] if real is None or self._view.is_file(real) else self._names(real)
+        return any(name.endswith((*_MODULE_FILES, *ARCHIVES)) for name in names)
 
     def _may_be_built(self, source: str) -> bool:
         """Return whether an earlier step of the job may make a module of a file: only app/ can be written to."""
@@ -356,7 +407,7 @@ class _Search:
     def _perhaps(self, path: str) -> None:
         for name in self._data.get(path, _NOTHING).possible:
             self._import(name, False)
-        if any(each.startswith(path) for each in self._calling):
+        if any(each.startswith(path) for each in self._around.calling):
             self._import(_FROM_C, False)
 
 

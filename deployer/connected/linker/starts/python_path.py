@@ -54,6 +54,7 @@ class SearchPath(NamedTuple):
         modules: modules that .pth files import.
         doubts: why modules may be found elsewhere in the image or the bundle.
         unknown: why modules may be found that are in neither.
+        minor: the number after "3." of the Python's version; 0: unknown.
     """
 
     folders: Sequence[str]
@@ -61,6 +62,7 @@ class SearchPath(NamedTuple):
     modules: Sequence[str]
     doubts: Sequence[str]
     unknown: Sequence[str]
+    minor: int = 0
 
 
 def of_python(runs: Runs, view: JobFilesystem) -> SearchPath:
@@ -104,7 +106,15 @@ class _Places:
         if not library:
             self._unknown[f"the library of {self._runs.real} was not found"] = None
         modules = list(self._of_pth())
-        return SearchPath(self._folders, library, modules, list(self._doubts), list(self._unknown))
+        return SearchPath(
+            self._folders, library, modules, list(self._doubts), list(self._unknown), self._minor(library)
+        )
+
+    def _minor(self, library: Sequence[str]) -> int:
+        """Return the number after "3." of the Python's version, by its own name or that of its library; 0: unknown."""
+        name = posixpath.basename(self._runs.real)
+        names = [posixpath.basename(each) for each in library] if name in ("python", "python3") else [name]
+        return next((int(match[1].partition(".")[2]) for match in map(_VERSION.match, names) if match), 0)
 
     def _working_folder(self) -> None:
         folder = self._runs.folder

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
-from deployer.connected.linker.starts.python_packages import MissingModule, Packages
+from deployer.connected.linker.starts.python_packages import Around, MissingModule, Packages
 from deployer.connected.linker.starts.python_path import Runs
+from deployer.connected.linker.starts.python_syntax import Unreadable
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
 from deployer.connected.linker.starts.shell_state import NOT_FOUND, State
@@ -66,6 +66,7 @@ class StartedProgram(NamedTuple):
         environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
         removed: variables that were removed, a launcher's (PMI, Slurm) perhaps among them.
         missing: Python modules without which it ends with an error.
+        unreadable: texts that it reads, and that its Python cannot read.
     """
 
     path: str | None
@@ -77,6 +78,7 @@ class StartedProgram(NamedTuple):
     environment: Mapping[str, str] = {}
     removed: frozenset[Removed] = frozenset()
     missing: Sequence[MissingModule] = ()
+    unreadable: Sequence[Unreadable] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -107,9 +109,7 @@ class Surroundings(NamedTuple):
         python: the image's Python, which runs the console scripts of the bundle's wheels.
         wheels: the names of those scripts.
         environment: what the job starts with; a value that is unknown is an UnknownWord.
-        packages: what Python packages import, by their paths in the container.
-        calling: files that call MPI.
-        elsewhere: returns the path of what may be a Python module of a name, wherever it is; empty if there is none.
+        around: what is known about Python packages.
     """
 
     view: JobFilesystem
@@ -117,9 +117,7 @@ class Surroundings(NamedTuple):
     python: str | None
     wheels: frozenset[str]
     environment: Mapping[str, str]
-    packages: Mapping[str, PackageImports] = {}
-    calling: Sequence[str] = ()
-    elsewhere: Callable[[str], str] = lambda _: ""
+    around: Around = Around({})
 
 
 class _ShellOptions(NamedTuple):
@@ -252,10 +250,13 @@ class _Walk:
         script: str | None = None,
         packages: Packages | None = None,
         missing: Sequence[MissingModule] = (),
+        unreadable: Sequence[Unreadable] = (),
     ) -> int | None:
         via, environment = _shown(", ".join(context.via)), dict(context.environment)
         certain, removed = context.certain, context.removed
-        found = StartedProgram(path, tuple(words), via, certain, script, packages, environment, removed, missing)
+        found = StartedProgram(
+            path, tuple(words), via, certain, script, packages, environment, removed, missing, unreadable
+        )
         if found not in self._programs:
             self._programs.append(found)
         if found.key != self._failing:
@@ -428,11 +429,11 @@ class _Walk:
             found.path, found.real, script, context.folder, [] if python.isolated else path, python.module,
             self._at.place, context.environment, context.alone,
         )  # fmt: skip
-        result = python_packages.find(runs, self._at.view, self._at.packages, self._at.calling, self._at.elsewhere)
+        result = python_packages.find(runs, self._at.view, self._at.around)
         packages, missing = result.packages, result.missing
         if "PYTHONHOME" in context.environment:
-            packages, missing = packages._replace(unclear="PYTHONHOME is set"), []
-        status = self._add(found.real, words, context, script, packages, missing)
+            packages, missing = packages._replace(unclear="PYTHONHOME is set", extensions=()), []
+        status = self._add(found.real, words, context, script, packages, missing, result.unreadable)
         shown = posixpath.basename(script or "python")[:40]
         within = context._replace(via=(*context.via, shown), certain=False)
         for reason in result.unclear:

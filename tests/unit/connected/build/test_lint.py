@@ -14,6 +14,7 @@ from deployer.connected.build.lint import RULES, hadolint
 from deployer.connected.build.lint import lint as linting
 from deployer.connected.build.lint.layers import wasted
 from deployer.connected.rootfs.entries import FileEntry, InMemory
+from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.contract.errors import MissingTool, Refused
 from deployer.contract.findings import ERROR, Finding
@@ -367,7 +368,8 @@ RIGHT_IMAGES: list[ImageCase] = [
 
 
 def in_image(folder: Path, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]) -> list[Finding]:
-    return list(linting._of_image(load(written(folder, files)), an_image(*programs, modules=modules), {}))
+    definition, root = load(written(folder, files)), an_image(*programs, modules=modules)
+    return list(linting._of_image(definition, linting._built(definition, FlattenedRootfs(root), {})))
 
 
 @pytest.mark.parametrize(("code", "files", "programs", "modules"), OF_IMAGES)
@@ -386,6 +388,9 @@ def test_an_import_is_an_error_of_what_jobs_start_alone(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "app/y.py").write_text("import sys\nsys.path.insert(0, '/data/lib')\nimport gone\n")
     assert {item.severity for item in in_image(tmp_path, {"app/x.py": "import y\n"}, ("python3",), ())} == {"warning"}
+    (tmp_path / "app/y.py").write_text("import gone\n")
+    told = DEFINITION.replace("[python3,", "[env, PYTHONPATH=/opt/more, python3,")
+    assert {item.severity for item in in_image(tmp_path, {"bundle.yaml": told}, ("python3", "env"), ())} == {"warning"}
 
 
 @pytest.mark.parametrize(("code", "files", "programs", "modules"), RIGHT_IMAGES)

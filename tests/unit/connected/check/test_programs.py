@@ -540,3 +540,61 @@ def test_what_a_script_sets_or_unsets_for_a_program_with_mpi(text: str, expected
     of = of._replace(job=job("sh")._replace(nodes=2))
     found = [finding for rule in check.JOB_RULES for finding in rule(of, case())]
     assert [(each.code, each.severity) for each in found] == expected
+
+
+def test_a_module_that_may_be_found_is_unknown() -> None:
+    text = "import sys\nsys.path.insert(0, sys.argv[1])\nimport gone"
+    (found,) = [each for each in judged(linked("python3", "-c", text, files=WITH_LIBRARY)) if each.code[0] == "i"]
+    assert (found.code, found.severity, found.subject) == ("import.missing", UNKNOWN, "-c:3")
+    assert "it may end with ModuleNotFoundError: sys.path is changed" in found.message
+
+
+def test_a_text_that_python_cannot_read_ends_the_job() -> None:
+    python = {"/usr/bin/python3.9": FILES["/usr/bin/python3"], "/usr/lib/python3.9/os.py": None}
+    (found,) = judged(linked("python3.9", "-c", "print 'a'", files={**FILES, **python}))  # no mpi.unused
+    assert (found.code, found.severity, found.subject) == ("python.syntax", ERROR, "-c:1")
+    assert "/usr/bin/python3.9 cannot read this line, and ends with SyntaxError: Missing parentheses" in found.message
+    found_in = linked("sh", "-c", "python3.9 -c \"print 'a'\" || true", files={**FILES, **python})
+    assert ("python.syntax", WARNING) in codes(found_in)
+
+
+CV = "/usr/lib/python3/dist-packages/cv2"
+WITH_CV: dict[str, Facts | None] = {
+    **{path: facts for path, facts in FILES.items() if path != MODULE},
+    "/usr/bin/python3.11": FILES["/usr/bin/python3"],
+    "/usr/lib/python3.11/os.py": None,
+    f"{CV}/__init__.py": None,
+    f"{CV}/cv2.abi3.so": lib(None, "libxcb.so.1", "libc.so.6"),
+    f"{CV}/gui.cpython-39-x86_64-linux-gnu.so": lib(None, "libold.so.1"),
+    f"{CV}/gui.cpython-311-x86_64-linux-gnu.so": lib(None, "libqt.so.5", "libown.so.1"),
+    f"{CV}/libs/libown.so.1": lib("libown.so.1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("import cv2", ["libxcb.so.1"]),
+        ("import os, cv2.gui", ["libxcb.so.1", "libqt.so.5"]),
+        ("from cv2 import gui", ["libxcb.so.1", "libqt.so.5"]),
+        ("def main():\n from cv2.gui import x\nmain()", ["libxcb.so.1", "libqt.so.5"]),
+        ("import upper", ["libxcb.so.1", "libqt.so.5"]),
+        ("if x:\n import cv2", []),
+        ("try:\n import cv2\nexcept ImportError:\n pass", []),
+        ("with x:\n import cv2", []),
+        ("import sys\nsys.path.insert(0, x)\nimport cv2", []),
+        ("import cv2.nothing.more", ["libxcb.so.1"]),
+    ],
+)
+def test_what_a_certain_import_loads_is_linked(text: str, missing: list[str]) -> None:
+    image = index({**WITH_CV, "/usr/lib/python3/dist-packages/upper.py": None})
+    image.imports = {f"{CV}/__init__.py": ["cv2/cv2"], "/usr/lib/python3/dist-packages/upper.py": ["cv2.gui"]}
+    manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job("python3.11", "-c", text)])
+    (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+    lacking = [each for each in judged(found) if each.code == "link.missing"]
+    assert [each.message.split()[2].strip(",") for each in lacking] == missing
+    assert {each.severity for each in lacking} <= {ERROR}
+    for before in ("LD_LIBRARY_PATH=$(cat /x)", "LD_PRELOAD=/opt/all.so"):
+        manifest = manifest._replace(jobs=[job("sh", "-c", f"export {before}; python3.11 -c '{text}'")])
+        (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+        assert "link.missing" not in [code for code, _ in codes(found)]

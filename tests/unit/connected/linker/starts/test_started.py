@@ -13,6 +13,7 @@ from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
 from deployer.connected.linker.package_imports import PackageImports
 from deployer.connected.linker.starts import python_path, started
+from deployer.connected.linker.starts.python_packages import Around, MissingModule
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.started import Started, Surroundings
 from deployer.contract.dynamic import Dynamic, Facts
@@ -48,9 +49,8 @@ def follow(words: list[str], app: Mapping[str, Any] = {}, image: Mapping[str, An
     place = commands.place(commands.in_bundle(found, {APP: inner}), ["PATH=/usr/bin:/bin"], workdir)
     environment = {"PATH": place.path, **settings}
     paths = {posixpath.basename(path).partition(".")[0]: path for path in [*found.entries, *inner.entries]}
-    at = Surroundings(
-        view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment, packages, (), lambda x: paths.get(x, "")
-    )
+    around = Around(packages, (), lambda name: paths.get(name, ""))
+    at = Surroundings(view, place, "/usr/bin/python3", frozenset(["hvdrun"]), environment, around)
     return started.follow(words, at, failing=failing)
 
 
@@ -289,10 +289,10 @@ def test_what_a_script_imports(text: str, certain: set[str], possible: set[str])
 @pytest.mark.parametrize(
     "text",
     [
-        "import importlib\nimportlib.import_module(x)", "exec(x)", "x =", "a\0", "-" * 300_000,
+        "import importlib\nimportlib.import_module(x)", "exec(x)", "a\0", "-" * 300_000,
         "import sys\nsys.path.insert(0, x)\nimport elsewhere", "from ctypes import *\ncdll.LoadLibrary(x)",
         "import ctypes\nctypes.CDLL('libx.so')",
-        "(" * 300, "x = [" * 90, "a" + ".b" * 60_000, "#" * 2_000_000, "# coding: nothing\n",
+        "a" + ".b" * 60_000, "#" * 2_000_000,
     ],
 )  # fmt: skip
 def test_imports_that_are_unclear(text: str) -> None:
@@ -384,18 +384,32 @@ def test_the_line_is_that_of_the_command() -> None:
 
 def lacks(text: str, words: str = "python3 t.py", image: Mapping[str, Any] = {}, **settings: str) -> list[str]:
     """Return the modules that a script in app/ certainly lacks, each with the place that imports it."""
+    missing = run_python(text, words, image, **settings)
+    return [f"{each.place} {each.name}" for each in missing if not each.doubt]
+
+
+def doubts(text: str, words: str = "python3 t.py", image: Mapping[str, Any] = {}, **settings: str) -> list[str]:
+    """Return why modules may be found nevertheless that are nowhere in the job."""
+    return [each.doubt for each in run_python(text, words, image, **settings) if each.doubt]
+
+
+def run_python(text: str, words: str, image: Mapping[str, Any], **settings: str) -> list[MissingModule]:
     data = {
         f"{SITE}/plain": PackageImports(frozenset(), frozenset()),
         f"{SITE}/adder": PackageImports(frozenset(), frozenset(), frozenset(["path"])),
         f"{SITE}/hooker": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
         f"{SITE}/six": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
+        f"{SITE}/mpi4py": PackageImports(frozenset(), frozenset(), frozenset(["hooks"])),
+        f"{SITE}/_distutils_hack": PackageImports(frozenset(), frozenset(["setuptools"]), frozenset(["hooks"])),
+        f"{SITE}/setuptools": PackageImports(frozenset(), frozenset(), frozenset(["hooks", "path"])),
+        f"{SITE}/above": PackageImports(frozenset(["hooker"]), frozenset(["hooker"])),
     }
     whole = {**PYTHON, f"{VENV}/torch/__init__.py": ""}
     whole |= {f"/usr/lib/python3.11/{name}.py": "" for name in ("json", "contextlib")}
     whole |= {f"{path}/__init__.py": "" for path in data} | dict(image)
     app = {"t.py": text, "near.py": "import json\nimport gone", "space/inner.py": "", "run.sh": settings.pop("sh", "")}
     found = follow(shlex.split(words), app, whole, data, **settings)
-    return [f"{each.place} {each.name}" for program in found.programs for each in program.missing]
+    return [each for program in found.programs for each in program.missing]
 
 
 @pytest.mark.parametrize(
@@ -409,6 +423,12 @@ def lacks(text: str, words: str = "python3 t.py", image: Mapping[str, Any] = {},
         ("import six, adder\nimport gone", ["t.py:2 gone"]),  # which is nowhere, wherever adder leads
         ("def main():\n import gone\nif __name__ == '__main__':\n main()", ["t.py:2 gone"]),
         ("import tkinter", ["t.py:1 tkinter"]),  # Python's own, but not in this image
+        ("import gone\nfrom mpi4py import MPI", ["t.py:1 gone"]),
+        ("from mpi4py import MPI\nimport gone", ["t.py:2 gone"]),  # its hook finds only its own modules
+        ("import gone\nimport hooker", ["t.py:1 gone"]),  # a hook changes nothing of what was imported before
+        ("import gone\nif x:\n import hooker", ["t.py:1 gone"]),
+        ("import gone\nimport near, above", ["t.py:1 gone", "near.py:2 gone"]),
+        ("def main():\n import gone\nmain()\ndef later():\n import hooker", ["t.py:2 gone"]),
     ],
 )
 def test_modules_that_are_not_there(text: str, missing: list[str]) -> None:
@@ -438,6 +458,85 @@ def test_modules_that_are_not_there(text: str, missing: list[str]) -> None:
 )
 def test_modules_that_may_be_found(text: str) -> None:
     assert lacks(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import hooker\nimport gone",
+        "import above\nimport gone",
+        "if x:\n import hooker\nimport gone",
+        "try:\n from hooker import x\nexcept ImportError:\n x = None\nimport gone",
+        "def f():\n import hooker\nfor x in y:\n f()\nimport gone",
+        "def main():\n f()\n import gone\ndef f():\n if x:\n  import hooker\nmain()",
+        "x = __import__('hooker')\nimport gone",
+    ],
+)
+def test_a_hook_that_may_find_what_is_nowhere_is_a_doubt(text: str) -> None:
+    assert doubts(text) == ["hooker changes how modules are found"]
+    assert doubts(text, image={"/opt/src/gone.py": ""}) == []  # the hook may find this one
+    assert doubts(text, image={"/usr/share/gone/README": ""}) == ["hooker changes how modules are found"]
+    assert lacks(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import os\nprint 'a', os", 2),
+        ("exec 'a'", 1),
+        ("try:\n pass\nexcept OSError, error:\n pass", 3),
+        ("x = 0777", 1),
+        ("x = a <> b", 1),
+        ("match x\n", 1),
+        ("x =", 1),
+        ("x = [" * 90, 1),
+        ("# coding: nothing\n", 1),
+        ("import plain\nimport old", 2),
+    ],
+)
+def test_a_text_that_no_python_3_reads(text: str, line: int) -> None:
+    image = {**PYTHON, f"{SITE}/plain/__init__.py": ""}
+    (program,) = follow(["python3", f"{APP}/t.py"], {"t.py": text, "old.py": "\nprint 1"}, image).programs
+    (found,) = program.unreadable
+    assert found.place == (f"t.py:{line}" if "old" not in text else f"old.py:{line}")
+
+
+@pytest.mark.parametrize(
+    "text", ["if x:\n import old", "try:\n import old\nexcept SyntaxError:\n pass", "import old.x"]
+)
+def test_a_text_that_may_not_be_read(text: str) -> None:
+    app = {"t.py": text, "old.py" if "." not in text else "old/x/y.py": "print 1"}
+    (program,) = follow(["python3", f"{APP}/t.py"], app, PYTHON).programs
+    assert program.unreadable == []
+
+
+@pytest.mark.parametrize(
+    ("python", "text", "reads"),
+    [
+        ("python3.9", "match x:\n case 1: pass", False),
+        ("python3.10", "match x:\n case 1: pass", True),
+        ("python3.7", "if (x := 1): pass", False),
+        ("python3.8", "if (x := 1): pass", True),
+        ("python3.8", "with (a, b): pass", True),  # a tuple, which only the parser's own check takes for newer
+        ("python3.10", "try:\n pass\nexcept* OSError:\n pass", False),
+        ("python3.6", "async = 1", True),
+        ("python2.7", "print 'a'", True),
+        ("python3.99", "type X = (y for", True),  # newer than deployer's own Python: who knows
+        ("python3.99", "print 'a'", False),
+        ("python3.11", "PK\x03\x04", True),  # an archive
+    ],
+)
+def test_a_python_reads_what_its_version_reads(python: str, text: str, reads: bool) -> None:
+    image = {**PYTHON, "/usr/bin/python3": (python,), f"/usr/bin/{python}": None}
+    (program,) = follow(["python3", f"{APP}/t.py"], {"t.py": text}, image).programs
+    assert (program.unreadable == []) == reads
+
+
+def test_a_path_that_is_unknown_is_a_doubt() -> None:
+    assert doubts("import sys\nsys.path.insert(0, x)\nimport gone") == ["sys.path is changed"]
+    assert doubts("import gone", PYTHONPATH="/data/code") == [
+        "/data/code of PYTHONPATH is only known on the site, or the job makes it"
+    ]
 
 
 @pytest.mark.parametrize(

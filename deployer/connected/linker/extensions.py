@@ -1,0 +1,82 @@
+"""Which extension modules imports certainly load: those that packages import at their top, in no block. Nothing is run.
+
+A package may import more; that is left out, because it may do without.
+"""
+
+import posixpath
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from deployer.connected.linker.index import Index
+from deployer.connected.linker.job_filesystem import FILE
+
+_EXTENSION = re.compile(r"^(.*?)\.(?:cpython-(\d+)-[^/.]+\.|abi3\.)?so$")
+
+
+class ImportPath(NamedTuple):
+    """Where a Python searches for modules, and its version without a dot, "311"."""
+
+    folders: Sequence[str]
+    version: str
+
+
+class Extensions:
+    """The modules of the packages in an image and in wheels, by their paths in the container."""
+
+    def __init__(self, layers: Sequence[tuple[str, Index]]) -> None:
+        self._imports: dict[str, Sequence[str]] = {}
+        self._texts: set[str] = set()
+        self._shared: dict[str, dict[str, str]] = defaultdict(dict)  # a path without its suffix: versions and files
+        for target, files in layers:
+            self._imports.update({target + path: names for path, names in files.imports.items()})
+            for path, entry in files.entries.items():
+                if entry.kind == FILE and path.endswith(".py"):
+                    self._texts.add(target + path)
+                elif path.endswith(".so") and entry.facts:
+                    folder, name = posixpath.split(target + path)
+                    match = _EXTENSION.match(name)
+                    if match:
+                        self._shared[f"{folder}/{match[1]}"].setdefault(match[2] or "", target + path)
+
+    def loaded(self, names: Sequence[str], where: ImportPath) -> tuple[str, ...]:
+        """Return the extension modules that the imports of dotted names load, in the order of their imports.
+
+        Names of anything else than modules are passed over.
+        """
+        found: dict[str, None] = {}
+        done: set[str] = set()
+        todo = list(names)[::-1]
+        while todo:
+            name = todo.pop()
+            parent = name.rpartition(".")[0]
+            if parent and parent not in done:
+                todo += [name, parent]
+            elif name not in done:
+                done.add(name)
+                path = self._file(name, where) or ""
+                found.update({path: None} if path.endswith(".so") else {})
+                todo += reversed(self._imports.get(path, ()))
+        return tuple(found)
+
+    def _file(self, name: str, where: ImportPath) -> str | None:
+        """Return the file of a module; of "NAME/NAME" the extension module in a folder that itself is a module."""
+        top, *inner = re.split(r"[./]", name)
+        folders = (f"{folder}/{top}" for folder in where.folders)
+        first = next((path for path in folders if self._in(path, where)), None)
+        if first is None:
+            return None
+        path = posixpath.join(first, *inner)
+        return self._extension(path, where) if "/" in name else self._in(path, where)
+
+    def _in(self, path: str, where: ImportPath) -> str | None:
+        """Return what Python takes for a module of a folder: a package, an extension module, a text."""
+        package, text = f"{path}/__init__.py", f"{path}.py"
+        if package in self._texts:
+            return package
+        return self._extension(path, where) or (text if text in self._texts else None)
+
+    def _extension(self, path: str, where: ImportPath) -> str | None:
+        versions = self._shared.get(path, {})
+        return versions.get(where.version) or versions.get("")
