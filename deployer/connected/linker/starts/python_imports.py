@@ -163,7 +163,7 @@ def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.Im
     field is a line: nothing of the module after this line has run before.
     """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    ending = _ending(functions)
+    ending = _ending(functions, tree)
     called: set[str] = set()
     # With: is it guarded, and the last line of the statement at the top that calls its function.
     todo: list[tuple[ast.stmt | None, bool, int]] = [(node, False, 0) for node in tree.body[::-1]]
@@ -196,11 +196,12 @@ def _is_special(function: ast.FunctionDef) -> bool:
     return bool(function.decorator_list) or any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in within)
 
 
-def _ending(functions: Mapping[str, ast.FunctionDef]) -> frozenset[str]:
-    """Return the functions of a module that may end the program."""
-    found = frozenset[str]()
+def _ending(functions: Mapping[str, ast.FunctionDef], tree: ast.Module) -> frozenset[str]:
+    """Return the functions of a module that may end the program, also imported ones by names of its own."""
+    aliases = (alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names)
+    found = frozenset(alias.asname for alias in aliases if alias.asname and _ENDS.search(alias.name))
     while True:
-        more = frozenset(name for name, function in functions.items() if _may_end(function, found))
+        more = found | {name for name, function in functions.items() if _may_end(function, found)}
         if more == found:
             return found
         found = more

@@ -454,6 +454,7 @@ def test_modules_that_are_not_there(text: str, missing: list[str]) -> None:
         "import adder\nimport torch",
         "import sys\ndef main():\n pass\nsys.exit(main())\nimport gone",
         "import plain.gone",
+        "from sys import exit as bye\nif x:\n bye()\nimport gone",
     ],
 )
 def test_modules_that_may_be_found(text: str) -> None:
