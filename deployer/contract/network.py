@@ -92,10 +92,6 @@ def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = ""
     return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK) if len(nodes) == 1 else None
 
 
-def is_local(interface: str) -> bool:
-    """Return whether an interface leads to no other node, by its name."""
-    return _LOCAL.match(interface) is not None
-
 
 def _one_of_each(nodes: Sequence[Sequence[NodeAddress]]) -> List[NodeAddress]:
     """Return the first address of each node; empty if one has none, or if two nodes have the same address.

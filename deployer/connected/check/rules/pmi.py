@@ -64,7 +64,7 @@ def spoken(case: Case) -> Iterator[Finding]:
     if case.plan.launch == INSIDE:  # library and launcher are of one MPI, the image's
         return
     for process in case.processes:
-        for option in case.plan.containers if _asks(process, case.plan) else ():
+        for option in case.plan.containers if process.library and _asks(process, case.plan) else ():
             yield from _met(case.plan, process, option)
 
 
@@ -78,8 +78,8 @@ def kept(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     alone = all(process.removed for process in certain)  # else the first may be a helper
     for process in [*certain, *(each for each in linked.conditional if _asks(each, case.plan))]:
         sure = alone and any(process is other for other in certain)
-        speaks = languages(process) or set()
-        shared = [_offers(option) & speaks for option in case.plan.containers]
+        speaks = languages(process) if process.library else None
+        shared = [_offers(option) if speaks is None else _offers(option) & speaks for option in case.plan.containers]
         for each in [inside] if case.plan.launch == INSIDE else filter(None, shared):
             yield from _removed(process, each, sure)
 
@@ -87,12 +87,13 @@ def kept(linked: LinkedJob, case: Case) -> Iterator[Finding]:
 def _asks(process: Process, plan: Plan) -> bool:
     """Return whether a program asks the launcher, by the MPI library that is meant for it.
 
-    If the image's own is used in place of the site's, mpi.family or mpi.escape reports that.
+    If the image's own is used in place of the site's, mpi.family or mpi.escape reports that. If none is found, the
+    program opens one by itself, and that one asks as well.
     """
     library = process.library
-    if not process.users or library is None or plan.abi == NO_MPI:
+    if not process.users or plan.abi == NO_MPI:
         return False
-    return plan.mpi is None or process.host_path(library.path)
+    return library is None or plan.mpi is None or process.host_path(library.path)
 
 
 def truncated(case: Case) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from deployer.connected.check.rules import opening, pmi
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
+from deployer.connected.linker.starts.started import WINDOWS
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, errors
 from deployer.contract.text import counted
 
@@ -81,7 +82,8 @@ def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
         yield Finding("command.unclear", MISSING_FACTS, subject, message, remedy)
     elif not failed:
         would = f"; each of the bundle's programs that call MPI would run: {_some(callers)}" if callers else ""
-        yield Finding("command.unclear", NOTE, subject, text + would, remedy)
+        broken = any(WINDOWS in reason for reason in linked.unclear)
+        yield Finding("command.unclear", MISSING_FACTS if broken else NOTE, subject, text + would, remedy)
 
 
 def _imports(linked: LinkedJob) -> Iterator[Finding]:

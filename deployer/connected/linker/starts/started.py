@@ -46,6 +46,8 @@ _STARTERS = frozenset((
     "parallel", "perf", "pdsh", "prterun", "runuser", "sbatch", "screen", "script", "singularity", "srun", "ssh", "su",
     "sudo", "systemd-run", "tmux", "unshare", "valgrind", "watch", "xargs",
 ))  # fmt: skip
+#: Why a script is not followed that likely fails: to a shell, the carriage return is a part of each line's last word.
+WINDOWS = "end with carriage returns, as on Windows"
 #: Options of a shell: letters without a value; those after which nothing is followed.
 _SHELL_FLAGS, _LOGIN = "abefhkmpuvxBCEHPT", "l"
 _SHELL_LONG = ("--norc", "--noprofile", "--posix", "--verbose", "--noediting")
@@ -348,7 +350,7 @@ class _Walk:
             self._not_followed(f"{words[0]}: {error}", context)
             return None
         if text.partition("\n")[0].endswith("\r"):
-            self._not_followed(f"the lines of {words[0]} end with carriage returns, as on Windows", context)
+            self._not_followed(f"the lines of {words[0]} {WINDOWS}: save it with Unix line ends", context)
             return None
         return self._run(text, dialect, words[0], tuple(words[1:]), posixpath.basename(path), context, how, path)
 

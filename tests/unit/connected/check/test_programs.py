@@ -184,6 +184,17 @@ def test_an_empty_environment_makes_singletons() -> None:
     assert "`env -i` removes variables by which ranks find their launcher (PMI_FD" in finding.message
 
 
+def test_a_module_that_loses_the_way_to_the_site_s_library_may_open_the_image_s() -> None:
+    files = {**FILES, "/usr/bin/env": SMALL, MODULE: lib(None, "libmpi.so.12", imports=CALLS)}
+    files["/opt/venv/lib/libmpi.so.12"] = lib("libmpi.so.12")
+    of = linked("env", "-i", "PATH=/usr/bin", "python3", "-c", "import hvd", files=files)
+    escaped = [each for each in judged(of) if each.code == "mpi.escape"]
+    assert [(each.subject, each.severity) for each in escaped] == [(MODULE, UNKNOWN)]
+    (removed,) = pmi.kept(of._replace(job=job("env", ranks=2)), case())
+    assert (removed.code, removed.severity) == ("pmi.unmet", ERROR)
+    assert not list(pmi.spoken(case()._replace(processes=list(of.processes))))
+
+
 @pytest.mark.parametrize(("removed", "expected"), [
     ([Removed("PMI_FD", True, "unset PMI_FD")], [("pmi.unmet", ERROR)]),
     ([Removed("*", False, "unset $v"), Removed("PMI_RANK", True, "env -u PMI_RANK")], [("pmi.unmet", ERROR)]),
