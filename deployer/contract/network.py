@@ -92,7 +92,6 @@ def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = ""
     return CommonNetwork(LOOPBACK_ADDRESS, LOOPBACK) if len(nodes) == 1 else None
 
 
-
 def _one_of_each(nodes: Sequence[Sequence[NodeAddress]]) -> List[NodeAddress]:
     """Return the first address of each node; empty if one has none, or if two nodes have the same address.
 
