@@ -211,35 +211,14 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> "RunRequest":
-    """Return the request for a job that options of ``add_job_options`` make, of no image in particular."""
+    """Return the request for a job that options make, most of which are called as its fields."""
     from deployer.site.run.request import RunRequest
     from deployer.site.run.submission import SubmissionOptions
 
-    return RunRequest(
-        image="",
-        job=args.job,
-        nodes=args.nodes,
-        ranks_per_node=args.ranks_per_node,
-        threads=args.threads,
-        time=args.time,
-        memory_mb=args.memory,
-        binds=args.bind,
-        plan=None,
-        extra=args.rest,
-        force=args.force,
-        options=SubmissionOptions(
-            args.account, args.partition, args.constraint, args.reservation, args.directive, args.gpus
-        ),
-        staging=args.staging,
-        runtime=args.runtime,
-        home=_home(args),
-        stdin=args.stdin,
-        env=args.env,
-        again=args.again,
-        warn=args.warn,
-        gpus_per_rank=args.gpus_per_rank,
-        launch=args.launch,
-    )
+    given = {name: value for name, value in vars(args).items() if name in RunRequest._fields}
+    options = (args.account, args.partition, args.constraint, args.reservation, args.directive, args.gpus)
+    given.update(memory_mb=args.memory, binds=args.bind, extra=args.rest, home=_home(args))
+    return RunRequest(**{"image": "", "plan": None, **given, "options": SubmissionOptions(*options)})
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -248,7 +227,7 @@ def _run(args: argparse.Namespace) -> int:
     from deployer.site.run import run
 
     store = _store(args)
-    wanted = request(args)._replace(image=args.image, plan=args.plan, just_checked=args.just_checked, token=args.token)
+    wanted = request(args)
     before = run.earlier(store, wanted, _tell)
     while before and before.problem:
         name = os.path.basename(before.folder)
