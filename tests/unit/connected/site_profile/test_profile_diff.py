@@ -123,6 +123,7 @@ WHOLE: dict[str, Any] = {
 Keys = tuple[str, ...]
 #: Values that a field's type alone does not give.
 OTHERS: dict[str, Any] = {
+    "retired": "2022",
     "hosts": ["cn1", "cn2"],
     "sha256": "b" * 64,
     "max_time": "24:00:00",

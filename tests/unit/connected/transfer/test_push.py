@@ -212,14 +212,14 @@ def test_a_bundle_is_sent_if_one_of_its_jobs_can_run(far: Path, tmp_path: Path) 
         return "deployer/plans/lab.json", json_records.dumps(running.PLAN._replace(checked=packed).record())
 
     good = Job("a", ["x"], 1, 1, 1, "00:01:00")
-    jobs = [good, good._replace(name="b", memory=999_999_999)]
+    jobs = [good, good._replace(name="b", workdir="/nowhere")]
     both = write(tmp_path / "b.tar", extra=[carried()], jobs=jobs)
     with pytest.raises(Refused, match=r"command\.missing: job a"):
         install(both, job="a")
     with pytest.raises(Refused, match="2 more findings"):
         install(both)
     other = write(tmp_path / "c.tar", extra=[carried("command.missing")], jobs=jobs, version="2")
-    with pytest.raises(Refused, match=r"job\.memory: job b"):
+    with pytest.raises(Refused, match=r"workdir\.missing: /nowhere \(job b\)"):
         install(other, job="b")
     assert install(other, dry_run=True).checked.said == "REFUSE for job b"  # type: ignore[union-attr]
     assert install(other, job="a").checked.verdict != "REFUSE"  # type: ignore[union-attr]
