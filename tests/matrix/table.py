@@ -15,7 +15,7 @@ from tests.matrix.pairs import RUNTIMES, Pair
 from tests.matrix.wrappers import DIRECT
 
 #: Of all pairs, how many may be refused wrongly, and how many may be left open.
-FALSE_REFUSES, OPEN = 0.02, 0.10
+FALSE_REFUSES, OPEN = 0.01, 0.08
 
 
 class Line(NamedTuple):
