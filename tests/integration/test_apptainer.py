@@ -76,7 +76,7 @@ def nodes(site: Site) -> Iterator[Site]:
 @pytest.fixture
 def by(nodes: Site, plan: Plan) -> str:
     """Return the name of a plan that has Apptainer alone."""
-    return plan(variants=[_option(nodes, "lab")])
+    return plan(start_options=[_option(nodes, "lab")])
 
 
 def _option(site: Site, profile: str, **fields: object) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_open_mpi_by_slurm_s_pmix(nodes: Site, plan: Plan) -> None:
 
 def test_an_image_in_the_nodes_memory_leaves_nothing_behind(nodes: Site, plan: Plan) -> None:
     staged = _option(nodes, "lab", name="apptainer-memory", staging="memory", place="/dev/shm")
-    name = plan(variants=[staged])
+    name = plan(start_options=[staged])
     with nothing_left(nodes.lab):
         nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {name} --nodes 2 --wait'")
     result = nodes.result()
@@ -130,7 +130,7 @@ def test_an_image_in_the_nodes_memory_leaves_nothing_behind(nodes: Site, plan: P
 @pytest.mark.needs("squashfs")
 def test_a_squashfs_file_in_the_nodes_memory(nodes: Site, plan: Plan) -> None:
     staged = _option(nodes, "lab", name="apptainer-squashfs", staging="squashfs", place="/dev/shm")
-    name = plan(variants=[staged])
+    name = plan(start_options=[staged])
     nodes.tool("squash", "hello-mpi")
     with nothing_left(nodes.lab):
         nodes.alice(f"bash -lc 'python3 {WORKSPACE}/deployer.pyz run hello-mpi --plan {name} --nodes 2 --wait'")
@@ -178,7 +178,7 @@ def test_the_image_is_read_only_and_its_folder_and_exit_codes_are_the_payload_s(
 
 
 def test_a_driver_by_the_exact_map_and_a_shell(nodes: Site, plan: Plan) -> None:
-    by = plan(variants=[_option(nodes, "lab")], **with_driver(nodes))
+    by = plan(start_options=[_option(nodes, "lab")], **with_driver(nodes))
     check_driver(nodes, _exec(nodes, by, f"INSIDE python3 -c {shlex.quote(OPEN_DRIVER)}"))
     typed = f"echo 'cat /deployer/canary; id -u; exit 5' | python3 {WORKSPACE}/deployer.pyz shell hello-mpi --plan {by}"
     said = nodes.alice(f"bash -lc {shlex.quote(typed)}", 5)

@@ -36,7 +36,7 @@ def _options(record: dict[str, Any], *stagings: str) -> list[dict[str, Any]]:
 def nodes(site: Site, plan: Callable[..., str]) -> Iterator[Site]:
     """Yield the lab with enroot on its nodes and a plan of it; its image has files that enroot obeys."""
     enroot.install(site.lab)
-    plan(variants=_options(plan_record(site, "lab"), "folder", "memory"))
+    plan(start_options=_options(plan_record(site, "lab"), "folder", "memory"))
     rootfs = image_folder(site) / "rootfs"
     before = {name: (rootfs / name).read_text() if (rootfs / name).exists() else None for name in HOSTILE}
     for name, text in HOSTILE.items():

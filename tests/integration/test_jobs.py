@@ -351,8 +351,9 @@ def test_a_module_that_is_not_there(site: Site, plan: Callable[..., str]) -> Non
 
 
 def test_a_launcher_that_is_not_there(site: Site, plan: Callable[..., str]) -> None:
-    option = {"name": "x", "runtime": "charliecloud", "staging": "folder", "launcher": "mpiexec.hydra", "pmi": ""}
-    name = plan(variants=[{**option, "program": "/opt/none/bin/mpiexec.hydra"}])
+    option = plan_record(site, "lab")["start_options"][0]
+    hydra = {"launcher": "mpiexec.hydra", "pmi": "", "program": "/opt/none/bin/mpiexec.hydra"}
+    name = plan(start_options=[{**option, "name": "x", "runtime": "charliecloud", "staging": "folder", **hydra}])
     said = site.tool("run", "hello-mpi", "--plan", name, "--nodes", "1", "--wait", code=1)
     assert "the node has no /opt/none/bin/mpiexec.hydra, which starts the ranks (job.launcher)" in said
 

@@ -60,7 +60,7 @@ def _options(record: dict[str, Any], *stagings: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def podman(site: Site, plan: Callable[..., str]) -> Iterator[Site]:
     """Yield the lab with a plan of podman, on nodes with hostile settings and without ranges of numbers."""
-    plan(variants=_options(plan_record(site, "lab"), "folder", "memory"))
+    plan(start_options=_options(plan_record(site, "lab"), "folder", "memory"))
     site.alice(_SET)
     covers = [
         ("mount --bind /home/alice/hostile /etc/containers", "umount /etc/containers"),
@@ -173,7 +173,7 @@ def test_a_killed_start_takes_all_of_its_container_along(podman: Site) -> None:
 
 
 def test_a_driver_by_the_exact_map_and_a_shell(podman: Site, plan: Callable[..., str]) -> None:
-    plan(variants=_options(plan_record(podman, "lab"), "folder"), **with_driver(podman))
+    plan(start_options=_options(plan_record(podman, "lab"), "folder"), **with_driver(podman))
     start = f"python3 {WORKSPACE}/deployer.pyz"
     check_driver(podman, podman.alice(f'{start} exec hello-mpi --plan changed -- python3 -c "{OPEN_DRIVER}"'))
     said = podman.alice(f"echo 'cat /deployer/canary; id -u; exit 5' | {start} shell hello-mpi --plan changed", 5)

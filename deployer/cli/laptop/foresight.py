@@ -38,11 +38,13 @@ def of_deploy(args: argparse.Namespace, profile: Profile, name: str, own: Sequen
 def of_run(args: argparse.Namespace, profile: Profile) -> None:
     """Judge the options of a job of a bundle that only the site knows: what holds for each bundle and partition there.
 
+    Nothing is known here of a plan that the profile did not make (--plan).
+
     Raises:
         UsageError, Refused: as the site's ``run`` would.
     """
     request = _request(args)
-    if request.force:
+    if request.force or args.plan not in (None, profile.name):
         return
     if request.time is None:  # the job's own limit is not known here
         request = request._replace(warn=1)

@@ -198,8 +198,10 @@ def test_run_refuses_only_what_no_partition_permits(calls: _Calls, site: str, op
     calls.log.unlink()
     assert main([*words, "--partition", "batch"]) == Refused.exit_code
     calls.check()
-    main([*words, "--partition", "batch", "--force"])
-    assert "login1" in calls.log.read_text()
+    for more in (["--force"], ["--plan", "other"]):
+        main([*words, "--partition", "batch", *more])
+        assert "login1" in calls.log.read_text()
+        calls.log.unlink()
 
 
 def test_a_rehearsal_for_a_site_judges_the_jobs_own_numbers(
