@@ -40,7 +40,7 @@ APPS_OF_2026: tuple[App, ...] = (
           inputs=("methane.in",), right=r"Electronic energy\(SCF\):\s-9\.850", world=r"Electronic energy\(SCF\)"),
     *both("ray", _PARTICLES, family="openmpi", language="C++",
           command=("Ray", "-k", "21", "-s", "reads1.fa", "-o", "assembled"), inputs=("reads1.fa",),
-          right=r"Rank 0 will write 1 contig lengths", world=r"Rank 0 will write 1 contig lengths"),
+          right=r"Rank 0 will write 1 contig lengths", world=r"Rank= 0 Size= (\d+)"),
     *both("nwchem-openmpi", ("nwchem-openmpi",), family="openmpi", language="Fortran",
           command=("nwchem.openmpi", "h2.nw"), **_NWCHEM),
     *both("nwchem-mpich", ("nwchem-mpich",), family="mpich", language="Fortran",

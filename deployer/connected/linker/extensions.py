@@ -40,25 +40,29 @@ class Extensions:
                     if match:
                         self._shared[f"{folder}/{match[1]}"].setdefault(match[2] or "", target + path)
 
-    def loaded(self, names: Sequence[str], where: ImportPath) -> tuple[str, ...]:
-        """Return the extension modules that the imports of dotted names load, in the order of their imports.
+    def loaded(self, names: Sequence[str], where: ImportPath) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the extension modules that the imports of dotted names load, in the order of their imports; and
+        packages that are not found, with the files of packages that import them.
 
         Names of anything else than modules are passed over.
         """
         found: dict[str, None] = {}
+        absent: dict[str, str] = {}
         done: set[str] = set()
-        todo = list(names)[::-1]
+        todo = [(name, "") for name in names][::-1]
         while todo:
-            name = todo.pop()
+            name, by = todo.pop()
             parent = name.rpartition(".")[0]
             if parent and parent not in done:
-                todo += [name, parent]
+                todo += [(name, by), (parent, by)]
             elif name not in done:
                 done.add(name)
                 path = self._file(name, where) or ""
+                if by and not path and not parent and "/" not in name:
+                    absent[name] = by
                 found.update({path: None} if path.endswith(".so") else {})
-                todo += reversed(self._imports.get(path, ()))
-        return tuple(found)
+                todo += [(each, path) for each in reversed(self._imports.get(path, ()))]
+        return tuple(found), absent
 
     def _file(self, name: str, where: ImportPath) -> str | None:
         """Return the file of a module; of "NAME/NAME" the extension module in a folder that itself is a module."""

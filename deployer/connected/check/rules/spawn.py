@@ -16,6 +16,8 @@ _HOST = "{} would start more ranks on the host, outside of the container, where 
 _SLOTS = "mpirun starts more ranks only if the job has free slots: otherwise it ends with MPI_ERR_SPAWN, or hangs"
 OUTSIDE = {"srun": (False, _SRUN), "mpiexec.hydra": (False, _HOST), "mpirun": (False, _HOST)}
 WITHIN = {"mpiexec.hydra": (True, ""), "mpirun": (None, _SLOTS)}
+#: Programs with the C++ bindings of MPI contain each function of theirs, whatever they call.
+_CXX = ("libmpi_cxx.so", "libmpicxx.so", "libmpichcxx.so")
 _FUNCTIONS = ("MPI_Comm_spawn", "MPI_Comm_spawn_multiple")
 _POOL = (
     "start the script by `python3 -m mpi4py.futures SCRIPT`, or use MPICommExecutor(MPI.COMM_WORLD): both use the "
@@ -44,6 +46,9 @@ def _asking(process: Process) -> Iterator[tuple[str, bool, str]]:
     """Yield what starts ranks, whether it certainly runs, and what to do instead."""
     for call in python_calls.spawns(process.text)[:1]:
         yield f"line {call.line} of its script ({call.name})", call.certain, _POOL if "Pool" in call.name else _OTHER
-    names = [name for name in _FUNCTIONS if process.program and name in process.program.facts.imports]
+    program = process.program
+    if program is None or any(name.startswith(_CXX) for name in program.dynamic.needed):
+        return
+    names = [name for name in _FUNCTIONS if name in program.facts.imports]
     if names:
         yield f"it may call {' or '.join(names)}, which", False, _OTHER

@@ -136,17 +136,24 @@ class _Search:
         else:
             self._script(script)
         self._close()
-        missing = self._judged()
+        extensions, inner = self._extensions()
+        missing = [*self._judged(), *inner]
         possible, unclear = frozenset(self._possible.keys() - self._certain.keys()), "; ".join(self._unclear)
-        packages = Packages(frozenset(self._certain), possible, unclear, self._extensions())
+        packages = Packages(frozenset(self._certain), possible, unclear, extensions)
         return Found(packages, self._commands, list(self._starts), missing, self._unreadable)
 
-    def _extensions(self) -> Sequence[str]:
-        """Return the extension modules that are certainly loaded; none if modules may be elsewhere."""
+    def _extensions(self) -> tuple[Sequence[str], list[MissingModule]]:
+        """Return the extension modules that are certainly loaded, and modules that packages lack; none if modules may
+        be elsewhere."""
         known = self._around.extensions
         if known is None or self._changed or self._search.unknown or not self._search.minor:
-            return ()
-        return known.loaded(self._loaded, ImportPath(self._path, f"3{self._search.minor}"))
+            return (), []
+        found, absent = known.loaded(self._loaded, ImportPath(self._path, f"3{self._search.minor}"))
+        return found, [
+            MissingModule(name, by, doubt="the package that imports it may do without")
+            for name, by in absent.items()
+            if not (self._in_library(name) or self._exists_anywhere(name) or self._around.elsewhere(name))
+        ]
 
     def _start(self) -> None:
         """Follow what is imported before the script: by Python, by .pth files, by a launcher."""

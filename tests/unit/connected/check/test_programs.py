@@ -582,6 +582,16 @@ WITH_CV: dict[str, Facts | None] = {
 }
 
 
+def test_what_a_package_imports_at_its_top_and_nothing_has() -> None:
+    upper = "/usr/lib/python3/dist-packages/upper.py"
+    image = index({**WITH_CV, upper: None})
+    manifest = manifest_of([], env=["PATH=/usr/bin"])._replace(jobs=[job("python3.11", "-c", "import upper")])
+    for name, expected in (("gone", [("import.missing", UNKNOWN)]), ("cv2", []), ("os", [])):
+        image.imports = {upper: [name]}
+        (found,) = jobs.link(manifest, PLAN, image, [], {PREFIX: Below(HOST_FILES)})
+        assert [(each.code, each.severity) for each in judged(found) if each.code == "import.missing"] == expected
+
+
 @pytest.mark.parametrize(
     ("text", "missing"),
     [
