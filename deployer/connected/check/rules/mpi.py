@@ -66,13 +66,13 @@ def library(process: Process) -> Iterator[Finding]:
     for user in process.users if mpi and process.library is None else ():
         name = next((name for name in user.dynamic.needed if FAMILIES.get(name) == process.plan.abi), "")
         if name in process.sonames and user is not process.program:  # else link.missing
-            yield Finding(
-                "mpi.escape",
-                MISSING_FACTS,
-                user.path,
-                f"{LIBRARY_PATH} does not lead to the site's {name}, and the image has one: its package may open that",
-                f"keep {LIBRARY_PATH} as the plan sets it: look for `env -i`, `unset` and `export` in what starts it",
+            text = (
+                f"{LIBRARY_PATH} does not lead to the site's {name}, and the image has one: its package may open that"
             )
+            remedy = (
+                f"keep {LIBRARY_PATH} as the plan sets it: look for `env -i`, `unset` and `export` in what starts it"
+            )
+            yield Finding("mpi.escape", MISSING_FACTS, user.path, text, remedy)
 
 
 def linked(process: Process) -> Iterator[Finding]:

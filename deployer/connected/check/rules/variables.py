@@ -19,7 +19,8 @@ from deployer.contract.plan import ABIS, NO_MPI, OPENMPI
 INTEL, MPICH, OPEN = ("intel",), ("mpich",), ("openmpi",)
 _ALL = tuple(ABIS)
 _UCX = "libucp.so.0"
-_ALIASES = {"mpich": "impi"}  # of mpi4py
+#: mpi4py's modules, and its other names of MPIs.
+_OF_MPI4PY, _ALIASES = re.compile(r"/mpi4py/MPI\.(mpich|openmpi)\."), {"mpich": "impi"}
 
 
 class Use(NamedTuple):
@@ -92,10 +93,7 @@ def _unlisted(value: str, use: Use) -> bool | None:
 def _for_another_mpi(value: str, use: Use) -> bool:
     paths = [*(each.path for each in use.process.users), *use.process.passed_over]
     own = "openmpi" if ABIS.get(use.family) == OPENMPI else "mpich"
-    return any(map(re.compile(r"/mpi4py/MPI\.(mpich|openmpi)\.").search, paths)) and value.lower() not in (
-        own,
-        _ALIASES.get(own),
-    )
+    return value.lower() not in (own, _ALIASES.get(own)) and any(map(_OF_MPI4PY.search, paths))
 
 
 #: Of a value and a use: True, False, or None for unknown.
