@@ -48,8 +48,8 @@ class LauncherVariables(object):
 
 def _names(libraries: "List[Mapping]") -> "List[str]":
     """Return the variables by which a library may find its launcher."""
-    is_openmpi = any(mark in os.path.basename(path) for path, _ in libraries for mark in _OPENMPI)
-    return [*_PMIX] if is_openmpi else [*_PMI]
+    names = [os.path.basename(path) for path, _ in libraries]
+    return [*(_PMIX if any(mark in name for name in names for mark in _OPENMPI) else _PMI)]
 
 
 def _environment(pid: int) -> "Optional[Dict[str, str]]":

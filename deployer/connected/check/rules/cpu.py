@@ -101,8 +101,7 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
                 each.path,
                 f"its code uses {_shown(sets)} without asking the processor, and the nodes of {case.plan.partition} do "
                 "not have it: the program ends with SIGILL (illegal instruction)",
-                "compile it for older processors (-march=x86-64-v2 in place of -march=native), or choose a partition "
-                "with newer ones",
+                "compile it for older processors (-march=x86-64-v2), or choose a partition with newer ones",
             )
 
 

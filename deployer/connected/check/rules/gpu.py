@@ -69,8 +69,7 @@ def requested(case: Case) -> Iterator[Finding]:
                 f"{lacking} of {case.plan.partition}",
                 "choose a partition with more GPUs per node, or fewer ranks per node (--ranks-per-node)"
                 if there
-                else "choose a partition with GPUs, or run it with --gpus 0; if there are some, add node.gpus to the "
-                "profile",
+                else "choose a partition with GPUs, or use --gpus 0; if it has GPUs, add node.gpus to the profile",
                 job.name,
             )
 

@@ -149,11 +149,10 @@ class _Search:
         if known is None or self._changed or self._search.unknown or not self._search.minor:
             return (), []
         found, absent = known.loaded(self._loaded, ImportPath(self._path, f"3{self._search.minor}"))
-        return found, [
-            MissingModule(name, by, doubt="the package that imports it may do without")
-            for name, by in absent.items()
-            if not (self._in_library(name) or self._exists_anywhere(name) or self._around.elsewhere(name))
-        ]
+        doubt = "the package that imports it may do without"
+        gone = [each for each in absent if not (self._in_library(each) or self._exists_anywhere(each))]
+        gone = [each for each in gone if not self._around.elsewhere(each)]
+        return found, [MissingModule(each, absent[each], doubt=doubt) for each in gone]
 
     def _start(self) -> None:
         """Follow what is imported before the script: by Python, by .pth files, by a launcher."""
