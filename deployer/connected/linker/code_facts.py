@@ -13,7 +13,7 @@ from deployer.contract.errors import DeployerError
 from deployer.system import files
 
 _SCHEMA = "code-facts"
-#: Raise it when something else is looked for: older facts are made anew.
+#: Raise it when something else is looked for: older facts are made again.
 _VERSION = 1
 
 #: The sets that are looked for, by the kernel's names.
@@ -59,7 +59,7 @@ class CodeFacts:
             read_at = self._reader(path)
             self._known[path] = instructions.of_file(read_at) if read_at else Instructions()
             fields = json_records.stamped(_SCHEMA, {"version": _VERSION, "files": self._known})
-            with contextlib.suppress(DeployerError, OSError):  # it is made anew then
+            with contextlib.suppress(DeployerError, OSError):  # it is made again then
                 if self._kept:
                     self._kept.parent.mkdir(parents=True, exist_ok=True)
                     files.write_text(str(self._kept), json.dumps(fields))

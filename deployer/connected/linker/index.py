@@ -34,7 +34,7 @@ from deployer.system.wheel import Wheel
 _log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
-#: Raise it when what is read of a file changes: older indexes are made anew.
+#: Raise it when what is read of a file changes: older indexes are made again.
 VERSION = 11
 
 _MAGIC = b"\x7fELF"
