@@ -1,4 +1,4 @@
-"""What a site would refuse about a job and its options, said on the laptop before anything is built, sent or connected.
+"""What a site would refuse about a job and its options, found on the laptop before anything is built or sent.
 
 The rules are those of the site's ``run`` (``site/run/request.py``), with plans that follow from the profile here.
 """

@@ -80,7 +80,7 @@ def private(linked: LinkedJob, case: Case) -> Iterator[Finding]:
         return
     options = case.plan.containers
     found = [(each, list(_private_words(each, job.ranks_per_node > 1, job.nodes > 1))) for each in options]
-    fails = case.plan.abi != OPENMPI and all(words for _, words in found)  # Open MPI was seen to send by TCP then
+    fails = case.plan.abi != OPENMPI and all(words for _, words in found)  # tested: Open MPI sends by TCP then
     for option, words in found:
         for word, text in words:
             yield Finding(

@@ -1,4 +1,4 @@
-"""What a site would refuse about a job is said before anything is built, sent, connected or simulated."""
+"""What a site would refuse about a job is reported before anything is built, sent, connected or simulated."""
 
 import json
 import os
