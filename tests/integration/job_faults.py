@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import time
@@ -29,8 +30,10 @@ TOGETHER = ("python3", "-m", "mpi4py", "-c", LONG[2])
 RUNS = "grep -q -x -e RUNNING <(squeue --noheader --jobs $id --format %T)"
 STAGES = "ls -d /dev/shm/deployer-stage-*"
 TOOL = "/opt/python/3.6/bin"
+#: A second deployer.pyz, which no fault touches, for `status`.
+LOOK = "/home/alice/look.pyz"
 PROGRAM = "/home/alice/programs/program"
-BOUND = "--bind /home/alice/programs:/programs"
+BOUND = "--bind /home/alice/programs:/data"
 #: x86-64's `true`, marked as of aarch64.
 FOREIGN = ("login1", f"mkdir -p /home/alice/programs; cp /bin/true {PROGRAM}; printf '\\267' | dd of={PROGRAM} bs=1 seek=18 conv=notrunc 2>&1")
 ALL = ("login1", "cn1", "cn2")
@@ -48,7 +51,7 @@ class Fault:
         text: the fault, in words.
         state: the batch system's word for the job's end; empty: no job exists.
         code: the finding that comes first; empty: none.
-        words: what its sentence contains.
+        words: what its sentence contains, a regular expression: what Slurm forwards of a rank that it kills varies.
         before: what is done before the job is submitted.
         after: what mends it, done last.
         options: of ``run``.
@@ -85,8 +88,8 @@ class Seen:
     codes: tuple[str, ...]
 
     def is_right(self, fault: Fault) -> bool:
-        first = f"({fault.code})" in self.sentence if fault.code else "(" not in self.sentence
-        return self.state == fault.state and first and fault.words in self.sentence
+        first = fault.code in self.sentence
+        return self.state == fault.state and first and re.search(fault.words, self.sentence) is not None
 
 
 def covered(path: str, *nodes: str) -> dict[str, tuple[Act, ...]]:
@@ -123,41 +126,41 @@ def one(code: str) -> tuple[str, ...]:
 FAULTS: dict[str, Fault] = {
     # ---- nodes
     "node-down": Fault(
-        "an admin sets a node DOWN", "NODE_FAIL", "NODE_FAIL", "cn2",
+        "an admin sets a node DOWN", "NODE_FAIL", "job.ended", "a node of it died",
         command=LONG, at=BEGUN, then=(("login1", "scontrol update nodename=cn2 state=down reason=test"),),
-        after=(("login1", "scontrol update nodename=cn2 state=resume"),),
+        after=(("login1", "scontrol update nodename=cn2 state=resume || true"),),
     ),
     "first-node-down": Fault(
-        "an admin sets the first node DOWN, on which the script runs", "NODE_FAIL", "NODE_FAIL", "cn1",
+        "an admin sets the first node DOWN, on which the script runs", "NODE_FAIL", "job.ended", "a node of it died",
         command=LONG, at=BEGUN, then=(("login1", "scontrol update nodename=cn1 state=down reason=test"),),
-        after=(("login1", "scontrol update nodename=cn1 state=resume"),),
+        after=(("login1", "scontrol update nodename=cn1 state=resume || true"),),
     ),
     "slurmd-killed": Fault(
-        "slurmd of the second node ends", "NODE_FAIL", "NODE_FAIL", "cn2",
+        "slurmd of the second node ends", "NODE_FAIL", "job.ended", "a node of it died",
         command=LONG, at=BEGUN, then=(("lab", "kill-slurmd cn2"),), after=(("lab", "start-slurmd cn2"),), slow=True,
     ),
     "node-off": Fault(
-        "the second node loses power", "NODE_FAIL", "NODE_FAIL", "cn2",
+        "the second node loses power", "NODE_FAIL", "job.ended", "a node of it died",
         command=LONG, at=BEGUN, then=(("lab", "kill-node cn2"),), after=(("lab", "start-node cn2"),), slow=True,
     ),
     "first-node-off": Fault(
-        "the first node loses power", "NODE_FAIL", "NODE_FAIL", "cn1",
+        "the first node loses power", "NODE_FAIL", "job.ended", "a node of it died",
         command=LONG, at=BEGUN, then=(("lab", "kill-node cn1"),), after=(("lab", "start-node cn1"),), slow=True,
     ),
     "link-cut": Fault(
-        "the second node's network link is cut", "NODE_FAIL", "NODE_FAIL", "cn2",
+        "the second node's network link is cut", "NODE_FAIL", "job.ended", "a node of it died",
         command=TOGETHER, at=BEGUN, then=(("lab", "link-down cn2"),), after=(("lab", "link-up cn2"),), slow=True,
     ),
     "drained-before": Fault(
         "a node is drained before the job is submitted", "PENDING", "",
         before=(("login1", "scontrol update nodename=cn2 state=drain reason=test"),),
-        after=(("login1", "scontrol update nodename=cn2 state=resume"),),
+        after=(("login1", "scontrol update nodename=cn2 state=resume || true"),),
     ),
     "drained-meanwhile": Fault(
         "a node is drained while the job runs", "COMPLETED", "",
         command=python("import time; print('begun', flush=True); time.sleep(3)"), at=BEGUN,
         then=(("login1", "scontrol update nodename=cn2 state=drain reason=test"),),
-        after=(("login1", "scontrol update nodename=cn2 state=resume"),),
+        after=(("login1", "scontrol update nodename=cn2 state=resume || true"),),
     ),
     # ---- cancelled
     "cancelled": Fault(
@@ -169,7 +172,7 @@ FAULTS: dict[str, Fault] = {
         command=LONG, at=BEGUN, then=(("login1", "scancel $id"),),
     ),
     "cancelled-pending": Fault(
-        "the job is cancelled before it starts", "CANCELLED", "CANCELLED", "before",
+        "the job is cancelled before it starts", "CANCELLED", "job.ended", "its owner or the site cancelled it",
         options="--directive=--begin=now+600", then=(("login1", "scancel $id"),),
     ),
     "cancelled-starting": Fault(
@@ -181,7 +184,7 @@ FAULTS: dict[str, Fault] = {
         options="--staging memory", at=("cn2", STAGES), then=(("login1", "scancel $id"),),
     ),
     "killed-whole": Fault(
-        "the job is cancelled with SIGKILL, which its script cannot handle", "CANCELLED", "CANCELLED", "cancelled",
+        "the job is cancelled with SIGKILL, which its script cannot handle", "CANCELLED", "job.stopped", "cancelled",
         command=LONG, at=BEGUN, then=(("login1", "scancel --signal=KILL --full $id; scancel $id"),),
     ),
     "step-cancelled": Fault(
@@ -215,10 +218,10 @@ FAULTS: dict[str, Fault] = {
         slow=True,
     ),
     # ---- disks
-    "tmp-full": Fault("/tmp of a node is full", "FAILED", "job.space", "/tmp", **full("/tmp", "cn2")),
-    "tmp-full-first": Fault("/tmp of the first node is full", "FAILED", "job.space", "/tmp", **full("/tmp", "cn1")),
+    "tmp-full": Fault("/tmp of a node is full", "FAILED", "runtime.space", "/tmp", **full("/tmp", "cn2")),
+    "tmp-full-first": Fault("/tmp of the first node is full", "FAILED", "runtime.space", "/tmp", **full("/tmp", "cn1")),
     "tmp-full-staged": Fault(
-        "/tmp of the first node is full, with a staged image", "FAILED", "job.space", "/tmp",
+        "/tmp of the first node is full, with a staged image", "FAILED", "runtime.space", "/tmp",
         options="--staging memory", **full("/tmp", "cn1"),
     ),
     "shm-full": Fault(
@@ -228,12 +231,12 @@ FAULTS: dict[str, Fault] = {
     "shm-full-folder": Fault("/dev/shm of a node is full; nothing is staged", "COMPLETED", "", command=mpi(""), **full("/dev/shm", "cn2")),
     "folder-full": Fault(
         "the disk with the job's folder fills up", "FAILED", "job.space", "full",
-        disk_mb=24, command=python("import os\nprint('begun', flush=True)\nfor i in range(4000): os.write(1, b'x' * 65535 + b'\\n')"),
+        disk_mb=128, command=python("f = open('/deployer/job/big', 'wb', 0)\nwhile True: f.write(bytes(1 << 20))"),
     ),
     "folder-read-only": Fault(
         "the disk with the job's folder becomes read-only", "FAILED", "job.unfinished", "Read-only",
-        disk_mb=24, command=LONG, at=BEGUN,
-        then=(*((node, "mount -o remount,ro $disk") for node in NODES), ("cn1", "pkill -f '^python3 -c import time'")),
+        disk_mb=128, command=LONG, at=BEGUN,
+        then=(("cn1", "mount -o remount,abort $disk; pkill -f '^python3 -c import time'"),),
     ),
     "quota": Fault(
         "the payload goes over its user's disk quota", "FAILED", "payload.failed", "Disk quota exceeded",
@@ -261,39 +264,42 @@ FAULTS: dict[str, Fault] = {
         after=tuple((node, "mount -o remount,hidepid=0 /proc") for node in NODES),
     ),
     # ---- limits of the shell that submits, which Slurm passes on
-    "ulimit-v": Fault("ulimit -v 300000 in the user's shell", "FAILED", "limits.", "ulimit -v", shell="ulimit -v 300000", command=mpi("")),
-    "ulimit-v-small": Fault("ulimit -v 60000 in the user's shell", "FAILED", "limits.", "ulimit -v", shell="ulimit -v 60000", command=mpi("")),
-    "ulimit-n": Fault("ulimit -n 16", "FAILED", "limits.", "ulimit -n", shell="ulimit -n 16", command=mpi("")),
-    "ulimit-n-small": Fault("ulimit -n 7", "FAILED", "limits.", "ulimit -n", shell="ulimit -n 7", command=mpi("")),
-    "ulimit-u": Fault("ulimit -u 3", "FAILED", "limits.", "ulimit -u", shell="ulimit -u 3", command=mpi("")),
-    "ulimit-f": Fault("ulimit -f 1", "FAILED", "limits.", "ulimit -f", shell="ulimit -f 1", command=mpi("")),
-    "ulimit-t": Fault("ulimit -t 1", "FAILED", "limits.", "ulimit -t", shell="ulimit -t 1", command=python("while True: pass")),
+    "ulimit-v": Fault("ulimit -v 300000 in the user's shell", "FAILED", "limits.process", "ulimit -v", shell="ulimit -v 300000", command=mpi("")),
+    "ulimit-v-small": Fault("ulimit -v 60000 in the user's shell", "", "", "memory", shell="ulimit -v 60000", command=mpi("")),
+    "ulimit-n": Fault("ulimit -n 16", "COMPLETED", "", "", shell="ulimit -n 16", command=mpi("")),
+    "ulimit-n-small": Fault("ulimit -n 7", "", "", "Too many open files", shell="ulimit -n 7", command=mpi("")),
+    "ulimit-u": Fault(
+        "ulimit -u 3", "FAILED", "job.unfinished", "Resource temporarily unavailable",
+        shell="ulimit -u 3", command=mpi(""), slow=True,
+    ),
+    "ulimit-f": Fault("ulimit -f 1", "", "", "File too large", shell="ulimit -f 1", command=mpi("")),
+    "ulimit-t": Fault("ulimit -t 1", "FAILED", "limits.process", "ulimit -t", shell="ulimit -t 1", command=python("while True: pass")),
     "ulimit-v-payload": Fault(
-        "ulimit -v 3000000, and the payload needs more", "FAILED", "payload.failed", "MemoryError", shell="ulimit -v 3000000",
+        "ulimit -v 3000000, and the payload needs more", "FAILED", "limits.process", "3000000 KiB of address space", shell="ulimit -v 3000000",
         command=python("food = bytearray(4 << 30)"),
     ),
     # ---- what nodes lack
-    "no-python": Fault("no node has the site's Python", "FAILED", "hosts.failed", "Python", **covered(TOOL, *NODES)),
-    "no-python-second": Fault("the second node lacks the site's Python", "FAILED", "hosts.failed", "cn2", **covered(TOOL, "cn2")),
+    "no-python": Fault("no node has the site's Python", "FAILED", "job.unfinished", "python3.6: No such file", **covered(TOOL, *NODES)),
+    "no-python-second": Fault("the second node lacks the site's Python", "FAILED", "hosts.failed", "python3.6: No such file", **covered(TOOL, "cn2")),
     "no-python-staged": Fault(
-        "no node has the site's Python, with a staged image", "FAILED", "hosts.failed", "Python",
+        "no node has the site's Python, with a staged image", "FAILED", "job.unfinished", "python3.6: No such file",
         options="--staging memory", **covered(TOOL, *NODES),
     ),
     "no-mpi": Fault("the second node lacks the MPI", "FAILED", "mpi.host-missing", "cn2", **covered("/opt/intel/mpi/2021.15/lib", "cn2")),
     "no-image": Fault("the second node does not see the images", "FAILED", "runtime.start", "cn2", **covered(f"{WORKSPACE}/images", "cn2")),
-    "no-jobs": Fault("the second node does not see the job's folder", "FAILED", "hosts.failed", "cn2", **covered(f"{WORKSPACE}/jobs", "cn2")),
-    "no-home": Fault("the second node does not mount /home", "FAILED", "hosts.failed", "cn2", **covered("/home", "cn2")),
-    "no-home-first": Fault("the first node does not mount /home", "FAILED", "FAILED", "", **covered("/home", "cn1")),
+    "no-jobs": Fault("the second node does not see the job's folder", "FAILED", "hosts.count", "1 took part: cn1", **covered(f"{WORKSPACE}/jobs", "cn2")),
+    "no-home": Fault("the second node does not mount /home", "FAILED", "hosts.failed", "/home/alice", **covered("/home", "cn2")),
+    "no-home-first": Fault("the first node does not mount /home", "FAILED", "job.unfinished", "", **covered("/home", "cn1")),
     "no-runtime": Fault("the second node has no ch-run", "FAILED", "runtime.start", "ch-run", **covered("/usr/bin/ch-run", "cn2")),
-    "no-launcher": Fault("the first node has no srun", "FAILED", "job.launcher", "srun", **covered("/usr/bin/srun", "cn1")),
+    "no-launcher": Fault("the first node has no srun", "FAILED", "hosts.failed", "srun", **covered("/usr/bin/srun", "cn1")),
     "no-module": Fault("the module cannot be loaded", "FAILED", "job.module", "intel-mpi/2021.15", **covered("/opt/modulefiles", "cn1")),
     "no-modules": Fault("the first node has no module command", "FAILED", "job.module", "intel-mpi/2021.15", **covered("/etc/profile.d", "cn1")),
     "no-munge": Fault(
-        "munge has ended on the second node", "FAILED", "hosts.failed", "cn2",
+        "munge has ended on the second node", "NODE_FAIL", "job.ended", "a node of it died",
         before=(("lab", "stop-munge cn2"),), after=(("lab", "start-munge cn2"),), slow=True,
     ),
     "tool-gone": Fault(
-        "deployer.pyz is removed between submit and start", "FAILED", "hosts.failed", "deployer.pyz",
+        "deployer.pyz is removed between submit and start", "FAILED", "job.unfinished", "deployer.pyz",
         options="--directive=--begin=now+2", then=(("login1", f"mv {WORKSPACE}/deployer.pyz {WORKSPACE}/x.pyz"),),
         after=(("login1", f"mv {WORKSPACE}/x.pyz {WORKSPACE}/deployer.pyz"),),
     ),
@@ -303,11 +309,11 @@ FAULTS: dict[str, Fault] = {
         after=(("login1", f"mv {WORKSPACE}/away {WORKSPACE}/images"),),
     ),
     "folder-gone": Fault(
-        "the job's folder is removed while it runs", "FAILED", "FAILED", "",
+        "the job's folder is away when the job ends", "CANCELLED", "job.ended", "cancelled",
         command=LONG, at=BEGUN, then=(("login1", "mv $folder $folder.away; scancel $id; sleep 2; mv $folder.away $folder"),),
     ),
     "log-unwritable": Fault(
-        "the job's folder cannot be written when it starts", "FAILED", "FAILED", "",
+        "the job's folder cannot be written when it starts", "FAILED", "job.unfinished", "",
         options="--directive=--begin=now+2", then=(("login1", "chmod 500 $folder"),), after=(("login1", "chmod 700 $folder"),),
     ),
     "mpi-changed": Fault(
@@ -349,15 +355,15 @@ FAULTS: dict[str, Fault] = {
     "rank-aborts": Fault("SIGABRT in one rank", "FAILED", "payload.failed", "SIGABRT", command=one("os.abort()")),
     "rank-exits": Fault("one rank exits with 5, the others wait", "FAILED", "payload.failed", "exit code 5", command=one("sys.exit(5)")),
     "mpi4py-raises": Fault(
-        "an exception in one rank with -m mpi4py, the others wait", "FAILED", "payload.failed", "ValueError: no such digit",
+        "an exception in one rank with -m mpi4py, the others wait", "FAILED", "payload.failed", "ValueError: no such digit|are lost",
         command=mpi("if rank: raise ValueError('no such digit')\nMPI.COMM_WORLD.Barrier()"),
     ),
     "mpi4py-raises-first": Fault(
-        "an exception in rank 0 with -m mpi4py", "FAILED", "payload.failed", "ZeroDivisionError",
+        "an exception in rank 0 with -m mpi4py", "FAILED", "payload.failed", "ZeroDivisionError|are lost",
         command=mpi("if not rank: 1 / 0\nMPI.COMM_WORLD.Barrier()"),
     ),
     "mpi4py-cause": Fault(
-        "an exception that was raised from another one", "FAILED", "payload.failed", "RuntimeError: epoch 3",
+        "an exception that was raised from another one", "FAILED", "payload.failed", "RuntimeError: epoch 3|FileNotFoundError|are lost",
         command=mpi("try: open('/none')\nexcept OSError as e:\n  if rank: raise RuntimeError('epoch 3') from e\nMPI.COMM_WORLD.Barrier()"),
     ),
     "mpi-abort": Fault(
@@ -373,16 +379,16 @@ FAULTS: dict[str, Fault] = {
     "not-executable": Fault("the program is not executable", "", "command.missing", "/etc/passwd", command=("/etc/passwd",)),
     "exec-format": Fault(
         "the program has no format that the kernel knows", "FAILED", "payload.failed", "Exec format error",
-        before=(("login1", f"mkdir -p /home/alice/programs; printf 'garbage\\0\\1' >{PROGRAM}; chmod 755 {PROGRAM}"),), options=BOUND, command=("/programs/program",),
+        before=(("login1", f"mkdir -p /home/alice/programs; printf 'garbage\\0\\1' >{PROGRAM}; chmod 755 {PROGRAM}"),), options=BOUND, command=("/data/program",),
     ),
     "foreign": Fault(
         "the program is for another processor", "FAILED", "payload.failed", "Exec format error",
-        before=(FOREIGN,), options=BOUND, command=("/programs/program",),
+        before=(FOREIGN,), options=BOUND, command=("/data/program",),
     ),
     "missing-in-shell": Fault("a program that a shell starts is missing", "FAILED", "payload.failed", "not found", command=("sh", "-c", "no-such-program")),
-    "exec-format-in-shell": Fault("a program that a shell starts has no known format", "FAILED", "payload.failed", "Exec format error", before=(FOREIGN,), options=BOUND, command=("sh", "-c", "/programs/program")),
+    "exec-format-in-shell": Fault("a program that a shell starts has no known format", "FAILED", "payload.failed", "syntax error", before=(FOREIGN,), options=BOUND, command=("sh", "-c", "/data/program")),
     "writes-image": Fault("the program writes into the image", "FAILED", "payload.read-only", "/opt/x", command=python("open('/opt/x', 'w')")),
-    "downloads": Fault("the program downloads", "FAILED", "payload.no-network", "", command=python("import urllib.request; urllib.request.urlopen('https://example.org/x')")),
+    "downloads": Fault("the program downloads", "FAILED", "payload.no-network", "", command=python("import urllib.request; urllib.request.urlopen('http://data.example/x')")),
 }  # fmt: skip
 
 
@@ -391,6 +397,7 @@ class Bench:
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
+        lab.sh("login1", "alice", f"cp {WORKSPACE}/deployer.pyz {LOOK}").check("copy the tool")
 
     def see(self, name: str) -> Seen:
         """Make a fault, mend it, and return what the user saw."""
@@ -403,6 +410,7 @@ class Bench:
             stack.callback(self._do, fault.after)
             self._do(fault.before)
             tool = f"{PYTHON} {root}/deployer.pyz"
+            self._until(self._idle, "two idle nodes", 90)
             words = ["run", BUNDLE, *fault.options.split(), "--plan", "lab", "--nodes", "2", "--json", "--", *fault.command]
             done = self.lab.sh("login1", "alice", f"{fault.shell}; {tool} {shlex.join(words)}", timeout=120)
             if done.returncode:
@@ -416,13 +424,13 @@ class Bench:
                 place, script = fault.at if isinstance(fault.at, tuple) else ("login1", fault.at)
                 self._until(lambda: self._root(place, script, check=False), f"{name}: {script}")
             self._do(fault.then)
-            return self._end(fault, tool, job)
+            return self._end(fault, f"{PYTHON} {LOOK} status --root {root}", job)
 
     def _end(self, fault: Fault, tool: str, job: dict[str, Any]) -> Seen:
         status: dict[str, Any] = {}
 
         def ended() -> bool:
-            said = self.lab.sh("login1", "alice", f"{tool} status {job['job']} --json", timeout=120)
+            said = self.lab.sh("login1", "alice", f"{tool} {job['job']} --json", timeout=120)
             status.update(json.loads(said.stdout))
             return not status["active"] or fault.state == status["state"]
 
@@ -437,7 +445,7 @@ class Bench:
     def _small_disk(self, size_mb: int) -> Iterator[str]:
         place = "/home/alice/small"
         with disk(self.lab, ALL, place, size_mb):
-            self.lab.sh("login1", "alice", f"cp -r {WORKSPACE}/. {place}; rm -rf {place}/jobs/* {place}/bundles/*").check("copy it")
+            self.lab.sh("login1", "alice", f"cp {WORKSPACE}/deployer.pyz {place} && {PYTHON} {place}/deployer.pyz install {WORKSPACE}/bundles/{BUNDLE}-1*.tar --root {place}").check("install it")
             yield place
 
     def _do(self, acts: tuple[Act, ...]) -> None:
@@ -446,6 +454,9 @@ class Bench:
                 self.lab.fault(*script.split())
             else:
                 self._root(node, script, check=True)
+
+    def _idle(self) -> bool:
+        return self.lab.sh("login1", "root", "sinfo --noheader --states idle --format %D").stdout.split() == ["2"]
 
     def _root(self, node: str, script: str, check: bool = False) -> bool:
         values = "; ".join(f"{name}={value}" for name, value in self._values.items())

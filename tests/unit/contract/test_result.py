@@ -6,7 +6,7 @@ from deployer.contract import evidence, rank_record, result, verdict
 from deployer.contract.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.json_records import dumps
-from deployer.contract.lastlines import told
+from deployer.contract.causes import told
 from deployer.contract.measurements import Allreduce, GpuMeasurement, Measures
 from deployer.contract.network import NodeAddress
 from deployer.contract.payload import (

@@ -435,10 +435,10 @@ def test_a_job_that_left_nothing(store, programs, monkeypatch):
     fake_slurm(programs, "NODE_FAIL", None)
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
-    with pytest.raises(JobFailed, match="ended as NODE_FAIL: a node of it died or no longer answers") as error:
+    with pytest.raises(JobFailed, match=r"ended as NODE_FAIL: job: a node of it died .*\(job.ended\)") as error:
         jobs.follow(folder, lambda line: None)
     assert "sinfo -R" in error.value.hint
-    assert jobs.status(folder).problem == "a node of it died or no longer answers"
+    assert jobs.status(folder).problem == "job: a node of it died or no longer answers (job.ended)"
     assert jobs.status(folder).remedy == error.value.hint
     fake_slurm(programs, "RUNNING", None)
     assert jobs.status(folder).line().splitlines()[1:] == []
@@ -471,10 +471,10 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     assert not {"image.gone", "image.incomplete"} & codes(result.write_result(folder, ended))
     os.rmdir(os.path.join(installed.rootfs, "data"))
     assert "image.incomplete" in codes(result.write_result(folder, ended))
-    assert result.first_error(folder).endswith("files and folders are gone: rootfs/data (image.incomplete)")
-    shown = jobs.status(folder)._replace(job_id="7").line().splitlines()
-    assert shown[1:] == ["  " + result.first_error(folder), "  remedy: " + result.first_remedy(folder)]
-    assert jobs.status(folder).record()["remedy"]
+    status = jobs.status(folder)._replace(job_id="7")
+    assert status.problem.endswith("files and folders are gone: rootfs/data (image.incomplete)")
+    assert status.line().splitlines()[1:] == ["  " + status.problem, "  remedy: " + status.remedy]
+    assert status.record()["remedy"]
     shutil.rmtree(installed.folder)
     assert "image.gone" in codes(result.write_result(folder, ended))
     assert "image.gone" not in codes(result.write_result(folder, ended._replace(exit_code=0)))
@@ -592,7 +592,7 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch, step):
     monkeypatch.setattr(result.files, "write_text", full)
     verdict = result.write_result(folder, ended)
     assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
-    assert result.first_error(folder).startswith(
+    assert jobs.status(folder).problem.startswith(
         "job: the disk with the job's folder is full, so evidence and log may be "
     )
     assert not os.path.exists(taken)
