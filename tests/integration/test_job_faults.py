@@ -14,7 +14,9 @@ from tests.integration.job_faults import BUNDLE, FAULTS, Bench, record
 def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """Yield a lab with hello-mpi's image as a bundle without a job of its own."""
     path = tmp_path_factory.mktemp("faults") / "faults.tar"
-    site.cli("pack", "--image", "deployer/hello-mpi:1.0.0", "--name", BUNDLE, "--version", "1", "--site", "lab", "-o", path)
+    site.cli(
+        "pack", "--image", "deployer/hello-mpi:1.0.0", "--name", BUNDLE, "--version", "1", "--site", "lab", "-o", path
+    )
     site.cli("push", path, "lab", "--ssh-config", site.lab.ssh_config)
     yield Bench(site.lab)
     site.cli("remove", *site.options, BUNDLE, "--force")

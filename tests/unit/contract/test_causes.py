@@ -133,9 +133,15 @@ def test_the_line_that_tells_best(text, last):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("slurmstepd-cn2: error: execve(): /opt/python3: No such file or directory\n" + SRUN, "slurmstepd-cn2: error: ex"),
+        (
+            "slurmstepd-cn2: error: execve(): /opt/python3: No such file or directory\n" + SRUN,
+            "slurmstepd-cn2: error: ex",
+        ),
         ("srun: error: cn2: task 1: Exited with exit code 2\n", None),
-        ("begun\nslurmstepd-cn1: error: *** STEP 1.2 ON cn1 CANCELLED AT 2026 ***\n", "slurmstepd-cn1: error: *** STEP"),
+        (
+            "begun\nslurmstepd-cn1: error: *** STEP 1.2 ON cn1 CANCELLED AT 2026 ***\n",
+            "slurmstepd-cn1: error: *** STEP",
+        ),
         (MPI_ABORT, "Abort(1) on node 1 (rank 1"),
         ("slurm_script: line 36: /opt/python3: No such file or directory\n", "slurm_script: line 36: /opt/python3: "),
         ("bash: fork: retry: Resource temporarily unavailable\n", "bash: fork: retry"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import hostfiles, verdict
+from deployer.contract import hostfiles, json_records, verdict
 from deployer.contract.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -28,6 +28,7 @@ from deployer.site.container import container, runtime_check
 from deployer.site.container import home as homes
 from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
+from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
@@ -428,6 +429,42 @@ def test_a_job_that_failed(store, programs, state, code):
     with pytest.raises(JobFailed, match="ended as " + state) as error:
         jobs.follow(folder, lambda line: None)
     assert error.value.exit_code == 1
+
+
+UNFINISHED = {"code": "job.unfinished", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
+
+
+@pytest.mark.parametrize(
+    ("state", "findings", "log", "problem"),
+    [
+        ("NODE_FAIL", ["job.stopped"], "srun: error: Node failure on cn2", "a node of it died .*Node failure on cn2"),
+        ("NODE_FAIL", ["job.ended"], "", r"^job: m \(job.ended\)"),
+        ("OUT_OF_MEMORY", ["payload.out-of-memory"], "", r"\(payload.out-of-memory\)"),
+        ("OUT_OF_MEMORY", ["payload.failed"], "", r"the kernel killed it for lack of memory \(job.ended\)"),
+        ("CANCELLED", ["job.stopped"], "", r"\(job.stopped\)"),
+        ("CANCELLED", None, "", r"its owner or the site cancelled it \(job.ended\)"),
+        ("TIMEOUT", None, "", r"it reached its time limit \(job.ended\)"),
+        ("FAILED", ["payload.failed"], "x: not found", r"\(payload.failed\)"),
+        (
+            "FAILED",
+            None,
+            "job.sh: line 36: /p: No such file",
+            r"its result: job.sh: line 36: /p: No such file \(job.un",
+        ),
+        ("FAILED", None, "", r"could write its result \(job.unfinished\)"),
+        ("COMPLETED", [], "", "^$"),
+    ],
+)
+def test_why_a_job_ended_is_the_most_specific_of_what_is_known(store, state, findings, log, problem):
+    folder = run.prepare(store, REQUEST)
+    if findings is not None:
+        record = json_records.stamped("result", {"exit_code": 143 if findings else 0, "seconds": 1})
+        record["findings"] = [dict(UNFINISHED, code=code) for code in findings]
+        files.write_text(os.path.join(folder, "result.json"), json.dumps(record))
+    files.write_text(os.path.join(folder, "output.log"), log + "\n")
+    status = jobs.describe(result.launch(folder), folder, "7", JobState(state, "", "", "", False))
+    assert re.search(problem, status.problem)
+    assert bool(status.remedy) == (state != "COMPLETED")
 
 
 def test_a_job_that_left_nothing(store, programs, monkeypatch):
