@@ -8,7 +8,7 @@ import posixpath
 import re
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
-from deployer.contract import downloads, json_records, verdict
+from deployer.contract import downloads, json_records, records, verdict
 from deployer.contract import observation as seen
 from deployer.contract.downloads import Offline, Wanted
 from deployer.contract.errors import EXIT_DONE, Refused
@@ -229,7 +229,7 @@ class Reached(NamedTuple):
     @staticmethod
     def read(fields: Fields) -> "Reached":
         return Reached(
-            Finding.read(fields),
+            records.read(Finding, fields),
             fields.flag("stopped"),
             _frames(fields),
             tuple(fields.texts("prepare")),
