@@ -1,8 +1,8 @@
 """Typed records: NamedTuples that are read from JSON objects, and written as such, by their annotations.
 
-A text, a number that is not negative, a flag, a nested record, and lists and mappings of these are read with the checks
-of ``json_records.Fields``. A field that may be None may also be missing; so may one with a default value. A class that
-needs further checks has its own ``read`` or ``record``, which is used wherever the class is nested.
+Read with the checks of ``json_records.Fields``: a text, a number that is not negative, seconds, a flag, a nested
+record, and lists and mappings of these. A field that may be None may also be missing; so may one with a default value.
+A class that needs further checks has its own ``read`` or ``record``, which is used wherever the class is nested.
 """
 
 import functools
@@ -17,6 +17,7 @@ _SIMPLE: Mapping[Any, _Reader] = {
     str: Fields.text,
     int: Fields.number,
     bool: Fields.flag,
+    float: Fields.seconds,
     Any: lambda fields, name: fields.record.get(name),
 }
 
