@@ -52,27 +52,6 @@ PLATFORMS = {
     "macos-x86_64": Platform(("macosx_12_0_x86_64", "macosx_12_0_universal2"), "darwin", "x86_64"),
 }
 
-_INSTALL = """\
-#!/bin/sh
-# Install deployer from the files beside this script, without a network:
-#
-#     sh install [FOLDER]     default: ~/.local/share/deployer-hpc, with a link in ~/.local/bin
-#
-# PYTHON names the Python to use (3.10 or newer).
-set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-folder=${1:-$HOME/.local/share/deployer-hpc}
-python=${PYTHON:-python3}
-"$python" -m venv "$folder"
-"$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --require-hashes \\
-    --find-links "$here/wheels" -r "$here/requirements.txt"
-if [ $# -eq 0 ]; then
-    mkdir -p "$HOME/.local/bin"
-    ln -sf "$folder/bin/deployer" "$HOME/.local/bin/deployer"
-fi
-echo "installed: $folder/bin/deployer"
-"""
-
 
 def main() -> int:
     """Write a release, or check how one is written."""
@@ -152,7 +131,7 @@ def _offline(path: Path, wheel: Path, tree: Path, platform: Platform, pythons: S
     lines.append(f"{NAME}=={wheel.name.split('-')[1]} --hash=sha256:{own}")
     top = path.name.removesuffix(".tar")
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-        _add(tar, f"{top}/install", _INSTALL.encode(), made, 0o755)
+        _add(tar, f"{top}/install", (tree / "scripts/offline-install").read_bytes(), made, 0o755)
         _add(tar, f"{top}/requirements.txt", "".join(f"{line}\n" for line in lines).encode(), made)
         for source in sorted([*(folder / name for name in names), wheel], key=lambda item: item.name):
             _add(tar, f"{top}/wheels/{source.name}", source.read_bytes(), made)
