@@ -66,7 +66,8 @@ ENDS: Mapping[str, End] = {
 _OTHERS = re.compile(
     r"^(srun: |slurmstepd\S*: |deployer: (?!error: )|hint: |=+$|=   |\[(mpiexec|proxy)[:@]|-{20,}$|mpirun |prterun "
     r"|mpiexec|Primary job  ?terminated|Process name: |Exit code: |a non-zero exit code"
-    r"|An MPI communication peer process|Abort\(\d+\) on node \d+ \(rank \d+ in comm |MPI_ABORT was invoked on rank |with errorcode -?\d+\.$"
+    r"|An MPI communication peer process|Abort\(\d+\) on node \d+ \(rank \d+ in comm "
+    r"|MPI_ABORT was invoked on rank |with errorcode -?\d+\.$"
     r"|NOTE: invoking MPI_ABORT causes |You may or may not see output from |exactly when Open MPI kills them\.)"
     r"|(^|: )Command exited with non-zero status"
     r"|^[EWI]\d{4} \S+ \d+ torch/distributed/|\bChildFailedError\b|^(Failures|Root Cause \(.*\)|\[\d+\]):$| FAILED$"
