@@ -54,7 +54,7 @@ ENDS: Mapping[str, End] = {
     "BOOT_FAIL": End("a node did not start", "run it again; `sinfo -R` shows why", re.compile("DUE TO BOOT FAILURE")),
     "PREEMPTED": End("another job took its nodes", _AGAIN, re.compile("DUE TO PREEMPTION")),
     "DEADLINE": End("its deadline passed", "run it again", re.compile("DUE TO DEADLINE")),
-    "TIMEOUT": End("it reached its time limit", "set a longer time limit (--time)", re.compile("DUE TO TIME LIMIT")),
+    "TIMEOUT": End("it reached its time limit", "set a longer one (--time)", re.compile("DUE TO TIME LIMIT")),
     "CANCELLED": End(
         "its owner or the site cancelled it",
         "run it again, unless that was intended",
@@ -153,13 +153,15 @@ def told(text: str) -> Told:
     whole = re.split(r"[\r\n]+", text)
     plain = [line.strip() for line in whole]
     ends: Dict[str, str] = {}
+    before = len(plain)  # what comes after such a line follows from it
     for state, end in ENDS.items():
-        line = next((line for line in plain if end.line.search(line)), None)
-        if line is not None:
-            ends[state] = _shown(line)
+        at = next((at for at, line in enumerate(plain) if end.line.search(line)), None)
+        if at is not None:
+            ends[state] = _shown(plain[at])
+            before = min(before, at)
     added = next((_shown(line) for line in plain if _ADDED.search(line)), None)
-    first = next((line for line in plain if _LOADER_OR_MPI.search(line)), None)
-    lines, cut = _without_tracebacks(whole)
+    first = next((line for line in plain[:before] if _LOADER_OR_MPI.search(line)), None)
+    lines, cut = _without_tracebacks(whole[:before])
     lines = [line for line in lines if line and not _OTHERS.search(line)]
     causes = []
     for code, pattern in _CAUSES:

@@ -362,7 +362,8 @@ RULES: Dict[str, Rule] = {
     "job.unfinished": Rule(
         ERROR,
         "the job ended before it could write its result{why}",
-        "causes: no Python on the first node, node failure, cancel or a full disk; see the end of the job's log",
+        "causes: the first node has no Python or does not see the job's folder, a full disk, or the batch system "
+        "killed it; see the end of the job's log",
     ),
     "job.ended": Rule(ERROR, "{why}", "{remedy}"),
     "job.space": Rule(
@@ -372,7 +373,7 @@ RULES: Dict[str, Rule] = {
     ),
     "job.time-limit": Rule(
         ERROR,
-        "the job reached its time limit of {limit}",
+        "the job reached its time limit of {limit}{why}",
         "set a longer time limit (--time), or save checkpoints and continue in further jobs (--again)",
     ),
     "job.stopped": Rule(

@@ -147,28 +147,26 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
         sizes = []
     record = json_records.stamped(
         SCHEMA,
-        OrderedDict(
-            [
-                ("bundle", launch.bundle),
-                ("version", launch.version),
-                ("digest", launch.digest if launch.runtime != NATIVE else None),  # the image did not run
-                ("site", launch.site),
-                ("job", launch.job),
-                ("job_id", outcome.job_id),
-                ("runtime", launch.runtime),
-                (START_OPTION_KEY, launch.start_option),
-                ("world_size", sizes[0] if sizes else None),
-                ("workers", launch.workers),
-                ("exit_code", exit_code),
-                ("started", _utc(outcome.started)),
-                ("seconds", max(0, outcome.ended - outcome.started)),
-                ("check", _check(launch)),
-                ("findings", [item.record() for item in findings]),
-                ("ranks", _ranks(launch, found)),
-                ("network", _shown_network(found)),
-                ("payload", found.payload),
-            ]
-        ),
+        {
+            "bundle": launch.bundle,
+            "version": launch.version,
+            "digest": launch.digest if launch.runtime != NATIVE else None,  # the image did not run
+            "site": launch.site,
+            "job": launch.job,
+            "job_id": outcome.job_id,
+            "runtime": launch.runtime,
+            START_OPTION_KEY: launch.start_option,
+            "world_size": sizes[0] if sizes else None,
+            "workers": launch.workers,
+            "exit_code": exit_code,
+            "started": _utc(outcome.started),
+            "seconds": max(0, outcome.ended - outcome.started),
+            "check": _check(launch),
+            "findings": [item.record() for item in findings],
+            "ranks": _ranks(launch, found),
+            "network": _shown_network(found),
+            "payload": found.payload,
+        },
     )
     return Judgement(record, exit_code or 0)
 
@@ -203,14 +201,12 @@ def _check(launch: Launch) -> Optional[Record]:
     """Return verdict and codes of ``check``, or None if the plan has none."""
     if launch.checked is None:
         return None
-    return OrderedDict(
-        [
-            ("verdict", launch.checked.verdict),
-            ("codes", sorted({item.code for item in launch.checked.findings})),
-            ("accepted", launch.checked.accepted),
-            ("forced", launch.forced),
-        ]
-    )
+    return {
+        "verdict": launch.checked.verdict,
+        "codes": sorted({item.code for item in launch.checked.findings}),
+        "accepted": launch.checked.accepted,
+        "forced": launch.forced,
+    }
 
 
 def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int:
@@ -282,7 +278,8 @@ def _stopped(launch: Launch, told: Told, outcome: StepOutcome) -> List[Finding]:
     limit = seconds(launch.time)
     # The job's clock starts slightly before the script's.
     if state == "TIMEOUT" or (not state and passed >= limit - 5):
-        return [finding("job.time-limit", WHOLE_JOB, limit=launch.time)]
+        why = "; an error before that: " + told.error if told.error else ""
+        return [finding("job.time-limit", WHOLE_JOB, limit=launch.time, why=why)]
     sure = "" if state else ", or something else did: its log has no reason"
     return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed, sure=sure)]
 
@@ -357,14 +354,12 @@ def _shown_network(found: Evidence) -> Optional[Record]:
     if not measured:
         return None
     slowest = min(measured, key=lambda item: item.bytes_per_second or 0)
-    return OrderedDict(
-        [
-            ("nodes", len(measured) + 1),
-            ("latency_us", round(max(item.nanoseconds or 0 for item in measured) / 1e3, 1)),
-            ("bandwidth_mb_s", round((slowest.bytes_per_second or 0) / 1e6, 1)),
-            ("slowest", slowest.host),
-        ]
-    )
+    return {
+        "nodes": len(measured) + 1,
+        "latency_us": round(max(item.nanoseconds or 0 for item in measured) / 1e3, 1),
+        "bandwidth_mb_s": round((slowest.bytes_per_second or 0) / 1e6, 1),
+        "slowest": slowest.host,
+    }
 
 
 def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
@@ -378,10 +373,8 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
     missing = launch.nodes - len(found.roots) if begun else 0
     if not findings and missing:
-        said = "the step failed with exit code %d, and %s left no record" % (
-            outcome.exit_code,
-            counted(missing, "node"),
-        )
+        left = "the step failed with exit code %d, and %s left no record"
+        said = left % (outcome.exit_code, counted(missing, "node"))
         findings.append(finding("runtime.start", WHOLE_JOB, runtime=launch.runtime, said=said))
     return findings
 
@@ -549,9 +542,7 @@ def _judge_world(item: PayloadRecord, by_rank: "_ByRank") -> None:
 
 def _how(first: Optional[PayloadRecord], outcome: StepOutcome, told: Told) -> str:
     """Return how the payload failed."""
-    said = told.last
-    if first is None:
-        said = told.reason or said
+    said = told.last if first else told.reason or told.last
     last = "" if said is None else "; last line: " + said
     if first is None:
         code = "exit code %d" % outcome.exit_code
@@ -603,14 +594,8 @@ def _judge_library(
     expected = seen.identities.get(host)
     if launch.mpi is None or expected is None or library.identity == expected:
         return False
-    by_rank.add(
-        task,
-        "mpi.not-host-library",
-        path=library.path,
-        identity=library.identity,
-        library=launch.mpi.library,
-        expected=expected,
-    )
+    found = {"path": library.path, "identity": library.identity, "expected": expected}
+    by_rank.add(task, "mpi.not-host-library", library=launch.mpi.library, **found)
     return True
 
 

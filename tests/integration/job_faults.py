@@ -1,7 +1,7 @@
 """Faults of jobs that are really produced on the lab, and what a user is to see of each: a table, and what makes them.
 
 ``python -m tests.integration.job_faults LINES`` prints the table of docs/evidence/faults.md from what
-``test_job_faults.py`` writes where DEPLOYER_FAULTS names a file.
+``test_job_faults.py`` writes where DEPLOYER_FAULTS names a file; a second file is of an earlier commit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from deployer.contract.text import printable
 from tests.integration.conftest import PYTHON, WORKSPACE
 from tests.lab import Lab
 from tests.lab.disks import disk
@@ -67,7 +68,7 @@ class Fault:
         at: a condition on login1 (a node and a script: there), waited for before ``then``.
         then: what is done to the running job.
         disk_mb: the size of a disk for the jobs' folder of this row, or 0.
-        slow: takes longer than the quick half of the table may.
+        slow: takes minutes, because the batch system waits.
     """
 
     text: str
@@ -319,7 +320,7 @@ FAULTS: dict[str, Fault] = {
         "one rank raises without -m mpi4py, and the other waits for it",
         "TIMEOUT",
         "job.time-limit",
-        "00:01:00",
+        "KeyError: 'alone'",
         options="--time 00:01:00",
         command=python(
             "from mpi4py import MPI\nif MPI.COMM_WORLD.rank: raise KeyError('alone')\nMPI.COMM_WORLD.Barrier()"
@@ -351,8 +352,8 @@ FAULTS: dict[str, Fault] = {
     "folder-full": Fault(
         "the disk with the job's folder fills up",
         "FAILED",
-        "job.space",
-        "full",
+        "payload.failed",
+        "No space left on device",
         disk_mb=128,
         command=python("f = open('/deployer/job/big', 'wb', 0)\nwhile True: f.write(bytes(1 << 20))"),
     ),
@@ -360,14 +361,14 @@ FAULTS: dict[str, Fault] = {
         "the disk with the job's folder becomes read-only",
         "FAILED",
         "job.unfinished",
-        "Read-only",
+        "",
         disk_mb=128,
         command=LONG,
         at=BEGUN,
         then=(("cn1", "mount -o remount,abort $disk; pkill -f '^python3 -c import time'"),),
     ),
     "quota": Fault(
-        "the payload goes over its user's disk quota",
+        "an error about a disk quota in the payload (a stand-in: the program raises it)",
         "FAILED",
         "payload.failed",
         "Disk quota exceeded",
@@ -419,15 +420,6 @@ FAULTS: dict[str, Fault] = {
     ),
     "ulimit-n": Fault("ulimit -n 16", "COMPLETED", "", "", shell="ulimit -n 16", command=mpi("")),
     "ulimit-n-small": Fault("ulimit -n 7", "", "", "Too many open files", shell="ulimit -n 7", command=mpi("")),
-    "ulimit-u": Fault(
-        "ulimit -u 3",
-        "FAILED",
-        "job.unfinished",
-        "Resource temporarily unavailable",
-        shell="ulimit -u 3",
-        command=mpi(""),
-        slow=True,
-    ),
     "ulimit-f": Fault("ulimit -f 1", "", "", "File too large", shell="ulimit -f 1", command=mpi("")),
     "ulimit-t": Fault(
         "ulimit -t 1", "FAILED", "limits.process", "ulimit -t", shell="ulimit -t 1", command=python("while True: pass")
@@ -730,6 +722,23 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+#: Those of the smoke tier, one for each kind of evidence; the others are slow as a whole.
+QUICK = [
+    "node-down",
+    "cancelled",
+    "cancelled-pending",
+    "tmp-full",
+    "ulimit-v",
+    "no-python",
+    "no-python-second",
+    "no-home",
+    "image-gone",
+    "mpi4py-cause",
+    "raises-then-noise",
+    "exec-format",
+]
+
+
 class Bench:
     """Makes faults on a lab to which the bundle ``faults`` was pushed."""
 
@@ -828,18 +837,28 @@ class Bench:
             time.sleep(0.2)
 
 
-def _table(lines: str) -> None:
-    for line in Path(lines).read_text().splitlines():
-        row = json.loads(line)
-        sentence = row["sentence"].replace("|", "\\|")
-        print(f"| {FAULTS[row['name']].text} | {row['state'] or '-'} | {sentence or '-'} | {row['right']} |")
-
-
 def record(path: str, name: str, seen: Seen) -> None:
     """Add a line to the file of what was seen."""
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps({"name": name, "right": seen.is_right(FAULTS[name]), **asdict(seen)}) + "\n")
+        file.write(json.dumps({"name": name, **asdict(seen)}) + "\n")
+
+
+def _read(path: str) -> dict[str, Seen]:
+    rows = map(json.loads, Path(path).read_text().splitlines())
+    return {row.pop("name"): Seen(**{name: row[name] for name in Seen.__annotations__}) for row in rows}
+
+
+def _table(now: dict[str, Seen], before: dict[str, Seen]) -> None:
+    """Print a row for each fault: what it is, what the user saw, and whether that is right, now and before."""
+    for name, fault in FAULTS.items():
+        words = {
+            which: ("right" if seen[name].is_right(fault) else "**wrong**") if name in seen else ""
+            for which, seen in (("now", now), ("before", before))
+        }
+        saw = now.get(name, Seen("", "not run", "", ()))
+        shown = printable(re.sub(r"[0-9a-f]{32,}", "...", saw.sentence)).replace("|", "\\|").replace("*", "\\*")
+        print(f"| {fault.text} | {saw.state or 'not started'} | {shown} | {words['before']} | {words['now']} |")
 
 
 if __name__ == "__main__":
-    _table(sys.argv[1])
+    _table(_read(sys.argv[1]), _read(sys.argv[2]) if len(sys.argv) > 2 else {})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Site
-from tests.integration.job_faults import BUNDLE, FAULTS, Bench, record
+from tests.integration.job_faults import BUNDLE, FAULTS, QUICK, Bench, record
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def bench(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Benc
 
 def _needs(name: str) -> list[pytest.MarkDecorator]:
     fault = FAULTS[name]
-    marks = [pytest.mark.slow] if fault.slow else []
+    marks = [] if name in QUICK else [pytest.mark.slow]
     return [*marks, pytest.mark.needs("loop")] if fault.disk_mb else marks
 
 

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import sys
-from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer import __version__
 from deployer.contract.dialogue import ANSWERS, CALLER
@@ -517,9 +517,9 @@ def show_anything() -> None:
         sys.stdout = io.TextIOWrapper(out.detach(), encoding, "backslashreplace", line_buffering=by_line)
 
 
-def _named(error: Union[OSError, MemoryError]) -> DeployerError:
+def _named(error: Exception) -> DeployerError:
     """Return an unexpected error of the operating system, such as an unreadable folder, as an error of ours."""
-    if isinstance(error, MemoryError):
+    if not isinstance(error, OSError):  # a MemoryError
         return SpaceError("there is not enough memory for this command", "see `ulimit -v`; use a node with more memory")
     from deployer.system import files
 

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import causes, memory
+from deployer.contract import causes, memory, records
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, coded, errors, finding
@@ -281,15 +281,11 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
         known = JobState(ended if number else "NEW", "", "", "", False)
     if number:  # until it has ended, its result is "unfinished"
         cause = None if known.active else _cause(folder, outcome, known.word)
-    problem = outcome.unreadable or _problem(cause)
     seconds = None if known.active or exit_code is None else outcome.seconds
-    remedy = printable(cause.remedy) if cause else ""
+    problem, remedy = outcome.unreadable, ""
+    if cause:
+        problem, remedy = coded("%s: %s" % (cause.subject, cause.message), cause.code), printable(cause.remedy)
     return Status(launch, folder, number, *known, exit_code, problem, seconds, remedy)
-
-
-def _problem(cause: Optional[Finding]) -> str:
-    """Return a finding in one line."""
-    return coded("%s: %s" % (cause.subject, cause.message), cause.code) if cause else ""
 
 
 def cancel(folder: str) -> bool:
@@ -347,15 +343,14 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LAST)
     exit_code = final_exit(folder)
-    word = known.word if known else "FAILED" if exit_code else "COMPLETED"
-    tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
+    ended = describe(result.launch(folder), folder, submitted, known)
+    tell("%s%s" % (ended.state, "" if exit_code is None else ", exit %d" % exit_code))
     if following(folder):
         return
-    if exit_code != 0 or word not in ("COMPLETED",):
-        ended = describe(result.launch(folder), folder, submitted, known)
-        saved = "it saved its state, and no job continues it"
+    if exit_code != 0 or ended.state != "COMPLETED":
+        why = ended.problem or "it saved its state, and no job continues it"
         raise JobFailed(
-            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), submitted, word, ended.problem or saved),
+            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), submitted, ended.state, why),
             ended.remedy or "its log: %s" % os.path.join(folder, result.LOG),
         )
 
@@ -479,7 +474,8 @@ def _outcome(folder: str) -> _Outcome:
         return _Outcome()
     try:
         fields = result.read(folder)
-        wrong = next(iter(errors(result.findings(folder))), None)
+        findings = [records.read(Finding, item) for item in fields.items("findings")]
+        wrong = next(iter(errors(findings)), None)
         return _Outcome(fields.maybe_number("exit_code"), fields.maybe_number("seconds"), wrong)
     except DeployerError as error:
         return _Outcome(unreadable=error.message)

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, json_records, rank_record, records
+from deployer.contract import evidence, json_records, rank_record
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, finding
@@ -171,15 +171,6 @@ def gather(folder: str) -> "Evidence":
 def node_file(host: str) -> str:
     """Return the name of the file with the evidence of a node's ranks."""
     return "node-%s.json" % host
-
-
-def findings(folder: str) -> List[Finding]:
-    """Return the findings in a job's result.json; empty if there is no result yet."""
-    path = os.path.join(folder, RESULT_FILE)
-    if not files.is_file(path):
-        return []
-    record = read_file(path)
-    return [records.read(Finding, item) for item in record.items("findings")]
 
 
 def read_file(path: str) -> Fields:

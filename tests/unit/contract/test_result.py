@@ -256,7 +256,13 @@ CANCELLED = "slurmstepd-cn1: error: *** JOB 4 ON cn1 CANCELLED AT 2026-11-23T22:
     [
         (NODE_FAILURE, 1030, "job.ended", "a node of it died or no longer answers: srun: error: Node failure on cn2"),
         (CANCELLED % " DUE TO PREEMPTION", 1030, "job.ended", "another job took its nodes: slurmstepd"),
-        (CANCELLED % " DUE TO TIME LIMIT", 1030, "job.time-limit", "reached its time limit"),
+        (CANCELLED % " DUE TO TIME LIMIT", 1030, "job.time-limit", "reached its time limit of 00:02:00"),
+        (
+            "KeyError: 1\n" + CANCELLED % " DUE TO TIME LIMIT" + "\nValueError: late",
+            1030,
+            "job.time-limit",
+            ": KeyError: 1",
+        ),
         (CANCELLED % "", 1118, "job.stopped", "its owner or the site cancelled it"),
         ("", 1030, "job.stopped", "or something else did: its log has no reason"),
     ],

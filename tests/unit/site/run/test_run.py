@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import hostfiles, json_records, verdict
+from deployer.contract import hostfiles, json_records, records, verdict
 from deployer.contract.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -431,6 +431,11 @@ def test_a_job_that_failed(store, programs, state, code):
     assert error.value.exit_code == 1
 
 
+def found_in(folder):
+    """Return the findings of a job's result.json."""
+    return [records.read(Finding, item) for item in result.read(folder).items("findings")]
+
+
 UNFINISHED = {"code": "job.unfinished", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
 
 
@@ -596,7 +601,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
 
     def failed():
         result.write_result(folder, StepOutcome("payload", 1, None, "7", 0, 9))
-        found = {each.code: each.message for each in result.findings(folder)}
+        found = {each.code: each.message for each in found_in(folder)}
         return found["payload.failed"].partition("; last line: ")[2], {"payload.read-only", "payload.no-network"} & set(
             found
         )
