@@ -112,6 +112,7 @@ def told(folder: str) -> "Told":
 
 
 def _end_of_log(folder: str) -> str:
+    """Return the end of the job's log, without what the steps before the last one wrote."""
     try:
         with open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
             start = int(stream.read(_MAX_DIGITS))
