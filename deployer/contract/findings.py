@@ -269,7 +269,7 @@ RULES: Dict[str, Rule] = {
     "limits.process": Rule(
         ERROR,
         "its processes were limited to {value} {limit} (`ulimit -{option}`)",
-        "the batch system passes on the limits of the shell that submits the job: remove `ulimit` from its login files",
+        "batch systems pass on limits of the shell that submits: correct `ulimit` in its login files, or ask the site",
     ),
     "limits.memlock": Rule(
         ERROR,
