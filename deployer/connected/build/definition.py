@@ -27,6 +27,7 @@ from deployer.system import files
 
 FILE = "bundle.yaml"
 DOCKERFILE = "Dockerfile"
+_INIT = "deployer init NAME writes a new one"
 
 Framework = Literal["tensorflow", "pytorch"]
 
@@ -504,5 +505,5 @@ def _others(folder: Path) -> str:
     for near in (folder, Path("bundles")):
         found = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
         if found:
-            return "definitions here: " + ", ".join(found)
-    return f"a definition is a folder with a {FILE}"
+            return f"definitions here: {', '.join(found)}; {_INIT}"
+    return f"a definition is a folder with a {FILE}: {_INIT}"

@@ -95,6 +95,9 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         if files.lexists(str(path)):
             return path
     if not there:
+        here = next((f"{name}{suffix}" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()), None)
+        if here and beside is None:
+            raise UsageError(f"no site profile is called {name!r}, but here is a file {here}", f"give its path: {here}")
         known = names(curated)
         searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
         raise UsageError(
