@@ -79,7 +79,7 @@ def _image(reference: str) -> str:
     if not _IMAGE.match(reference):
         raise ValueError(
             f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
-            "write NAME@sha256:HEX (docker image ls --digests, or skopeo inspect docker://NAME:TAG, show it)"
+            f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
         )
     return reference
 

@@ -1,6 +1,7 @@
 """init: write a new definition that works without changes, from a template."""
 
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,12 +41,30 @@ class Made(NamedTuple):
 
 
 def init(name: str, kind: str, where: Path, dry_run: bool = False) -> Made:
+    """Write a new definition from a template; ``kind`` is the name of the template, the others as of ``place``."""
+    template = TEMPLATES / kind
+    names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))
+
+    def write(made: Path, _: Path, editors: str) -> None:
+        for path in names:
+            text = (template / path).read_text("utf-8").replace("@NAME@", name).replace("@EDITORS@", editors)
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).write_text(text, "utf-8")
+
+    return place(name, where, names, write, dry_run)
+
+
+def place(
+    name: str, where: Path, names: Sequence[Path], write: Callable[[Path, Path, str], None], dry_run: bool = False
+) -> Made:
     """Write a new definition. After an error nothing is left.
 
     Args:
         name: its name, and the name of its folder.
-        kind: the name of the template.
         where: the parent folder. If it has a folder ``bundles``, that is used.
+        names: its files.
+        write: writes them. It receives the folder to write to, the folder that this becomes, and the first line of the
+            definition.
         dry_run: write nothing, only return the paths.
 
     Raises:
@@ -56,16 +75,12 @@ def init(name: str, kind: str, where: Path, dry_run: bool = False) -> Made:
     folder = home / name
     if files.lexists(str(folder)):
         raise UsageError(f"{folder} already exists", "choose another name, or remove it: nothing is overwritten")
-    template = TEMPLATES / kind
-    names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))
     if not dry_run:
         editors = _WITH_SCHEMA if (home / "schema.json").is_file() else _WITHOUT_SCHEMA
         with files.errors_named(f"write {folder}"), tempfile.TemporaryDirectory(prefix=f".{name}.", dir=home) as work:
             made = Path(work) / name
-            for path in names:
-                text = (template / path).read_text("utf-8").replace("@NAME@", name).replace("@EDITORS@", editors)
-                (made / path).parent.mkdir(parents=True, exist_ok=True)
-                (made / path).write_text(text, "utf-8")
+            made.mkdir()
+            write(made, folder, editors)
             made.rename(folder)
     return Made(folder, [folder / path for path in names])
 

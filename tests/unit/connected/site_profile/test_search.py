@@ -118,7 +118,7 @@ def test_a_name_of_a_file_in_this_folder_suggests_its_path() -> None:
     with pytest.raises(UsageError, match=r"but here is a file cluster\.yaml") as caught:
         profiles.load("cluster")
     assert caught.value.hint == "give its path: cluster.yaml"
-    with pytest.raises(UsageError, match="no site profile is called .cluster."):
+    with pytest.raises(UsageError, match="no site profile is called 'cluster'"):
         profiles.load(str(write(Path(), "mine", "extends: cluster")))
 
 
