@@ -4,17 +4,19 @@ import argparse
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
 from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
-from deployer.connected.build.definition import load
+from deployer.connected.build.definition import FILE, load
 from deployer.connected.deploy import watch
-from deployer.connected.deploy.deploy import DONE, BuildFiles, Deploy, Deployed, DeployRequest, DeployStage
+from deployer.connected.deploy.deploy import Deploy, Deployed
+from deployer.connected.deploy.packing import DONE, BuildFiles, DeployRequest, DeployStage, Packing
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import (
     EXIT_DONE,
@@ -28,8 +30,14 @@ from deployer.contract.errors import (
 from deployer.contract.text import printable
 from deployer.system import terminal
 
+if TYPE_CHECKING:
+    from deployer.connected.site_profile.profile import Profile
+
+#: What ``check`` and ``rehearse`` read.
+BUNDLE = "a bundle that `pack` wrote, or a definition: then the bundle that `deploy` sends is made, or used again"
+
 #: What a build or a rehearsal says that a person waits for; the log has all else.
-_SAID = ("base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
+_SAID = ("build: ", "pack: ", "base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
 #: Seconds for which a job is followed with --json, in the queue and running.
 _LONGEST = 14 * 24 * 3600
 #: How `status --wait` ends when it has seen the job's end.
@@ -155,10 +163,25 @@ def _request(args: argparse.Namespace) -> DeployRequest:
         args.launch,
         args.force,
         user_settings.path("key", args.key),
-        BuildFiles(*(user_settings.path(name, None) for name in BuildFiles._fields)),
+        _build_files(),
         args.dry_run,
         args.partition,
     )
+
+
+def bundle_of(args: argparse.Namespace, site: "Profile | None", accept: Sequence[str] = ()) -> str:
+    """Return the bundle that a command names: ``args.bundle``, or the one that a deploy of that definition makes."""
+    path = Path(args.bundle)
+    if not path.is_dir() and path.name != FILE:
+        return str(args.bundle)
+    key, files = user_settings.path("key", None), _build_files()
+    request = DeployRequest(path, "", accept=accept, key=key, settings=files)
+    packing = Packing(load(path), site, request, lambda stage: _say(f"{stage.name}: {stage.text}"), _say)
+    return str(packing.bundle())
+
+
+def _build_files() -> BuildFiles:
+    return BuildFiles(*(user_settings.path(name, None) for name in BuildFiles._fields))
 
 
 def _job_words(args: argparse.Namespace) -> list[str]:

@@ -5,9 +5,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import settings
+from deployer.cli.laptop.deploy import BUNDLE, bundle_of
 from deployer.cli.site import common
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.ways import WAYS, rehearsed
@@ -19,13 +20,17 @@ from deployer.contract.rehearsal import CODES, Rehearsal
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened
 
+if TYPE_CHECKING:
+    from deployer.connected.site_profile.profile import Profile
+    from deployer.contract.plan import Plan
+
 _TIME = "2m"
 
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "rehearse", run)
-    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
+    command.add_argument("bundle", metavar="B.tar", help=BUNDLE)
     command.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
     command.add_argument(
         "--site", help="use this site's memory, folders and variables: a profile's name or path, or ssh:HOST"
@@ -59,10 +64,12 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(args.accept) - set(known))
     if unknown:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
+    site = _site(args)
+    bundle = bundle_of(args, site)
     request = RehearsalRequest(
-        args.bundle,
+        bundle,
         args.job,
-        _site(args),
+        _plan(bundle, site, args.partition),
         args.ranks,
         seconds(check_time(args.time)),
         args.bind,
@@ -83,10 +90,10 @@ def run(args: argparse.Namespace) -> int:
     if args.used:
         files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
     if args.record:
-        record(args.bundle, outcome)
+        record(bundle, outcome)
     if not outcome.exit_code:
-        site = settings.site_for_hint(args.site)
-        common.suggest(args, *(("push", args.bundle, site) if args.site else ("check", args.bundle, "--site", site)))
+        name, send = settings.site_for_hint(args.site), "push" if bundle == args.bundle else "deploy"
+        common.suggest(args, *((send, args.bundle, name) if args.site else ("check", args.bundle, "--site", name)))
     return outcome.exit_code
 
 
@@ -116,13 +123,20 @@ def record(bundle: str, outcome: Rehearsal) -> None:
         terminal.warn("the bundle's signatures are void: sign it again (deployer sign)")
 
 
-def _site(args: argparse.Namespace) -> Any:
+def _site(args: argparse.Namespace) -> "Profile | None":
     if not args.site:
         return None
-    from deployer.connected.rehearse.site_plan import plan_of
     from deployer.connected.transfer.published import profile_of
 
-    return plan_of(args.bundle, profile_of(args.site), args.partition)
+    return profile_of(args.site).selected([], None, None)
+
+
+def _plan(bundle: str, site: "Profile | None", partition: str | None) -> "Plan | None":
+    if site is None:
+        return None
+    from deployer.connected.rehearse.site_plan import plan_of
+
+    return plan_of(bundle, site, partition)
 
 
 def _silent(line: str) -> None:

@@ -110,10 +110,11 @@ def state_of(path: Path) -> Sequence[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] if found else []
 
 
-def inputs_of(contents: Contents, image: Path | None, profile: Profile, options: object) -> str:
-    """Return a digest of all that a pack for one site reads, and of our own program.
+def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], options: object) -> str:
+    """Return a digest of all that a pack reads, and of our own program.
 
     Args:
+        sites: the profiles of the sites that it has plans for.
         image: the file that holds the image; None: the engine has it.
         options: further options of the pack.
     """
@@ -126,7 +127,7 @@ def inputs_of(contents: Contents, image: Path | None, profile: Profile, options:
         "needs": [need._asdict() for need in contents.needs],
         "carried": [[name, list(_states([path]))] for name, path in sorted(contents.carried.items())],
         "of": [contents.name, contents.version, list(contents.mpi or ()), contents.mpi is None],
-        "profile": [profile.model_dump(mode="json"), profile.left_out],
+        "sites": [[site.model_dump(mode="json"), site.left_out] for site in sites],
         "options": options,
     }
     return hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()
