@@ -93,8 +93,5 @@ def read(data: bytes, what: str) -> PlanUpdate:
         raise UsageError("%s: invalid name of a site: %r" % (what, found.site), "use letters, digits, '.', '_' and '-'")
     foreign = [each for each in found.plans if (each.site, each.bundle) != (found.site, found.bundle)]
     if foreign or len({each.partition for each in found.plans}) < len(found.plans):
-        raise UsageError(
-            "%s: its plans are not for one bundle, one site and different partitions" % what,
-            _AGAIN,
-        )
+        raise UsageError("%s: its plans are not for one bundle, one site and different partitions" % what, _AGAIN)
     return found

@@ -1,7 +1,7 @@
 """init: write a new definition that works without changes, from a template."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,32 +40,24 @@ class Made(NamedTuple):
         return {"folder": str(self.folder), "files": [str(path) for path in self.files]}
 
 
-def init(name: str, kind: str, where: Path, dry_run: bool = False) -> Made:
-    """Write a new definition from a template; ``kind`` is the name of the template, the others as of ``place``."""
-    template = TEMPLATES / kind
-    names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))
-
-    def write(made: Path, _: Path, editors: str) -> None:
-        for path in names:
-            text = (template / path).read_text("utf-8").replace("@NAME@", name).replace("@EDITORS@", editors)
-            (made / path).parent.mkdir(parents=True, exist_ok=True)
-            (made / path).write_text(text, "utf-8")
-
-    return place(name, where, names, write, dry_run)
-
-
-def place(
-    name: str, where: Path, names: Sequence[Path], write: Callable[[Path, Path, str], None], dry_run: bool = False
+def init(
+    name: str,
+    kind: str,
+    where: Path,
+    dry_run: bool = False,
+    words: Callable[[Path, Path], Mapping[str, str]] = lambda *_: {},
+    more: Sequence[str] = (),
 ) -> Made:
     """Write a new definition. After an error nothing is left.
 
     Args:
         name: its name, and the name of its folder.
+        kind: the name of the template.
         where: the parent folder. If it has a folder ``bundles``, that is used.
-        names: its files.
-        write: writes them. It receives the folder to write to, the folder that this becomes, and the first line of the
-            definition.
         dry_run: write nothing, only return the paths.
+        words: returns further words of the template with what replaces them. It receives the folder to write to, and
+            the folder that this becomes.
+        more: the names of files that ``words`` writes.
 
     Raises:
         UsageError: the name is invalid, or the folder exists.
@@ -75,14 +67,22 @@ def place(
     folder = home / name
     if files.lexists(str(folder)):
         raise UsageError(f"{folder} already exists", "choose another name, or remove it: nothing is overwritten")
+    template = TEMPLATES / kind
+    names = sorted(path.relative_to(template) for path in template.rglob("*") if _is_ours(path))
     if not dry_run:
         editors = _WITH_SCHEMA if (home / "schema.json").is_file() else _WITHOUT_SCHEMA
         with files.errors_named(f"write {folder}"), tempfile.TemporaryDirectory(prefix=f".{name}.", dir=home) as work:
             made = Path(work) / name
             made.mkdir()
-            write(made, folder, editors)
+            replaced = {"NAME": name, "EDITORS": editors, **words(made, folder)}
+            for path in names:
+                text = (template / path).read_text("utf-8")
+                for word, value in replaced.items():
+                    text = text.replace(f"@{word}@", value)
+                (made / path).parent.mkdir(parents=True, exist_ok=True)
+                (made / path).write_text(text, "utf-8")
             made.rename(folder)
-    return Made(folder, [folder / path for path in names])
+    return Made(folder, [folder / path for path in (*names, *map(Path, more))])
 
 
 def _check_name(name: str) -> None:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import docker
 from docker.errors import APIError, ImageNotFound
 
-from deployer.connected.build import init
 from deployer.connected.build.bases import imported, registry
+from deployer.connected.build.init import Made, init
 from deployer.connected.bundle import sources
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
@@ -24,33 +24,12 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.errors import Refused
 from deployer.system import files, terminal
 
-#: The image of an engine, beside bundle.yaml.
+#: An image of the engine, saved beside bundle.yaml.
 SAVED = "image.tar"
 _PYTHON = re.compile(r"i?python[0-9.]*")
 #: Programs that wait for a person if they are the whole command of an image.
 _INTERACTIVE = re.compile(rf"(ba|da|a|z|c|tc|k)?sh|{_PYTHON.pattern}|R|julia|node")
 _VERSION = re.compile(r"(?!latest$)[A-Za-z0-9][\w.-]*")
-
-_TEXT = """\
-{editors}
-# Made by `deployer init --from-image`. `deployer schema --table` explains every key.
-name: {name}
-version: {version}
-description: {description}
-
-base:
-{base}
-
-mpi: {mpi}
-
-jobs: # the first is the default; options of `run` override these numbers
-  main:
-    command: {command}
-{workdir}    nodes: {nodes}
-    ranks_per_node: 1
-    threads: 1
-    time: "00:10:00"
-"""
 
 
 class _Existing(NamedTuple):
@@ -58,18 +37,16 @@ class _Existing(NamedTuple):
 
     Attributes:
         label: NAME:TAG or NAME, from which the definition's name and version follow.
-        base: the keys of ``base`` in the definition.
+        base: the keys of ``base`` in the definition; empty: the image is saved.
         read: reads the image.
-        save: the image of the engine to save beside the definition; empty: none.
     """
 
     label: str
     base: dict[str, str]
     read: Callable[[Scratch], ArchiveImage]
-    save: str = ""
 
 
-def definition(reference: str, name: str | None, where: Path, dry_run: bool = False) -> init.Made:
+def definition(reference: str, name: str | None, where: Path, dry_run: bool = False) -> Made:
     """Write a definition whose image is an existing one, with the image's MPI and a job that it can start.
 
     An image of the engine that no registry has is saved beside the definition. A file is used where it is.
@@ -78,41 +55,29 @@ def definition(reference: str, name: str | None, where: Path, dry_run: bool = Fa
         reference: a file of docker save, an OCI archive or a flat tar; else an image of the engine, by name or id; else
             an image of a registry, which is pulled.
         name: the definition's name; None: it follows from the reference.
-        where: as of ``init.place``.
+        where: as of ``init``.
 
     Raises:
-        UsageError: there is no such image, or as ``init.place`` raises.
+        UsageError: there is no such image, or as ``init`` raises.
         DeployerError: as ``registry.pull`` raises.
     """
-    found = _file(Path(reference)) if Path(reference).is_file() else _of_engine(reference)
+    path = Path(reference)
+    found = _Existing(path.stem, {}, functools.partial(archive.read, path)) if path.is_file() else _of_engine(reference)
     stem, _, tag = found.label.rpartition("/")[2].partition(":")
-    name = name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
 
-    def write(folder: Path, final: Path, editors: str) -> None:
-        base = dict(found.base)
-        if found.save:
-            base = {"archive": SAVED, "sha256": _save(found.save, folder / SAVED)}
-        elif "archive" in base:
-            base["archive"] = os.path.relpath(base["archive"], final)
+    def words(folder: Path, final: Path) -> dict[str, str]:
+        base = found.base
+        if path.is_file():
+            base = {"archive": os.path.relpath(path, final), "sha256": imported.digest_of(path)}
+        elif not base:
+            base = {"archive": SAVED, "sha256": _save(reference, folder / SAVED)}
+        version = tag if _VERSION.fullmatch(tag) else "0.1.0"
+        texts = {"VERSION": version, "DESCRIPTION": f"The image {reference}", "BASE": base}
         with Scratch(folder) as scratch:
-            words = _job(found.read(scratch))
-        text = _TEXT.format(
-            editors=editors,
-            name=name,
-            version=json.dumps(tag if _VERSION.fullmatch(tag) else "0.1.0"),
-            description=json.dumps(f"The image {reference}"),
-            base="\n".join(f"  {key}: {json.dumps(value)}" for key, value in base.items()),
-            **words,
-        )
-        (folder / "bundle.yaml").write_text(text, "utf-8")
+            return {**{word: json.dumps(text) for word, text in texts.items()}, **_job(found.read(scratch))}
 
-    made = [Path("bundle.yaml"), *([Path(SAVED)] if found.save else [])]
-    return init.place(str(name), where, made, write, dry_run)
-
-
-def _file(path: Path) -> _Existing:
-    base = {"archive": str(path.resolve()), "sha256": imported.digest_of(path)}
-    return _Existing(path.name.partition(".")[0], base, functools.partial(archive.read, path))
+    name = name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    return init(name, "image", where, dry_run, words, [] if found.base or path.is_file() else [SAVED])
 
 
 def _of_engine(reference: str) -> _Existing:
@@ -125,12 +90,10 @@ def _of_engine(reference: str) -> _Existing:
             registry.pull(client, reference)
             image, pulled = engine.inspect(client, reference), True
         digest = next((each for each in image.get("RepoDigests") or [] if pulled or _in_registry(client, each)), "")
-    names = [name.partition("@")[0] for name in (reference, *(image.get("RepoTags") or []))]
-    label = next(
-        (name for name in names if not str(image["Id"]).startswith((name, f"sha256:{name}"))), f"image-{names[0][-12:]}"
-    )
+    tags = image.get("RepoTags") or [reference.removeprefix("sha256:")]
+    label = reference if reference in tags else str(tags[0])
     read = functools.partial(sources.read_image, str(image["Id"]))
-    return _Existing(label, {"image": digest} if digest else {}, read, "" if digest else reference)
+    return _Existing(label.partition("@")[0], {"image": digest} if digest else {}, read)
 
 
 def _in_registry(client: docker.DockerClient, reference: str) -> bool:
@@ -152,38 +115,32 @@ def _save(reference: str, path: Path) -> str:
     return imported.digest_of(path)
 
 
-def _job(image: ArchiveImage) -> dict[str, object]:
-    """Return the texts of ``mpi`` and of a first job, which is the image's own unless that waits for a person."""
+def _job(image: ArchiveImage) -> dict[str, str]:
+    """Return the words of ``mpi`` and of a first job, which is the image's own unless that waits for a person."""
     config = imageconfig.read(image.config)
     command, origin = [*config.entrypoint, *config.cmd], "the image's ENTRYPOINT and CMD"
-    own = len(command) > 1 or (command and not _INTERACTIVE.fullmatch(posixpath.basename(command[0])))
-    if not own:
+    if not command or (len(command) == 1 and _INTERACTIVE.fullmatch(posixpath.basename(command[0]))):
         has_hostname = any(image.root.find(f"{folder}/hostname".encode()) for folder in ("bin", "usr/bin"))
         command, origin = ["hostname"] if has_hostname else ["uname", "-n"], "write your own command"
-    text, used = _mpi(image, command if own else [])
-    workdir = f"    workdir: {json.dumps(config.workdir)} # the image's WORKDIR\n" if own and config.workdir else ""
-    words = {"command": f"{json.dumps(command)} # {origin}", "workdir": workdir}
-    return {"mpi": text, "nodes": 2 if used else 1, **words}
+    mpi, nodes = _mpi(image, command)
+    words = {"COMMAND": f"{json.dumps(command)} # {origin}", "WORKDIR": json.dumps(config.workdir or None)}
+    return {"MPI": mpi, "NODES": str(nodes), **words}
 
 
-def _mpi(image: ArchiveImage, command: list[str]) -> tuple[str, bool]:
-    """Return the text of ``mpi``, and whether a command is known to use MPI."""
+def _mpi(image: ArchiveImage, command: list[str]) -> tuple[str, int]:
+    """Return the text of ``mpi``, and a number of nodes: one unless the command is known to use MPI."""
     found = list(families.files_of(image.root))
     users = families.users(found)
-    try:
-        whole = families.find(users, [], True)
-    except Refused:  # it has programs for both
-        whole = families.FoundFamilies(sorted({user.family for user in users}), users[0].path)
-    if not whole.families:
-        return "[] # no program of the image is linked to an MPI library", False
     words = set(re.findall(r"[\w.+-]+", " ".join(command)))
     words |= families.in_scripts(data for path, data in found if posixpath.basename(path) in words)
     by_name = [user for user in users if user.is_program and posixpath.basename(user.path) in words]
     python = [user for user in users if not user.is_program and any(map(_PYTHON.fullmatch, words))]
     try:
         used = families.find(by_name or python, [], True)
-    except Refused:
+    except Refused:  # programs for both families
         used = families.FoundFamilies([])
     if used.families:
-        return f"[{', '.join(used.families)}] # of {used.path}; [] if the ranks do without MPI", True
-    return f"[] # for jobs with MPI: [{', '.join(whole.families)}], as {whole.path} needs", False
+        return f"[{', '.join(used.families)}] # of {used.path}; [] if the ranks do without MPI", 2
+    for user in users:
+        return f"[] # for jobs with MPI: [{user.family}], as {user.path} needs", 1
+    return "[] # no program of the image is linked to an MPI library", 1

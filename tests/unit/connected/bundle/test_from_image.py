@@ -91,7 +91,7 @@ def test_the_image_s_mpi_and_its_own_command(
     made = from_image.definition(str(saved), None, tmp_path)
     definition = load(made.folder)
     (first,) = definition.jobs.values()
-    assert (definition.name, definition.version, definition.mpi) == ("my", "0.1.0", mpi)
+    assert (definition.name, definition.version, definition.mpi) == ("my-app", "0.1.0", mpi)
     assert (first.command, first.nodes, first.workdir) == job
     assert definition.base is not None
     assert (definition.base.archive, definition.base.sha256) == (
