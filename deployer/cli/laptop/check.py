@@ -7,8 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from deployer.cli.laptop import settings
-from deployer.cli.laptop.deploy import BUNDLE, bundle_of
+from deployer.cli.laptop import named_bundle, settings
 from deployer.cli.laptop.remote import ssh_options
 from deployer.cli.site import common
 from deployer.connected.build.lint import RULES
@@ -28,7 +27,7 @@ _EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
-    command.add_argument("bundle", metavar="B.tar", help=BUNDLE)
+    command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
     command.add_argument("job", metavar="JOB", nargs="?", help="judge only this job of the bundle (default: all jobs)")
     text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
     command.add_argument("--site", help=text)
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     site = profile_of(args.site, args.ssh_config)
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
-    bundle = bundle_of(args, site.selected([], args.mpi, args.launch), args.accept)
+    bundle = named_bundle.path_of(args, site.selected([], args.mpi, args.launch), args.accept)
     accepted = args.accept if bundle == args.bundle else [code for code in args.accept if code not in RULES]
     verdict, *others = checking.check_all(bundle, profile, accepted, cache, today, args.job)
     if args.json:

@@ -4,19 +4,18 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
-from deployer.connected.build.definition import FILE, load
+from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import Deploy, Deployed
-from deployer.connected.deploy.packing import DONE, BuildFiles, DeployRequest, DeployStage, Packing
+from deployer.connected.deploy.packing import DONE, BuildFiles, DeployRequest, DeployStage
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import (
     EXIT_DONE,
@@ -29,12 +28,6 @@ from deployer.contract.errors import (
 )
 from deployer.contract.text import printable
 from deployer.system import terminal
-
-if TYPE_CHECKING:
-    from deployer.connected.site_profile.profile import Profile
-
-#: What ``check`` and ``rehearse`` read.
-BUNDLE = "a bundle that `pack` wrote, or a definition: then the bundle that `deploy` sends is made, or used again"
 
 #: What a build or a rehearsal says that a person waits for; the log has all else.
 _SAID = ("build: ", "pack: ", "base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
@@ -113,7 +106,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
     shows = not (args.json or terminal.is_quiet())
-    with Deploy(_request(args), _show if shows else _silent, _say, submitted) as deploy:
+    with Deploy(_request(args), _show if shows else _silent, say, submitted) as deploy:
         _foresee(args, deploy)
         try:
             done = deploy.run()
@@ -163,24 +156,14 @@ def _request(args: argparse.Namespace) -> DeployRequest:
         args.launch,
         args.force,
         user_settings.path("key", args.key),
-        _build_files(),
+        build_files(),
         args.dry_run,
         args.partition,
     )
 
 
-def bundle_of(args: argparse.Namespace, site: "Profile | None", accept: Sequence[str] = ()) -> str:
-    """Return the bundle that a command names: ``args.bundle``, or the one that a deploy of that definition makes."""
-    path = Path(args.bundle)
-    if not path.is_dir() and path.name != FILE:
-        return str(args.bundle)
-    key, files = user_settings.path("key", None), _build_files()
-    request = DeployRequest(path, "", accept=accept, key=key, settings=files)
-    packing = Packing(load(path), site, request, lambda stage: _say(f"{stage.name}: {stage.text}"), _say)
-    return str(packing.bundle())
-
-
-def _build_files() -> BuildFiles:
+def build_files() -> BuildFiles:
+    """Return the user's settings of builds."""
     return BuildFiles(*(user_settings.path(name, None) for name in BuildFiles._fields))
 
 
@@ -265,7 +248,8 @@ def _silent(stage: DeployStage) -> None:
     pass
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print what a person waits for, and warnings."""
     warns = line.startswith("warning: ")
     if warns or (line.startswith(_SAID) and not terminal.is_quiet()):
         tqdm.write(terminal.marked(printable(f"  {line}"), sys.stderr), file=sys.stderr)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deployer.cli.laptop import settings
-from deployer.cli.laptop.deploy import BUNDLE, bundle_of
+from deployer.cli.laptop import named_bundle, settings
 from deployer.cli.site import common
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.ways import WAYS, rehearsed
@@ -30,7 +29,7 @@ _TIME = "2m"
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "rehearse", run)
-    command.add_argument("bundle", metavar="B.tar", help=BUNDLE)
+    command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
     command.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
     command.add_argument(
         "--site", help="use this site's memory, folders and variables: a profile's name or path, or ssh:HOST"
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
     site = _site(args)
-    bundle = bundle_of(args, site)
+    bundle = named_bundle.path_of(args, site)
     request = RehearsalRequest(
         bundle,
         args.job,
