@@ -20,7 +20,6 @@ from deployer.system import files, terminal
 from deployer.system.verify import begin, opened
 
 if TYPE_CHECKING:
-    from deployer.connected.site_profile.profile import Profile
     from deployer.contract.plan import Plan
 
 _TIME = "2m"
@@ -63,12 +62,11 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(args.accept) - set(known))
     if unknown:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
-    site = _site(args)
-    bundle = named_bundle.path_of(args, site)
+    bundle, plan = _bundle_and_plan(args)
     request = RehearsalRequest(
         bundle,
         args.job,
-        _plan(bundle, site, args.partition),
+        plan,
         args.ranks,
         seconds(check_time(args.time)),
         args.bind,
@@ -122,20 +120,16 @@ def record(bundle: str, outcome: Rehearsal) -> None:
         terminal.warn("the bundle's signatures are void: sign it again (deployer sign)")
 
 
-def _site(args: argparse.Namespace) -> "Profile | None":
+def _bundle_and_plan(args: argparse.Namespace) -> "tuple[str, Plan | None]":
+    """Return the path of the bundle, and the plan of the site that is simulated."""
     if not args.site:
-        return None
+        return named_bundle.path_of(args, None), None
+    from deployer.connected.rehearse.site_plan import plan_of
     from deployer.connected.transfer.published import profile_of
 
-    return profile_of(args.site).selected([], None, None)
-
-
-def _plan(bundle: str, site: "Profile | None", partition: str | None) -> "Plan | None":
-    if site is None:
-        return None
-    from deployer.connected.rehearse.site_plan import plan_of
-
-    return plan_of(bundle, site, partition)
+    site = profile_of(args.site).selected([], None, None)
+    bundle = named_bundle.path_of(args, site)
+    return bundle, plan_of(bundle, site, args.partition)
 
 
 def _silent(line: str) -> None:
