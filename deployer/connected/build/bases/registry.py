@@ -11,7 +11,10 @@ from deployer.contract.errors import DeployerError, SpaceError, TransferError, U
 #: Parts of the errors of registries and engines if an image does not exist or access is denied.
 _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")
 
-_INSTEAD = "without a registry: docker save on a machine that has one, then deployer init --from-image FILE"
+_INSTEAD = (
+    "docker image ls shows the engine's own images; without a registry: docker save on a machine that has one, then "
+    "deployer init --from-image FILE"
+)
 
 
 def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
@@ -59,6 +62,6 @@ def _explained(reference: str, said: str) -> DeployerError:
     if any(words in said.lower() for words in _NO_SUCH):
         return UsageError(
             f"the registry does not provide the image {reference}: {said}",
-            "check its name and digest, or log in with docker login; docker image ls shows the engine's own images",
+            "check its name and digest, or log in with docker login",
         )
     return TransferError(f"cannot pull {reference}: {said}", _INSTEAD)
