@@ -58,6 +58,8 @@ def add_parsers(subparsers: Any) -> None:
 
 def _init(args: argparse.Namespace) -> int:
     if args.from_image:
+        if args.template != "none":
+            raise UsageError("--template cannot be used with --from-image: the definition is for the image as it is")
         from deployer.connected.bundle import from_image
 
         made = from_image.definition(args.from_image, args.name, Path(), args.dry_run)

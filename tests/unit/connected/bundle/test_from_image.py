@@ -118,6 +118,8 @@ def test_the_other_mpi_is_named_for_later_jobs(tmp_path: Path, capsys: pytest.Ca
 def test_without_a_name_and_an_image_both_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init"]) == 2
     assert "init requires NAME, or --from-image REF" in capsys.readouterr().err
+    assert main(["init", "--from-image", "x", "--template", "jax"]) == 2
+    assert "--template cannot be used with --from-image" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_an_image_leaves_nothing(tmp_path: Path) -> None:
