@@ -19,7 +19,7 @@ BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
 def write_context(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the context as a tar: the context without app, data, lock, the base's archive, and the files in .dockerignore.
+    """Write the context as a tar: the context without app, data, lock, archive of the base, and .dockerignore's files.
 
     App and data are separate members of the bundle, and the lock of the wheelhouse is made after the image.
 
