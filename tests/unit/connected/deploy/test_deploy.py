@@ -807,7 +807,7 @@ def test_an_interrupted_submission_may_have_left_a_job(
 
 def test_texts_of_the_site_have_no_effect_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     command._show(DeployStage("push", "done", 1, "installed at \x1b[2Jx"))
-    command._say("warning: \x1b[2Jx")
+    command.say("warning: \x1b[2Jx")
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "installed at \\x1b[2Jx" in said.out
