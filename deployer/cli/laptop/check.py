@@ -1,7 +1,6 @@
 """deployer check: the verdict on a bundle at a site."""
 
 import argparse
-import json
 from collections.abc import Collection
 from datetime import date
 from pathlib import Path
@@ -50,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
     verdict, *others = checking.check_all(args.bundle, profile, args.accept, cache, today, args.job)
     if args.json:
-        print(json.dumps({**verdict.record(), "others": [each.record() for each in others]}))
+        terminal.show_json({**verdict.record(), "others": [each.record() for each in others]})
         return _EXIT.get(verdict.checked.verdict, 0)
     for each in (verdict, *others):
         partition = f", partition {each.partition}" if each.partition else ""

@@ -1,7 +1,6 @@
 """deployer report: the measured figures of several jobs as one table, or as a plot."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ def _page(args: argparse.Namespace) -> int:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)
     html_page.write(args.html, job_page.make([_pictured(path) for path in dict.fromkeys(args.job)]))
-    print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
+    common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
     return 0
 
 

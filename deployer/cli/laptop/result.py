@@ -10,7 +10,7 @@ from deployer.cli.laptop.remote import add_site
 from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.contract.errors import TransferError
-from deployer.contract.text import printable
+from deployer.system import terminal
 
 #: Bytes of a result.json: with the evidence of some 100,000 ranks.
 _LIMIT = 256 * 1024 * 1024
@@ -46,11 +46,11 @@ def run(args: argparse.Namespace) -> int:
         if args.output:
             remote.download(folder, args.output)
     if args.json:
-        print(json.dumps({**status, "result": result, "fetched": str(args.output) if args.output else None}))
+        terminal.show_json({**status, "result": result, "fetched": str(args.output) if args.output else None})
         return 0
     _show(status, result)
     if args.output:
-        print(f"job folder copied to: {args.output}")
+        terminal.show(f"job folder copied to: {args.output}")
         if result is not None:
             common.suggest(args, "report", str(args.output), "--html", "page.html")
     return 0
@@ -68,21 +68,21 @@ def _show(status: json_records.Record, result: json_records.Record | None) -> No
     words = [f"job {status['job']} ({status['job_id']}): {status['state']}"]
     words += [f"exit {status['exit_code']}"] if status["exit_code"] is not None else []
     words += [f"{status['seconds']} s"] if status["seconds"] is not None else []
-    print(printable(", ".join(words)))
+    terminal.show(", ".join(words))
     if status["problem"]:
-        print(printable(f"problem: {status['problem']}"))
+        terminal.show(f"problem: {status['problem']}")
     if status["remedy"]:
-        print(printable(f"remedy: {status['remedy']}"))
+        terminal.show(f"remedy: {status['remedy']}")
     payload = result.get("payload") if result else None
     if result is None:
-        print("it has written no result yet" if status["active"] else f"it left no {_NAME}")
+        terminal.show("it has written no result yet" if status["active"] else f"it left no {_NAME}")
     elif payload is None:
-        print("the job wrote no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)")
+        terminal.show("the job wrote no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)")
     elif json_records.is_deeper(payload, _DEPTH):
-        print(f"the job's own result is nested deeper than {_DEPTH} levels: copy it with -o DIR")
+        terminal.show(f"the job's own result is nested deeper than {_DEPTH} levels: copy it with -o DIR")
     else:
-        print(_json(payload))
-    print(printable(f"on the site: {status['folder']}"))
+        terminal.show(*_json(payload).splitlines())
+    terminal.show(f"on the site: {status['folder']}")
 
 
 def _json(value: Any, before: str = "") -> str:

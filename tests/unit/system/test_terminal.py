@@ -95,7 +95,7 @@ def test_login_files_of_the_site_do_not_decide_for_the_laptop(monkeypatch):
     ],
 )
 def test_only_words_of_ours_are_coloured_and_the_text_is_the_same(line):
-    shown = terminal.marked(line, Screen())
+    shown = terminal.safe(terminal.marked(line, Screen()))
     assert SGR.sub("", shown) == line
     assert (shown == line) is line.startswith(("erroneous", "the log"))
     assert terminal.marked(line, io.StringIO()) == line
