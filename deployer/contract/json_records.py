@@ -196,6 +196,10 @@ class Fields(object):
         """Return the name of a file, which may have any character that a file system allows; it is never shell."""
         return self._check(name, self._get(name, str), lines=True)
 
+    def lines(self, name: str) -> str:
+        """Return a string field that may have several lines, such as a reason in the words of another program."""
+        return self.path(name)
+
     def maybe_text(self, name: str) -> Optional[str]:
         """Return a string field, or None if it is null or missing."""
         return None if self.record.get(name) is None else self.text(name)
@@ -211,6 +215,15 @@ class Fields(object):
     def maybe_number(self, name: str) -> Optional[int]:
         """Return a non-negative integer field, or None if it is null or missing."""
         return None if self.record.get(name) is None else self.number(name)
+
+    def maybe_seconds(self, name: str) -> Optional[float]:
+        """Return a field with a number of seconds, or None if it is null or missing."""
+        value = self.record.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+            raise self.error("%s: field %r is not a number of seconds" % (self.what, name))
+        return float(value)
 
     def flag(self, name: str) -> bool:
         """Return a field that is true or false."""

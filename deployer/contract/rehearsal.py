@@ -171,8 +171,8 @@ class Used(NamedTuple):
     @staticmethod
     def read(fields: Fields) -> "Used":
         return Used(
-            _maybe_seconds(fields, "seconds_to_first_step"),
-            _maybe_seconds(fields, "seconds_per_step"),
+            fields.maybe_seconds("seconds_to_first_step"),
+            fields.maybe_seconds("seconds_per_step"),
             fields.maybe_number("peak_memory"),
             fields.maybe_number("threads"),
             fields.maybe_number("temporary"),
@@ -375,7 +375,7 @@ def read(data: bytes, what: str) -> Rehearsal:
             ending.text("how"),
             ending.maybe_number("exit_code"),
             ending.maybe_text("last"),
-            _maybe_seconds(ending, "seconds") or 0.0,
+            ending.maybe_seconds("seconds") or 0.0,
         ),
         Used.read(fields.child("used")),
         tuple(Reached.read(item) for item in fields.items("findings")),
@@ -403,15 +403,6 @@ def _date(fields: Fields) -> int:
     if found > seen.MAX_TIME:
         raise fields.error("%s: field 'date' is not a time before the year 3000" % fields.what)
     return found
-
-
-def _maybe_seconds(fields: Fields, name: str) -> Optional[float]:
-    value = fields.record.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
-        raise fields.error("%s: field %r is not a number of seconds" % (fields.what, name))
-    return float(value)
 
 
 # ------------------------------------------------------------------------------------------------ the judgement

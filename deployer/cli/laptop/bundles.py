@@ -214,9 +214,10 @@ def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
             f"{pushed.python} in {pushed.seconds_install:.1f} s: {pushed.folder}"
         )
     if pushed.squashfs:
-        made, tool = pushed.squashfs, pushed.squashfs["mksquashfs"]
-        by = f"the {tool['whose']}'s mksquashfs {tool['version']}"
-        terminal.show(f"SquashFS file of {human(made['size'])} in {made['seconds']:.1f} s by {by}: {made['path']}")
+        made, tool = pushed.squashfs, pushed.squashfs.child("mksquashfs")
+        by = f"the {tool.text('whose')}'s mksquashfs {tool.text('version')}"
+        size, seconds = human(made.number("size")), made.maybe_seconds("seconds") or 0.0
+        terminal.show(f"SquashFS file of {size} in {seconds:.1f} s by {by}: {made.text('path')}")
     elif args.squashfs and pushed.folder:
         terminal.show("its SquashFS file is already at the site")
 

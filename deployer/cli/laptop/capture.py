@@ -10,8 +10,8 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.transfer.capture_site import (
+    CapturedPartition,
     CapturedSite,
-    PartitionRecord,
     SiteRequest,
     capture_site,
     dry_run,
@@ -99,15 +99,14 @@ class _Meter:
     def __init__(self) -> None:
         self.shown: dict[str, tuple[str, int]] = {}
 
-    def __call__(self, partitions: Sequence[PartitionRecord]) -> None:
+    def __call__(self, partitions: Sequence[CapturedPartition]) -> None:
         for each in partitions:
-            name, state, reason = (str(each[key]) for key in ("name", "state", "reason"))
-            seconds = int(each["seconds"])
-            said = f"{state}{f': {reason}' if reason else ''}"
+            name, seconds = each.name, each.seconds
+            said = f"{each.state}{f': {each.reason}' if each.reason else ''}"
             if self.shown.get(name) == (said, seconds // 60):
                 continue
             self.shown[name] = (said, seconds // 60)
-            job = f"job {each['job_id']}, " if each["job_id"] else ""
+            job = f"job {each.job_id}, " if each.job_id else ""
             terminal.tell(f"deployer: {name}: {said} ({job}{seconds} s after its submission)")
 
 
@@ -128,7 +127,7 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
         "facts": str(request.facts),
         "name": done.name,
         "seconds": round(done.seconds, 3),
-        "partitions": done.partitions,
+        "partitions": [each._asdict() for each in done.partitions],
         "decisions": [{"key": each.key, "value": each.value, "why": each.why} for each in done.decisions],
         "missing": done.missing,
         "notes": done.notes,
@@ -137,7 +136,7 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
 
 
 def _show(request: SiteRequest, done: CapturedSite) -> None:
-    captured = sum(each["state"] == "captured" for each in done.partitions)
+    captured = sum(each.state == "captured" for each in done.partitions)
     partitions = counted(len(done.partitions), "partition")
     terminal.show(f"captured the login node and {captured} of {partitions} in {done.seconds:.0f} s")
     terminal.show(f"facts: {request.captured}, {request.facts.name}")

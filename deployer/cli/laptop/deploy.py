@@ -127,7 +127,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
             common.suggest(args, "logs", *site_options(args), "-f", done.job)
         if args.json:
             stages = [stage.record() for stage in deploy.stages]
-            status = deploy.remote.site(["status", last]) if done.job else None
+            status = deploy.remote.site(["status", last]).record if done.job else None
             terminal.show_json({**done.record(), "stages": stages, "status": status})
     return _Round(code, done.digest if done.job else "")
 
@@ -190,7 +190,7 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Follow
         after = deploy.continuation(job) if args.again and status != EXIT_INTERRUPTED else None
         if after is None:
             break
-        job, number = str(after["job"]), str(after["job_id"])
+        job, number = after.text("job"), after.maybe_text("job_id") or "-"
         terminal.tell(f"deployer: job {job} continues it")
     if status != EXIT_INTERRUPTED:  # also without a log: only `status` knows how the job ended
         status = deploy.remote.attach(["status", job, "--wait", *quiet], site).status
@@ -209,7 +209,7 @@ def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -
         after = deploy.continuation(job) if args.again else None
         if after is None:
             break
-        job = str(after["job"])
+        job = after.text("job")
     if ended:
         terminal.complain(ended.lines())
     deploy.followed(done.job)

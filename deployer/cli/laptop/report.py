@@ -88,8 +88,8 @@ def _there(args: argparse.Namespace) -> Collected:
 
     with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
-        answer = Fields(remote.site(["report", *args.job]), f"the answer of {remote.host}", TransferError, own=True)
-    return Collected(*report.of_record(answer))
+        answer = remote.site(["report", *args.job])
+    return Collected(*report.of_record(Fields(answer.record, answer.what, TransferError, own=True)))
 
 
 def _here(paths: list[str]) -> Collected:

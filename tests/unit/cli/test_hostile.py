@@ -18,6 +18,7 @@ from deployer.cli.laptop.command_tree import Argument, commands
 from deployer.cli.site import common
 from deployer.cli.site import main as site
 from deployer.contract.findings import ERROR, Finding
+from deployer.contract.json_records import Fields
 from deployer.contract.verdict import judged
 from tests.unit.connected.bundle.test_diff import ENTRIES, file, write
 
@@ -110,7 +111,7 @@ def pushed(tmp_path: Path) -> None:
     """Show the answer of a site."""
     figures = {"sent": 1, "seconds_transfer": 1.0, "seconds_install": 1.0, "parts": 1, "signers": [HOSTILE]}
     tool = {"whose": HOSTILE, "version": HOSTILE}
-    squashed = {"size": 1, "seconds": 1.0, "mksquashfs": tool, "path": HOSTILE}
+    squashed = Fields({"size": 1, "seconds": 1.0, "mksquashfs": tool, "path": HOSTILE}, "it", own=True)
     done = SimpleNamespace(**figures, folder=HOSTILE, python=HOSTILE, squashfs=squashed, known=False, dry_run=False)
     bundle_commands._show_pushed(SimpleNamespace(json=False, squashfs=True), done)  # type: ignore[arg-type]
 
@@ -118,7 +119,8 @@ def pushed(tmp_path: Path) -> None:
 def fetched(tmp_path: Path) -> None:
     """Show the job of a site."""
     texts = dict.fromkeys(("job", "job_id", "state", "problem", "remedy", "folder"), HOSTILE)
-    result_command._show({**texts, "exit_code": 1, "seconds": 2, "active": False}, {"payload": {HOSTILE: [HOSTILE]}})
+    status = Fields({**texts, "exit_code": 1, "seconds": 2, "active": False}, "it", own=True)
+    result_command._show(status, {"payload": {HOSTILE: [HOSTILE]}})
 
 
 def judgement(tmp_path: Path) -> None:
