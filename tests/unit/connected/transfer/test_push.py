@@ -151,7 +151,7 @@ def test_the_site_is_on_its_own_from_the_last_piece_on(tmp_path: Path, pieces: s
             assert (alone == ["x"]) is (piece == delta.END)
             if pieces == "some":
                 break
-        done = sending.pushed({"folder": "/r/images/x", "warnings": []})
+        done = sending.pushed(Fields({"folder": "/r/images/x", "warnings": []}, "taken"))
     assert 0 <= done.seconds_transfer < 60
     assert 0 <= done.seconds_install < 60
 
