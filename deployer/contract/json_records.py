@@ -24,6 +24,7 @@ MAX_LARGE = 440_000_000
 
 _ASCII = bytes(range(128))
 _MAX_DIGITS = 20  # of any number in a record: all are counts, sizes, offsets or times
+_MAX_SECONDS = 1e12
 #: Bytes of memory that a byte of a document needs at most.
 _LARGEST_FACTOR = 300
 
@@ -215,18 +216,16 @@ class Fields(object):
             raise self.error("%s: field %r is negative" % (self.what, name))
         return value
 
+    def seconds(self, name: str) -> float:
+        """Return a field of seconds, which may have a fraction."""
+        value: Any = self.record.get(name)
+        if type(value) not in (int, float) or not 0 <= value < _MAX_SECONDS:
+            raise self.error("%s: field %r is not a number of seconds" % (self.what, name))
+        return float(value)
+
     def maybe_number(self, name: str) -> Optional[int]:
         """Return a non-negative integer field, or None if it is null or missing."""
         return None if self.record.get(name) is None else self.number(name)
-
-    def maybe_seconds(self, name: str) -> Optional[float]:
-        """Return a field with a number of seconds, or None if it is null or missing."""
-        value = self.record.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
-            raise self.error("%s: field %r is not a number of seconds" % (self.what, name))
-        return float(value)
 
     def flag(self, name: str) -> bool:
         """Return a field that is true or false."""

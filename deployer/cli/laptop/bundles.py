@@ -216,7 +216,7 @@ def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
     if pushed.squashfs:
         made, tool = pushed.squashfs, pushed.squashfs.child("mksquashfs")
         by = f"the {tool.text('whose')}'s mksquashfs {tool.text('version')}"
-        size, seconds = human(made.number("size")), made.maybe_seconds("seconds") or 0.0
+        size, seconds = human(made.number("size")), made.seconds("seconds")
         terminal.show(f"SquashFS file of {size} in {seconds:.1f} s by {by}: {made.text('path')}")
     elif args.squashfs and pushed.folder:
         terminal.show("its SquashFS file is already at the site")

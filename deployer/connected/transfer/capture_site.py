@@ -16,7 +16,7 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import drift, facts, json_records
+from deployer.contract import drift, facts, json_records, records
 from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.contract.json_records import Fields
 from deployer.system import files
@@ -54,11 +54,6 @@ class CapturedPartition(NamedTuple):
     reason: str
     job_id: str
     seconds: int
-
-    @staticmethod
-    def read(fields: Fields) -> "CapturedPartition":
-        texts = (fields.text("name"), fields.text("state"), fields.lines("reason"), fields.text("job_id"))
-        return CapturedPartition(*texts, fields.number("seconds"))
 
 
 class SiteRequest(NamedTuple):
@@ -119,6 +114,10 @@ class CapturedSite(NamedTuple):
     seconds: float
 
 
+def _partition(fields: Fields) -> CapturedPartition:
+    return records.read(CapturedPartition, fields, reason=fields.lines("reason"))
+
+
 def dry_run(request: SiteRequest) -> dict[str, str]:
     """Return the jobs that would be submitted, by partition. Only the login node is captured, and nothing is kept."""
     with _remote(request) as remote:
@@ -145,7 +144,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
         words = _words(request, remote)
         while True:
             answer = remote.site([*words, "--no-wait"], _LOGIN_SECONDS, login=True)
-            partitions = [CapturedPartition.read(each) for each in answer.items("partitions")]
+            partitions = [_partition(each) for each in answer.each("partitions")]
             tell(partitions)
             captured_there = answer.maybe_text("profile")
             if captured_there:

@@ -22,7 +22,7 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.connected.site_profile.published import newest
 from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import delta, json_records
+from deployer.contract import delta, json_records, records
 from deployer.contract.delta import HeldSegments
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.json_records import Fields
@@ -115,7 +115,7 @@ class Pushed(NamedTuple):
     then: Fields | None = None
 
     def record(self) -> json_records.Record:
-        found = {**self._asdict(), "checked": self.checked.record() if self.checked else None}
+        found = {**self._asdict(), "checked": records.plain(self.checked)}
         found["squashfs"] = self.squashfs.record if self.squashfs else None
         del found["then"]
         return found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deployer.cli.laptop import main as laptop
-from deployer.connected.transfer.capture_site import CapturedPartition
+from deployer.connected.transfer import capture_site
 from deployer.connected.transfer.remote import Remote
 from deployer.contract.errors import TransferError
 from deployer.contract.json_records import Fields
@@ -90,4 +90,4 @@ def test_an_answer_that_lacks_a_key_is_one_line(
 def test_a_partition_that_lacks_a_key(key: str) -> None:
     fields = Fields({name: value for name, value in PARTITION.items() if name != key}, "the answer", TransferError)
     with pytest.raises(TransferError, match=f"the answer: field '{key}' is missing"):
-        CapturedPartition.read(fields)
+        capture_site._partition(fields)
