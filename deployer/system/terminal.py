@@ -173,7 +173,7 @@ def show(*lines: str, stream: Optional[IO[str]] = None) -> None:
 def show_text(text: str) -> None:
     """Print a file that is the result, such as YAML or a script: exactly, unless a person looks at it."""
     if is_shown(sys.stdout):
-        show(*text.splitlines())
+        show(*text.expandtabs().splitlines())
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
