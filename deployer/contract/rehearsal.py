@@ -420,6 +420,7 @@ def _maybe_seconds(fields: Fields, name: str) -> Optional[float]:
 def user_frame(stack: Sequence[CodeFrame]) -> Optional[CodeFrame]:
     """Return the innermost frame of the program itself, or the outermost one of all; None without a stack."""
     own = [frame for frame in stack if not _LIBRARIES.search(frame.file)]
+    own.sort(key=lambda frame: frame.file.startswith("<"))  # code that a library made, such as <attrs generated init>
     # A thread of a library begins in Python's own modules.
     others = [frame for frame in stack if not _STANDARD.search(frame.file)] or stack
     return own[0] if own else (others[-1] if others else None)
