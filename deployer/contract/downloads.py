@@ -12,13 +12,39 @@ import re
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.observation import CodeFrame
-from deployer.contract.plan import APP, JOB
+from deployer.contract.plan import APP, DATA, JOB
 from deployer.contract.shell import quoted
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
 #: OWNER/NAME, and for torch.hub a branch.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(/[A-Za-z0-9][\w.-]{0,99})?(:[A-Za-z0-9][\w./-]{0,99})?", re.ASCII)
 _URL = re.compile(r"(?:https?|ftp)://[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[A-Za-z0-9._~/?=&%+@,:-]*")
+_PROGRAM = re.compile(r"[\w-][\w./-]*", re.ASCII)
+#: The package of a source file.
+_OF_PACKAGE = re.compile(r"(?:/(?:site|dist)-packages|/deployer/(?:wheels|variant)/lib)/([^/]+?)(?:\.py)?(?:/|$)")
+_STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
+#: Packages that hand on what they read from a URL, and keep no copy: the program itself chose the URL.
+_CARRIERS = frozenset(
+    "aiohttp anyio boto3 botocore fsspec geopandas httpcore httpx imageio numpy pandas polars pyarrow requests s3fs "
+    "s3transfer smart_open urllib3 wget xarray".split()
+)
+_SENDING = ("POST", "PUT", "PATCH", "DELETE")
+_FETCHERS = ("curl", "wget", "git", "git-remote-http", "aria2c")
+_FILE_PORTS = (21, 80, 443, 8080, "ftp", "http", "https")
+
+_NO_INTERNET = "nodes have no internet: "
+_FILE = (
+    "put the file in the bundle (`data:` in its definition; jobs see it at /deployer/data/NAME), and pass its path to "
+    "the program"
+)
+_SERVICE = (
+    "a bundle cannot carry a service. Switch it off, let a rank offer it (all know $MASTER_ADDR), or give the program "
+    "an address that compute nodes reach"
+)
+_UPLOAD = "switch it off, or write the data to the job's folder and send them from the laptop after `deployer result`"
+_ONCE = "let it download once on the laptop, with a HOME of its own, and link the files that it kept"
+_ONCE_OR_NOTHING = _ONCE + ". If home/ stays empty, it keeps none: put the file in the bundle, and pass its path"
+
 #: The local variables in which libraries keep the place of the file that they are about to download.
 _PLACES = ("download_target", "cached_file", "fpath")
 
@@ -88,20 +114,48 @@ def recognise(wanted: Wanted) -> Optional[Offline]:
 
 
 def general(wanted: Wanted) -> Offline:
-    """Return the remedy for a library that is not in the table."""
-    remedy = (
-        "nodes have no internet: put the file in the bundle (`data:` in its definition; jobs see it at "
-        "/deployer/data/NAME), and pass its path to the program"
-    )
-    name = _file_of(wanted.url)
-    if not name:
-        return Offline(wanted.url or wanted.host, remedy)
-    place = _place(wanted)
-    fetch = _fetch(wanted.url, "data/files/" + name)
-    if place:
-        remedy = "nodes have no internet: put the file in the bundle, and link it to where the program keeps it"
-        return Offline(wanted.url, remedy, fetch, _links(wanted.job, "files", place, "data/files/" + name))
-    return Offline(wanted.url, remedy, fetch, _data("files"))
+    """Return the remedy for what no library of the table wanted: true for each of its kind."""
+    what = wanted.url or wanted.host
+    if wanted.about.get("method", "").upper() in _SENDING:
+        return Offline("%s, to send data there" % what, _NO_INTERNET + _UPLOAD)
+    is_file = _is_file(wanted)
+    if is_file is not True:
+        told = _SERVICE if is_file is False else "if it wants a file, %s; if it wants a service: %s" % (_FILE, _SERVICE)
+        return Offline(what, _NO_INTERNET + told)
+    name, place = _file_of(wanted.url), _place(wanted)
+    fetch = _fetch(wanted.url, "data/files/" + name) if name else ()
+    if name and place:
+        remedy = _NO_INTERNET + "put the file in the bundle, and link it to where the program keeps it"
+        return Offline(what, remedy, fetch, _links(wanted.job, "files", place, "data/files/" + name))
+    package = _package(wanted.stack)
+    if package and package not in _CARRIERS:
+        return _once(wanted, "%s: %s" % (package, what), ["python3", _program(wanted.stack)], _ONCE_OR_NOTHING)
+    return Offline(what, _NO_INTERNET + _FILE, fetch, _data("files") if name else ())
+
+
+def _is_file(wanted: Wanted) -> Optional[bool]:
+    """Return whether a program asked for a file, or for a service: a queue, a clock, a licence. None: unknown."""
+    if wanted.url or wanted.about.get("program", "") in _FETCHERS:
+        return True
+    named = wanted.about.get("port", "") if not wanted.port else ""
+    return wanted.port in _FILE_PORTS or named in _FILE_PORTS if wanted.port or named else None
+
+
+def _package(stack: Sequence[CodeFrame]) -> str:
+    """Return the package that the program itself called; empty if that is Python's own, or not known."""
+    inner = ""
+    for frame in stack:
+        found = _OF_PACKAGE.search(frame.file)
+        if found is None and not _STANDARD.search(frame.file):
+            break
+        inner = found.group(1) if found else ""
+    return inner if _PLAIN.fullmatch(inner) else ""
+
+
+def _program(stack: Sequence[CodeFrame]) -> str:
+    """Return the program in the folder of the definition, or PROGRAM."""
+    own = [frame.file[len(APP) + 1 :] for frame in stack if frame.file.startswith(APP + "/")]
+    return "app/" + own[-1] if own and _PROGRAM.fullmatch(own[-1]) else "PROGRAM"
 
 
 # ------------------------------------------------------------------------------------------------ the libraries
@@ -199,76 +253,84 @@ def _torchvision(wanted: Wanted) -> Offline:
     return Offline(what, remedy + ", by the program's own option for it", prepare, _data("torchvision"))
 
 
+def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variables: str) -> Offline:
+    """Return how a library downloads on the laptop into a HOME, whose files are then linked into that of the job."""
+    folders = {"HOME": "", "XDG_CACHE_HOME": "/.cache", **variables}
+    given = " ".join('%s="$PWD/home%s"' % item for item in folders.items())
+    keep = "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete"
+    return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _links(wanted.job, "home", "~", "data/home"))
+
+
 def _tfds(wanted: Wanted) -> Offline:
-    name = wanted.about.get("dataset_name") or wanted.about.get("name", "")
-    name = name.partition("/")[0]
-    shown = name if _PLAIN.fullmatch(name) else "NAME"
-    code = 'import tensorflow_datasets as tfds; tfds.load("%s", data_dir="data/tfds")' % shown
-    remedy = "prepare it once on the laptop, and link its folder to ~/tensorflow_datasets (or set TFDS_DATA_DIR)"
-    return Offline(
-        "TensorFlow Datasets: %s" % (name or "a data set"),
-        remedy,
-        ("python3 -c " + quoted([code]),),
-        _links(wanted.job, "tfds", "~/tensorflow_datasets", "data/tfds"),
-    )
+    name = (wanted.about.get("dataset_name") or wanted.about.get("name", "")).partition("/")[0]
+    code = 'import tensorflow_datasets as tfds; tfds.load("%s")' % (name if _PLAIN.fullmatch(name) else "NAME")
+    return _once(wanted, "TensorFlow Datasets: %s" % (name or "a data set"), ["python3", "-c", code], _ONCE)
 
 
 def _hugging_face(wanted: Wanted) -> Offline:
-    name = (
-        wanted.about.get("repo_id") or wanted.about.get("pretrained_model_name_or_path") or wanted.about.get("path", "")
-    )
-    known = name if _is_repository(name) else _repository_of(wanted.url)
-    kind = ["--repo-type", "dataset"] if "/datasets/" in wanted.url or "datasets/" in _files(wanted) else []
-    download = quoted(["hf", "download", *kind, known or "OWNER/NAME"])
-    remedy = (
-        "download it on the laptop with HF_HOME, turn its links into files, link the folder to ~/.cache/huggingface, "
-        "and set HF_HUB_OFFLINE=1"
-    )
-    return Offline(
-        "Hugging Face hub: %s" % (known or "a model or data set"),
-        remedy,
-        (
-            "HF_HOME=hf " + download,
-            "mkdir -p data && cp -rL hf data/huggingface && rm -rf data/huggingface/hub/*/blobs",
-        ),
-        (
-            *_links(wanted.job, "huggingface", "~/.cache/huggingface", "data/huggingface"),
-            '    environment: {HF_HUB_OFFLINE: "1"}',
-        ),
-    )
+    """The hub, and two libraries that keep what they made of its files, and look for nothing else."""
+    path, name = wanted.about.get("path", ""), wanted.about.get("name", "")
+    files = _files(wanted)
+    variables = {"HF_HOME": "/.cache/huggingface"}
+    for place, module, function in (("/datasets/load.py", "datasets", "load_dataset"), ("/evaluate/", "evaluate", "load")):
+        if place in files:
+            given = [json.dumps(text) for text in (path, name) if _is_repository(text)] or ["..."]
+            code = "import %s; %s.%s(%s)" % (module, module, function, ", ".join(given))
+            made = _once(
+                wanted,
+                "Hugging Face %s: %s" % (module, path or "a data set"),
+                ["python3", "-c", code],
+                _ONCE + "; call it with all arguments of the program",
+                **variables
+            )
+            break
+    else:
+        path = wanted.about.get("repo_id") or wanted.about.get("pretrained_model_name_or_path") or path
+        known = path if _is_repository(path) else _repository_of(wanted.url)
+        kind = ["--repo-type", "dataset"] if "/datasets/" in wanted.url else []
+        words = ["hf", "download", *kind, known or "OWNER/NAME"]
+        made = _once(wanted, "Hugging Face hub: %s" % (known or "a model or data set"), words, _ONCE, **variables)
+    without_copies = "rm -rf data/home/.cache/huggingface/hub/*/blobs"
+    offline = '    environment: {HF_HUB_OFFLINE: "1"}'
+    return made._replace(prepare=(*made.prepare, without_copies), definition=(*made.definition, offline))
 
 
 def _scikit(wanted: Wanted) -> Offline:
     function = next((f.function for f in wanted.stack if f.function.startswith("fetch_")), "")
     given = wanted.about.get("data_id") or wanted.about.get("name", "")
-    shown = function if _PLAIN.fullmatch(function) else "fetch_NAME"
-    arguments = 'data_home="data/sklearn"'
+    arguments = ""
     if function == "fetch_openml":
-        name = wanted.about.get("name", "")
-        arguments = "%s, %s" % (json.dumps(name) if _PLAIN.fullmatch(name) else "...", arguments)
-        given = name
+        given = wanted.about.get("name", "")
+        arguments = json.dumps(given) if _PLAIN.fullmatch(given) else "..."
+    shown = function if _PLAIN.fullmatch(function) else "fetch_NAME"
     code = "from sklearn.datasets import %s; %s(%s)" % (shown, shown, arguments)
     what = "scikit-learn: %s%s" % (function or "a data set", " " + given if given else "")
-    remedy = (
-        "fetch it once on the laptop, with the arguments of the program, and link the folder to ~/scikit_learn_data"
-    )
-    return Offline(
-        what,
-        remedy,
-        ("python3 -c " + quoted([code]),),
-        _links(wanted.job, "sklearn", "~/scikit_learn_data", "data/sklearn"),
-    )
+    return _once(wanted, what, ["python3", "-c", code], _ONCE + "; call it with the arguments of the program")
 
 
 def _nltk(wanted: Wanted) -> Offline:
     name = wanted.about.get("info_or_id", "")
     shown = name if _PLAIN.fullmatch(name) else "NAME"
-    return Offline(
-        "NLTK: %s" % (name or "a package"),
-        "download it once on the laptop, and link the folder to ~/nltk_data (or set NLTK_DATA)",
-        (quoted(["python3", "-m", "nltk.downloader", "-d", "data/nltk", shown]),),
-        _links(wanted.job, "nltk", "~/nltk_data", "data/nltk"),
-    )
+    words = ["python3", "-m", "nltk.downloader", "-d", "home/nltk_data", shown]
+    return _once(wanted, "NLTK: %s" % (name or "a package"), words, _ONCE)
+
+
+def _tiktoken(wanted: Wanted) -> Offline:
+    words = ["python3", _program(wanted.stack)]
+    made = _once(wanted, "tiktoken: an encoding", words, _ONCE, TIKTOKEN_CACHE_DIR="/tiktoken")
+    line = "    environment: {TIKTOKEN_CACHE_DIR: %s/home/tiktoken}" % DATA
+    return made._replace(definition=(*made.definition, line))
+
+
+def _kaggle(wanted: Wanted) -> Offline:
+    remedy = _ONCE + ". Name the version in the handle (.../versions/1): else it asks for the latest one each time"
+    return _once(wanted, "kagglehub: %s" % wanted.url, ["python3", _program(wanted.stack)], remedy)
+
+
+def _pip(wanted: Wanted) -> Offline:
+    del wanted
+    remedy = "packages, such as spaCy's models, are not installed by jobs: add them to the image, or to the wheels"
+    return Offline("a Python package", remedy + " of the definition")
 
 
 def _wandb(wanted: Wanted) -> Offline:
@@ -314,12 +376,15 @@ SOURCES: Sequence[Source] = (
     Source(("torchvision/datasets/",), ("ossci-datasets.s3.amazonaws.com",), _torchvision),
     Source(("torch/hub.py",), ("download.pytorch.org",), _torch_hub),
     Source(
-        ("huggingface_hub/", "transformers/", "/datasets/load.py"),
+        ("huggingface_hub/", "transformers/", "/datasets/load.py", "evaluate/loading.py"),
         ("huggingface.co", ".huggingface.co", ".hf.co"),
         _hugging_face,
     ),
     Source(("sklearn/datasets/",), ("openml.org", ".openml.org", "ndownloader.figshare.com"), _scikit),
     Source(("nltk/",), (), _nltk),
+    Source(("tiktoken/",), (), _tiktoken),
+    Source(("kagglehub/",), (), _kaggle),
+    Source(("pip/",), ("pypi.org", "files.pythonhosted.org"), _pip),
     Source(("wandb/",), ("api.wandb.ai", ".wandb.ai", "api.forge.coreweave.com"), _wandb),
     Source(("mlflow/",), (".mlflow-telemetry.io",), _mlflow),
     Source(("keras/", "keras_applications/"), (), _keras),

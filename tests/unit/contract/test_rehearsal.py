@@ -16,6 +16,9 @@ DONE = JobEnding(rehearsal.DONE, 0, None, 3.0)
 HOME = "/tmp/deployer-home-1-x"
 
 
+ONCE = 'HOME="$PWD/home" XDG_CACHE_HOME="$PWD/home/.cache" '
+
+
 def seen(kind, what, time=1.0, stack=(OPEN, LOAD, MAIN), process="n1-1", **about):
     return Observation(kind, what, time, stack, about, process)
 
@@ -41,7 +44,7 @@ def test_a_download_that_stopped_the_job_is_first_and_has_the_users_line():
     ]
     assert rehearsal.user_frame(found[0].stack) == MAIN
     assert found[0].record()["line"] == 3
-    assert found[0].prepare == ("curl -fL --create-dirs -o data/files/mnist.npz https://data.example/mnist.npz",)
+    assert found[0].prepare[0] == ONCE + "python3 app/train.py"
 
 
 def test_a_library_that_raises_an_error_of_its_own_is_understood():
@@ -322,28 +325,68 @@ def library(path, function="load"):
             "huggingface.co",
             {"repo_id": "google-bert/bert-base-uncased"},
             "Hugging Face hub: google-bert/bert-base-uncased",
-            ['    environment: {HF_HUB_OFFLINE: "1"}', "HF_HOME=hf hf download google-bert/bert-base-uncased"],
+            [
+                '    environment: {HF_HUB_OFFLINE: "1"}',
+                '    links: {"~": data/home}',
+                ONCE + 'HF_HOME="$PWD/home/.cache/huggingface" hf download google-bert/bert-base-uncased',
+                "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete",
+                "rm -rf data/home/.cache/huggingface/hub/*/blobs",
+            ],
+        ),
+        (
+            library("datasets/load.py", "load_dataset"),
+            "huggingface.co",
+            {"path": "nyu-mll/glue", "name": "sst2", "repo_id": "nyu-mll/glue"},
+            "Hugging Face datasets: nyu-mll/glue",
+            [
+                '    environment: {HF_HUB_OFFLINE: "1"}',
+                ONCE + 'HF_HOME="$PWD/home/.cache/huggingface" python3 -c '
+                "'import datasets; datasets.load_dataset(\"nyu-mll/glue\", \"sst2\")'",
+            ],
+        ),
+        (
+            library("evaluate/loading.py"),
+            "huggingface.co",
+            {"path": "accuracy"},
+            "Hugging Face evaluate: accuracy",
+            [
+                ONCE + 'HF_HOME="$PWD/home/.cache/huggingface" python3 -c '
+                "'import evaluate; evaluate.load(\"accuracy\")'",
+            ],
+        ),
+        (
+            library("tiktoken/load.py"),
+            "openaipublic.blob.core.windows.net",
+            {},
+            "tiktoken: an encoding",
+            [
+                ONCE + 'TIKTOKEN_CACHE_DIR="$PWD/home/tiktoken" python3 app/train.py',
+                "    environment: {TIKTOKEN_CACHE_DIR: /deployer/data/home/tiktoken}",
+            ],
         ),
         (
             library("sklearn/datasets/_california_housing.py", "fetch_california_housing"),
             "ndownloader.figshare.com",
             {},
             "scikit-learn: fetch_california_housing",
-            ['    links: {"~/scikit_learn_data": data/sklearn}'],
+            [
+                ONCE + "python3 -c 'from sklearn.datasets import fetch_california_housing; fetch_california_housing()'",
+                '    links: {"~": data/home}',
+            ],
         ),
         (
             library("nltk/downloader.py", "download"),
             "raw.githubusercontent.com",
             {"info_or_id": "punkt"},
             "NLTK: punkt",
-            ["python3 -m nltk.downloader -d data/nltk punkt"],
+            [ONCE + "python3 -m nltk.downloader -d home/nltk_data punkt"],
         ),
         (
             library("tensorflow_datasets/core/load.py"),
             "storage.googleapis.com",
             {"name": "mnist/3.0.1"},
             "TensorFlow Datasets: mnist",
-            ['    links: {"~/tensorflow_datasets": data/tfds}'],
+            [ONCE + "python3 -c 'import tensorflow_datasets as tfds; tfds.load(\"mnist\")'"],
         ),
         (library("wandb/sdk/wandb_init.py"), "api.wandb.ai", {}, "Weights & Biases",
          ['    environment: {WANDB_MODE: "offline"}']),
@@ -360,6 +403,34 @@ def test_a_library_is_recognised_with_its_remedy(stack, host, about, what, lines
     found = judge(begun, seen("host", host, 1.0, stack, **about), ending=DONE)
     assert [item.finding.message for item in found] == ["asked for " + what]
     assert set(lines) <= {*found[0].prepare, *found[0].definition}
+
+
+URLLIB3 = CodeFrame("/usr/lib/python3/dist-packages/urllib3/connectionpool.py", 600, "urlopen")
+#: What is asked, how, and what the remedy then is, for any library.
+KINDS = [
+    # A file: the program itself chose the URL, or a library that keeps what it downloads.
+    ((URLLIB3, MAIN), "a.example", {"url": "https://a.example/x.csv", "method": "GET"}, "pass its path", "curl"),
+    ((OPEN, MAIN), "a.example", {"url": "https://a.example/x.csv"}, "pass its path", "curl"),
+    ((URLLIB3, *library("pandas/io/common.py")), "a.example", {"url": "https://a.example/x"}, "pass its path", "curl"),
+    ((URLLIB3, *library("seaborn/utils.py")), "a.example", {"url": "https://a.example/x"}, "link the files", ONCE),
+    ((URLLIB3, *library("medmnist.py")), "zenodo.example", {"port": "443"}, "link the files", ONCE),
+    (library("kagglehub/clients.py"), "kaggle.example", {"port": "443"}, "Name the version", ONCE),
+    # No file: an upload, a clock, a parameter server, a licence, packages for pip.
+    ((URLLIB3, MAIN), "a.example", {"url": "https://a.example/log", "method": "POST"}, "after `deployer result`", ""),
+    ((MAIN,), "pool.ntp.org", {"port": "ntp"}, "a bundle cannot carry a service", ""),
+    ((MAIN,), "ps0.example", {"port": "2222"}, "$MASTER_ADDR", ""),
+    ((MAIN,), "flex.example", {"port": "1055"}, "compute nodes reach", ""),
+    ((MAIN,), "unclear.example", {}, "if it wants a service: ", ""),
+    ((), "a.example", {"program": "curl"}, "put the file in the bundle", ""),
+    (library("pip/_internal/cli/main.py"), "pypi.org", {"port": "443"}, "add them to the image", ""),
+]
+
+
+@pytest.mark.parametrize(("stack", "host", "about", "remedy", "command"), KINDS)
+def test_what_was_asked_decides_the_remedy_of_any_library(stack, host, about, remedy, command):
+    (found,) = judge(seen("host", host, 1.0, stack, **about), ending=DONE)
+    assert remedy in found.finding.remedy
+    assert [line[: len(command)] for line in found.prepare[:1]] == ([command] if command else [])
 
 
 def test_a_repository_of_torch_hub_is_fetched_without_running_its_code():
