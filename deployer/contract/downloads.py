@@ -11,6 +11,7 @@ import posixpath
 import re
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from deployer.contract.links import HOME_ITSELF
 from deployer.contract.observation import CodeFrame
 from deployer.contract.plan import APP, DATA, JOB
 from deployer.contract.shell import quoted
@@ -24,9 +25,9 @@ _PROGRAM = re.compile(r"[\w-][\w./-]*", re.ASCII)
 _OF_PACKAGE = re.compile(r"(?:/(?:site|dist)-packages|/deployer/(?:wheels|variant)/lib)/([^/]+?)(?:\.py)?(?:/|$)")
 _STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
 #: Packages that hand on what they read from a URL, and keep no copy: the program itself chose the URL.
-_CARRIERS = frozenset(
-    "aiohttp anyio boto3 botocore fsspec geopandas httpcore httpx imageio numpy pandas polars pyarrow requests s3fs "
-    "s3transfer smart_open urllib3 wget xarray".split()
+_CARRIERS = re.compile(
+    "aiohttp|anyio|boto3|botocore|fsspec|geopandas|httpcore|httpx|imageio|numpy|pandas|polars|pyarrow|requests|s3fs|"
+    "s3transfer|smart_open|urllib3|wget|xarray"
 )
 _SENDING = ("POST", "PUT", "PATCH", "DELETE")
 _FETCHERS = ("curl", "wget", "git", "git-remote-http", "aria2c")
@@ -95,22 +96,23 @@ class Source(NamedTuple):
     Attributes:
         packages: folders in the paths of its source files; a frame in one of them shows that it asked.
         hosts: hosts that show it without a frame, for instance to a native program; a beginning dot: and those below.
-        offline: makes the remedy.
+        offline: makes the remedy; None: it was something else.
     """
 
     packages: Sequence[str]
     hosts: Sequence[str]
-    offline: Callable[[Wanted], Offline]
+    offline: Callable[[Wanted], Optional[Offline]]
 
 
 def recognise(wanted: Wanted) -> Optional[Offline]:
-    """Return what a known library wanted, or None."""
+    """Return what a library wanted that is known, or that shows where it keeps its files; or None."""
     # The outermost library is the one that the user calls: torchvision's models come by torch.hub.
     for matches in (_asked, _is_at):
         for source in SOURCES:
-            if matches(source, wanted):
-                return source.offline(wanted)
-    return _licence(wanted)
+            made = source.offline(wanted) if matches(source, wanted) else None
+            if made is not None:
+                return made
+    return _kept_file(wanted) or _licence(wanted)
 
 
 def general(wanted: Wanted) -> Offline:
@@ -122,15 +124,25 @@ def general(wanted: Wanted) -> Offline:
     if is_file is not True:
         told = _SERVICE if is_file is False else "if it wants a file, %s; if it wants a service: %s" % (_FILE, _SERVICE)
         return Offline(what, _NO_INTERNET + told)
-    name, place = _file_of(wanted.url), _place(wanted)
-    fetch = _fetch(wanted.url, "data/files/" + name) if name else ()
-    if name and place:
-        remedy = _NO_INTERNET + "put the file in the bundle, and link it to where the program keeps it"
-        return Offline(what, remedy, fetch, _links(wanted.job, "files", place, "data/files/" + name))
     package = _package(wanted.stack)
-    if package and package not in _CARRIERS:
+    if package and not _CARRIERS.fullmatch(package):
         return _once(wanted, "%s: %s" % (package, what), ["python3", _program(wanted.stack)], _ONCE_OR_NOTHING)
+    name = _file_of(wanted.url)
+    fetch = _fetch(wanted.url, "data/files/" + name) if name else ()
     return Offline(what, _NO_INTERNET + _FILE, fetch, _data("files") if name else ())
+
+
+def _kept_file(wanted: Wanted) -> Optional[Offline]:
+    """Return the remedy for one file of which the library itself shows where it would keep it, or None."""
+    url, place = _url(wanted), _place(wanted)
+    if not place:
+        return None
+    name = place.rpartition("/")[2]
+    in_home = place.startswith("~/")
+    source = "data/home/" + place[2:] if in_home else "data/files/" + place
+    links = _home_links(wanted.job) if in_home else _links(wanted.job, "files", place, source)
+    remedy = _NO_INTERNET + "put %s in the bundle, and link it to %s, where the library keeps it" % (name, place)
+    return Offline("%s: %s" % (_package(wanted.stack) or "a library", name), remedy, _fetch(url, source), links)
 
 
 def _is_file(wanted: Wanted) -> Optional[bool]:
@@ -161,47 +173,15 @@ def _program(stack: Sequence[CodeFrame]) -> str:
 # ------------------------------------------------------------------------------------------------ the libraries
 
 
-def _keras(wanted: Wanted) -> Offline:
-    name = wanted.about.get("fname", "")
-    url = _url(wanted)
-    if not _PLAIN.fullmatch(name):
-        name = _file_of(url)
-    kind = (
-        "models" if "/applications/" in _files(wanted) or wanted.about.get("cache_subdir") == "models" else "datasets"
-    )
-    place = _place(wanted) or (posixpath.join("~/.keras", kind, name) if name else "")
-    if not name or not place:
-        return Offline("Keras: %s" % (url or wanted.host), "put its file in ~/.keras by `links` of the job")
-    name = place.rpartition("/")[2]
-    source = "data/keras/%s/%s" % (kind, name)
-    remedy = (
-        "put %s in the bundle and link it to %s; KERAS_HOME does not help, because Keras ignores a folder that is "
-        "read-only" % (name, place)
-    )
-    return Offline("Keras: %s" % name, remedy, _fetch(url, source), _links(wanted.job, "keras", place, source))
-
-
-def _torch_hub(wanted: Wanted) -> Offline:
-    url = _url(wanted)
+def _torch_hub(wanted: Wanted) -> Optional[Offline]:
     repository = wanted.about.get("repo_or_dir") or wanted.about.get("github", "")
-    name = _file_of(wanted.about.get("cached_file", "")) or _file_of(url)
-    if repository and not wanted.about.get("cached_file"):
-        remedy = (
-            "fetch the repository and link its folder; torch.hub.load runs its code in the job, so read it first. "
-            "Older torch asks for the branch all the same, unless the call names it (OWNER/NAME:BRANCH)"
-        )
-        return Offline(
-            "torch.hub: the repository %s" % repository,
-            remedy,
-            _clone(repository),
-            _links(wanted.job, "torch", "~/.cache/torch", "data/torch"),
-        )
-    place = _place(wanted) or "~/.cache/torch/hub/checkpoints/" + name
-    source = "data/torch/hub/checkpoints/" + name
-    remedy = "put the weights in the bundle and link them to %s" % place
-    if not name:
-        return Offline("torch.hub", remedy)
-    return Offline("torch.hub: %s" % name, remedy, _fetch(url, source), _links(wanted.job, "torch", place, source))
+    if not repository or wanted.about.get("cached_file"):
+        return _kept_file(wanted)
+    remedy = (
+        "fetch the repository and link its folder; torch.hub.load runs its code in the job, so read it first. "
+        "Older torch asks for the branch all the same, unless the call names it (OWNER/NAME:BRANCH)"
+    )
+    return Offline("torch.hub: the repository %s" % repository, remedy, _clone(repository), _home_links(wanted.job))
 
 
 def _clone(repository: str) -> Tuple[str, ...]:
@@ -209,7 +189,7 @@ def _clone(repository: str) -> Tuple[str, ...]:
     name, _, branch = repository.partition(":")
     if not _is_repository(repository) or "/" not in name:
         return ()
-    folder = "data/torch/hub/%s_%s" % (name.replace("/", "_"), (branch or "main").replace("/", "_"))
+    folder = "data/home/.cache/torch/hub/%s_%s" % (name.replace("/", "_"), (branch or "main").replace("/", "_"))
     only = ["--branch", branch] if branch else []
     return (
         quoted(["git", "clone", "--depth", "1", *only, "https://github.com/" + name, folder]),
@@ -258,7 +238,7 @@ def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variab
     folders = {"HOME": "", "XDG_CACHE_HOME": "/.cache", **variables}
     given = " ".join('%s="$PWD/home%s"' % item for item in folders.items())
     keep = "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete"
-    return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _links(wanted.job, "home", "~", "data/home"))
+    return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _home_links(wanted.job))
 
 
 def _tfds(wanted: Wanted) -> Offline:
@@ -267,12 +247,18 @@ def _tfds(wanted: Wanted) -> Offline:
     return _once(wanted, "TensorFlow Datasets: %s" % (name or "a data set"), ["python3", "-c", code], _ONCE)
 
 
+#: Files of two libraries that keep what they made of the hub's files, and look for nothing else; their functions.
+_LOADERS = (("/datasets/load.py", "datasets", "load_dataset"), ("/evaluate/", "evaluate", "load"))
+
+
 def _hugging_face(wanted: Wanted) -> Offline:
-    """The hub, and two libraries that keep what they made of its files, and look for nothing else."""
     path, name = wanted.about.get("path", ""), wanted.about.get("name", "")
     files = _files(wanted)
     variables = {"HF_HOME": "/.cache/huggingface"}
-    for place, module, function in (("/datasets/load.py", "datasets", "load_dataset"), ("/evaluate/", "evaluate", "load")):
+    for place, module, function in (
+        ("/datasets/load.py", "datasets", "load_dataset"),
+        ("/evaluate/", "evaluate", "load"),
+    ):
         if place in files:
             given = [json.dumps(text) for text in (path, name) if _is_repository(text)] or ["..."]
             code = "import %s; %s.%s(%s)" % (module, module, function, ", ".join(given))
@@ -281,7 +267,7 @@ def _hugging_face(wanted: Wanted) -> Offline:
                 "Hugging Face %s: %s" % (module, path or "a data set"),
                 ["python3", "-c", code],
                 _ONCE + "; call it with all arguments of the program",
-                **variables
+                **variables,
             )
             break
     else:
@@ -387,7 +373,6 @@ SOURCES: Sequence[Source] = (
     Source(("pip/",), ("pypi.org", "files.pythonhosted.org"), _pip),
     Source(("wandb/",), ("api.wandb.ai", ".wandb.ai", "api.forge.coreweave.com"), _wandb),
     Source(("mlflow/",), (".mlflow-telemetry.io",), _mlflow),
-    Source(("keras/", "keras_applications/"), (), _keras),
 )
 
 
@@ -463,6 +448,10 @@ def _links(job: str, data: str, place: str, source: str) -> Tuple[str, ...]:
     """Return the lines of a definition that carry the folder ``data/DATA`` and link SOURCE of it to PLACE."""
     lines: List[str] = [*_data(data), "jobs:", "  %s:" % job]
     return (*lines, "    links: {%s: %s}" % (json.dumps(place), source))
+
+
+def _home_links(job: str) -> Tuple[str, ...]:
+    return _links(job, "home", HOME_ITSELF, "data/home")
 
 
 def _environment(job: str, **values: str) -> Tuple[str, ...]:

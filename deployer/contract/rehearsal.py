@@ -8,7 +8,7 @@ import posixpath
 import re
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
-from deployer.contract import downloads, json_records, verdict
+from deployer.contract import downloads, json_records, remedies, verdict
 from deployer.contract import observation as seen
 from deployer.contract.downloads import Offline, Wanted
 from deployer.contract.errors import EXIT_DONE, Refused
@@ -42,7 +42,7 @@ RULES: Dict[str, Rule] = {
     "rehearse.program": Rule(
         ERROR,
         "it started {program}, which the image does not have",
-        "install it in the image, or call it by a path that exists in the container",
+        "{remedy}",
     ),
     "rehearse.daemon": Rule(
         ERROR,
@@ -70,17 +70,6 @@ _LOOPBACK_REMEDY = (
     "each node has a localhost of its own: if ranks meet there, use $MASTER_ADDR and $MASTER_PORT, which every rank "
     "has; if it is a daemon, none runs on the nodes: switch it off"
 )
-#: JAX's initialize() without arguments, which reads the variables of Slurm.
-_JAX_ALONE = re.compile(
-    r"^ValueError: (coordinator_address should|Number of processes must|The process id of the current process must) "
-    r"be defined"
-)
-_JAX_REMEDY = (
-    "jax.distributed.initialize() takes the numbers from Slurm's variables. A rehearsal has them if --site names a "
-    "site with Slurm and the bundle has `mpi: []`. For every site, give it "
-    'num_processes=int(os.environ["WORLD_SIZE"]) and process_id=int(os.environ["RANK"])'
-)
-
 #: The kinds of observations that a cause of an exception can be.
 _NETWORK_KINDS = (seen.HOST, seen.ADDRESS, seen.URL)
 _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
@@ -607,9 +596,14 @@ class _Judgement(object):
         groups = self._asked()
         # A library that tries one mirror after the other wants one thing.
         wanted: Dict[Tuple[str, Optional[CodeFrame]], Tuple[Offline, List[str], List[Observation]]] = {}
+        known: List[Offline] = []
         for (name, place, _), group in _merged(groups):
             asked = self._wanted(name, group)
-            offline = downloads.recognise(asked) or downloads.general(asked)
+            offline = downloads.recognise(asked)
+            if offline is None:
+                offline = downloads.general(asked)
+            elif offline.prepare:
+                known.append(offline)
             _, names, whole = wanted.setdefault((offline.what, place), (offline, [], []))
             if self.cause in group:
                 names.insert(0, name)
@@ -624,8 +618,10 @@ class _Judgement(object):
             if names[1:]:
                 what += " (also at %s)" % ", ".join(names[1:])
             made = self._made(NETWORK_CODE, group, names[0] or "an address", what=what, remedy=offline.remedy)
-            if self.waits and offline.prepare:
-                still = "%s; it had made no step when the time was over, so it may wait for that" % made.finding.message
+            asks = any(item.about.get("still") for item in group)
+            if self.waits and (asks or offline in known):
+                why = "it still asked for that" if asks else "it may wait for that"
+                still = "%s; it had made no step when the time was over: %s" % (made.finding.message, why)
                 made = made._replace(finding=made.finding._replace(severity=ERROR, message=still))
             yield made._replace(prepare=offline.prepare, definition=offline.definition)
 
@@ -671,7 +667,7 @@ class _Judgement(object):
             if kind == seen.WRITE:
                 yield self._of_write(what, group, stopped)
             elif kind == seen.PROGRAM:
-                yield self._made("rehearse.program", group, what, program=what)
+                yield self._made("rehearse.program", group, what, program=what, remedy=remedies.of_program(what))
             elif kind == seen.DAEMON:
                 of_node = _LOOPBACK_PORT.search(what) is not None
                 remedy = _LOOPBACK_REMEDY if of_node else _DAEMON_REMEDY
@@ -718,8 +714,9 @@ class _Judgement(object):
         subject = self._program(end)
         path = next(iter(_QUOTED.findall(end.what)), "")
         made = _finding("rehearse.ended", subject, ERROR, how="it ended with " + end.what)
-        if _JAX_ALONE.search(end.what):
-            made = made._replace(remedy=_JAX_REMEDY)
+        known_end = remedies.of_exception(end.what)
+        if known_end is not None:
+            made = made._replace(remedy=known_end)
         elif _OUT_OF_MEMORY.search(end.what):
             made = _finding("rehearse.memory", subject, ERROR, how="it ended with " + end.what, remedy=_MEMORY_REMEDY)
         elif re.search(r"Read-only file system|\[Errno 30\]", text):

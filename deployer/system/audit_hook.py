@@ -221,7 +221,7 @@ class PythonObserver(object):
         while at is not None and len(chain) < 10:
             chain.append("%s: %s" % (type(at).__name__, _text(str(at))))
             at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-        traced = []
+        traced: "List[Tuple[FrameType, Optional[int]]]" = []
         while trace is not None:
             traced.append((trace.tb_frame, trace.tb_lineno))
             trace = trace.tb_next

@@ -12,10 +12,11 @@ from deployer.cli.site import common
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.ways import WAYS, rehearsed
 from deployer.contract import limits
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import refused
 from deployer.contract.job import check_time, seconds
 from deployer.contract.rehearsal import CODES, Rehearsal
+from deployer.contract.verdict import WARN
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened
 
@@ -40,6 +41,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--data", action="append", default=[], metavar="BUNDLE.tar", help=text)
     text = "treat this rule as a warning; the record names it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    text = "end with 3 for a warning too, such as a network error that the program swallowed"
+    command.add_argument("--strict", action="store_true", help=text)
     text = "where the simulated site is made (default: namespaces if this machine can make them, else docker)"
     command.add_argument("--engine", choices=WAYS, help=text)
     text = "store the outcome in the bundle: inspect shows it, and policies can require it; signatures become invalid"
@@ -48,7 +51,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--used", metavar="FILE", help=text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
-        "Exit: 0 RUN or WARN, 3 REFUSE, as for check. `deployer explain` lists the rules."
+        "Exit: 0 RUN or WARN (with --strict: 3), 3 REFUSE, as for check. `deployer explain` lists the rules."
     )
     command.set_defaults(after_dashes="arguments of the job's command")
 
@@ -84,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
         files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
     if args.record:
         record(args.bundle, outcome)
+    if args.strict and outcome.checked.verdict == WARN:
+        return Refused.exit_code
     if not outcome.exit_code:
         site = settings.site_for_hint(args.site)
         common.suggest(args, *(("push", args.bundle, site) if args.site else ("check", args.bundle, "--site", site)))

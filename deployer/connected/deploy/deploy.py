@@ -27,7 +27,7 @@ from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.findings import ERROR
+from deployer.contract.findings import ERROR, WARNING
 from deployer.contract.manifest import REHEARSALS_PREFIX
 from deployer.contract.plan import Plan
 from deployer.contract.rehearsal import Rehearsal
@@ -422,6 +422,9 @@ class Deploy:
                 outcome = usual.rehearsal(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
                     raise self._not_clean(outcome)
+                for item in outcome.findings:
+                    if item.finding.severity == WARNING:
+                        self._say(f"warning: {name}: {item.finding.code}: {item.finding.message}")
                 rehearsals.record(path, outcome)
                 with opened(str(path)) as stream:
                     digest = read_seal(stream, str(path)).digest
@@ -429,7 +432,7 @@ class Deploy:
                     self._keep(path, last, digest)
             if request.key:  # once, since a security key may have to be touched
                 self._keep(path, last, digest)
-            said += [DONE, f"{', '.join(names)}: nothing that {self._profile.name} lacks"]
+            said += [DONE, f"{', '.join(names)}: no error"]
             return _Bundle(path, digest)
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:

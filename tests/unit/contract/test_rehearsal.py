@@ -95,6 +95,38 @@ def test_the_exception_leads_to_what_was_reached_for(kind, what, error, code):
     assert brief(found)[0] == ("rehearse." + code, ERROR, what, True)
 
 
+@pytest.mark.parametrize(
+    ("program", "remedy"),
+    [
+        ("scontrol", "$WORLD_SIZE and $MASTER_ADDR"),
+        ("/usr/bin/sbatch", "run --again"),
+        ("module", "leave this line out"),
+        ("nvidia-smi", "for a job with `gpus`"),
+        ("mpirun", "deployer starts its ranks"),
+        ("apptainer", "a job is a container already"),
+        ("wget", "nodes have no internet"),
+        ("ffmpeg", "install it in the image"),
+    ],
+)
+def test_a_program_of_the_host_is_not_to_be_installed(program, remedy):
+    (found,) = judge(seen("program", program), ending=DONE)
+    assert remedy in found.finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("EOFError: EOF when reading a line", "`stdin: /deployer/app/answers.txt`"),
+        ("OSError: [E050] Can't find model 'en_core_web_sm'.", "a model of spaCy is a Python package"),
+        ("EOFError: Ran out of input", "read its output"),
+    ],
+)
+def test_an_exception_with_a_known_remedy(error, remedy):
+    (found,) = judge(seen("uncaught", error, 2.0, (LOAD, MAIN)))
+    assert remedy in found.finding.remedy
+    assert found.finding.code == "rehearse.ended"
+
+
 def test_ranks_that_meet_at_localhost_are_told_where_to_meet():
     # A published example: jax.distributed.initialize("localhost:10000", ...). Each node has a localhost of its own.
     (found,) = judge(seen("daemon", "127.0.0.1 port 10000"), ending=DONE)
@@ -285,14 +317,14 @@ def library(path, function="load"):
                 "fname": "mnist.npz",
                 "download_target": HOME + "/.keras/datasets/mnist.npz",
             },
-            "Keras: mnist.npz",
+            "keras: mnist.npz",
             [
-                ("curl -fL --create-dirs -o data/keras/datasets/mnist.npz "
+                ("curl -fL --create-dirs -o data/home/.keras/datasets/mnist.npz "
                 "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"),
-                "data: {keras: {folder: data/keras}}",
+                "data: {home: {folder: data/home}}",
                 "jobs:",
                 "  train:",
-                '    links: {"~/.keras/datasets/mnist.npz": data/keras/datasets/mnist.npz}',
+                '    links: {"~": data/home}',
             ],
         ),
         (
@@ -316,9 +348,9 @@ def library(path, function="load"):
                 "url": "https://download.pytorch.org/models/resnet18-f37072fd.pth",
                 "cached_file": HOME + "/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth",
             },
-            "torch.hub: resnet18-f37072fd.pth",
-            [('    links: {"~/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth": '
-             "data/torch/hub/checkpoints/resnet18-f37072fd.pth}")],
+            "torchvision: resnet18-f37072fd.pth",
+            [("curl -fL --create-dirs -o data/home/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth "
+             "https://download.pytorch.org/models/resnet18-f37072fd.pth")],
         ),
         (
             library("huggingface_hub/file_download.py"),
@@ -437,9 +469,9 @@ def test_a_repository_of_torch_hub_is_fetched_without_running_its_code():
     for repository, words in (
         (
             "pytorch/vision:v0.10.0",
-            "--branch v0.10.0 https://github.com/pytorch/vision data/torch/hub/pytorch_vision_v0.10.0",
+            "--branch v0.10.0 https://github.com/pytorch/vision data/home/.cache/torch/hub/pytorch_vision_v0.10.0",
         ),
-        ("a/b", "https://github.com/a/b data/torch/hub/a_b_main"),
+        ("a/b", "https://github.com/a/b data/home/.cache/torch/hub/a_b_main"),
         ("a/b;x", None),
     ):
         (found,) = judge(seen("host", "github.com", 1.0, TORCH_HUB, repo_or_dir=repository), ending=DONE)
@@ -476,6 +508,23 @@ def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
     assert "it had made no step when the time was over" in found.finding.message
     (found,) = judge(asked, ending=ending, used=Used(seconds_to_first_step=3.0))
     assert found.finding.severity == WARNING
+
+
+@pytest.mark.parametrize(
+    ("ending", "used", "last", "severity"),
+    [
+        (rehearsal.LIMIT, Used(), {"still": "yes"}, ERROR),
+        (rehearsal.LIMIT, Used(seconds_to_first_step=3.0), {"still": "yes"}, WARNING),
+        (rehearsal.LIMIT, Used(), {}, WARNING),
+        (rehearsal.DONE, Used(), {"still": "yes"}, WARNING),
+    ],
+)
+def test_a_program_that_hangs_on_its_server_is_refused(ending, used, last, severity):
+    asked = seen("host", "server.example", 1.0, (MAIN,), port="4000")
+    again = seen("host", "server.example", 110.0, (), "node1.network", **last)
+    (found,) = judge(asked, again, ending=JobEnding(ending, None, None, 120.0), used=used)
+    assert (found.finding.code, found.finding.severity) == ("rehearse.network", severity)
+    assert ("it still asked for that" in found.finding.message) == (severity == ERROR)
 
 
 def test_a_path_with_dots_in_the_error_is_the_one_that_observers_saw():
@@ -572,7 +621,7 @@ def test_ranks_that_want_different_files_have_a_finding_each():
         asked.append(Observation("url", url, 1.0 + rank, KERAS, about, process))
         asked.append(Observation("host", "storage.example", 1.1 + rank, KERAS, about, process))
     found = judge(*begun, *asked, ending=DONE)
-    assert [item.finding.message for item in found] == ["asked for Keras: mnist-0.npz", "asked for Keras: mnist-1.npz"]
+    assert [item.finding.message for item in found] == ["asked for keras: mnist-0.npz", "asked for keras: mnist-1.npz"]
 
 
 def test_two_observers_of_one_missing_file_are_one_finding():

@@ -160,7 +160,9 @@ def test_the_programs_line_is_kept_below_many_frames_of_a_library(place):
     package = place / "lib/site-packages"
     package.mkdir(parents=True)
     (package / "deep.py").write_text(LIBRARY)
-    program = f"import sys\nsys.path.append({str(package)!r})\nimport deep\n\ndef main():\n    deep.load('c/d')\nmain()\n"
+    program = (
+        f"import sys\nsys.path.append({str(package)!r})\nimport deep\n\ndef main():\n    deep.load('c/d')\nmain()\n"
+    )
     _, found = start(place, program)
     by_what = {item.what: item for item in found}
     for what in ("deep.invalid", "http://up.invalid/x", "gaierror"):
