@@ -412,7 +412,9 @@ class Deploy:
         request, path = self._request, packed.path
         with self._stage(REHEARSE) as said, self._forgotten_if_damaged(path):
             with opened(str(path)) as stream:
-                names = [each.subject for each in rehearsed.required(begin(stream, str(path)), self._profile)]
+                bundle = begin(stream, str(path))
+                names = [each.subject for each in rehearsed.required(bundle, self._profile)]
+                self._warn_of(rehearsed.of(bundle))
             if not names or request.dry_run:
                 said += [WOULD, f"rehearse {', '.join(names)}"] if names else [UNCHANGED, "each job was rehearsed"]
                 return packed
@@ -422,9 +424,7 @@ class Deploy:
                 outcome = usual.rehearsal(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
                     raise self._not_clean(outcome)
-                for item in outcome.findings:
-                    if item.finding.severity == WARNING:
-                        self._say(f"warning: {name}: {item.finding.code}: {item.finding.message}")
+                self._warn_of([outcome])
                 rehearsals.record(path, outcome)
                 with opened(str(path)) as stream:
                     digest = read_seal(stream, str(path)).digest
@@ -434,6 +434,12 @@ class Deploy:
                 self._keep(path, last, digest)
             said += [DONE, f"{', '.join(names)}: no error"]
             return _Bundle(path, digest)
+
+    def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
+        """Show what rehearsals warn of, such as a network error that the program swallowed."""
+        for outcome in outcomes:
+            for found in (item.finding for item in outcome.findings if item.finding.severity == WARNING):
+                self._say(f"warning: the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}")
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:
         """Return the error for a rehearsal that the site would not accept."""
