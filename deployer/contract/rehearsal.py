@@ -95,7 +95,9 @@ _OUT_OF_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemor
 #: What a program that gives up because of the network writes, whatever it raises.
 _DOWNLOAD = re.compile(r"download|fetch|connect|offline|internet|network|resolve", re.IGNORECASE)
 #: Folders of libraries, in the paths of source files: a person's own line is elsewhere.
-_LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/")
+_LIBRARIES = re.compile(
+    r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/|/rehearsal-hook/"
+)
 #: Python's own modules: they look for a file because somebody else asks them to.
 _STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
 #: Files that programs look for and usually do without.
@@ -676,6 +678,9 @@ class _Judgement(object):
             elif (kind, what) == (seen.MISSING, "/dev/tty"):
                 remedy = "jobs have no terminal: use the program's option for batch jobs"
                 yield self._made("rehearse.missing", group, what, NOTE, path="a terminal", how="", remedy=remedy)
+            elif (kind, what) == (seen.MISSING, "standard input"):
+                values = {"path": "an answer on standard input", "how": "", "remedy": remedies.NO_ANSWERS}
+                yield self._made("rehearse.missing", group, what, WARNING, **values)
             elif (kind == seen.MISSING and self._is_worth_a_note(what, group)) or (
                 kind in (seen.MISSING, seen.LIBRARY) and stopped
             ):

@@ -27,7 +27,7 @@ _JAX = (
     "site with Slurm and the bundle has `mpi: []`. For every site, give it "
     'num_processes=int(os.environ["WORLD_SIZE"]) and process_id=int(os.environ["RANK"])'
 )
-_NO_ANSWERS = (
+NO_ANSWERS = (
     "nobody answers a job: use the program's option for batch jobs, or give it the answers in a file, `stdin: "
     "/deployer/app/answers.txt` of the job (or run --stdin)"
 )
@@ -35,7 +35,7 @@ _SPACY = "a model of spaCy is a Python package: install it in the image, or add 
 _EXCEPTIONS = {
     r"ValueError: (coordinator_address should|Number of processes must|The process id of the current process must) "
     r"be defined": _JAX,
-    r"EOFError: EOF when reading a line": _NO_ANSWERS,
+    r"EOFError: EOF when reading a line": NO_ANSWERS,
     r"OSError: \[E050\]": _SPACY,
 }
 

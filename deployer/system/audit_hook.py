@@ -102,6 +102,7 @@ class PythonObserver(object):
             "os.exec": self._program,
             "os.posix_spawn": self._program,
             "ctypes.dlopen": self._library,
+            "builtins.input": self._input,
             "sys.excepthook": self._ended,
         }
         self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
@@ -159,6 +160,10 @@ class PythonObserver(object):
                 os.stat(path)
             except FileNotFoundError:
                 self.note("missing", _path(path), sys._getframe(2))
+
+    def _input(self, _: "Tuple[Any, ...]") -> None:
+        if os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev:
+            self.note("missing", "standard input", sys._getframe(2))
 
     def _change(self, places: "Tuple[int, ...]") -> "Callable[[Tuple[Any, ...]], None]":
         def handle(args: "Tuple[Any, ...]") -> None:

@@ -144,7 +144,14 @@ def rehearse(bundle: Path, words: list[str]) -> None:
         if bool(script.ranks) != bundle.stem.endswith("mpi"):
             continue
         with tempfile.TemporaryFile() as said:
-            command = [sys.executable, "-m", "deployer", "rehearse", str(bundle), script.name, "--json", *words]
+            command = [
+                str(Path(sys.executable).with_name("deployer")),
+                "rehearse",
+                str(bundle),
+                script.name,
+                "--json",
+                *words,
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=said, check=False, timeout=900)
             said.seek(0)
             lines = said.read().decode().splitlines()

@@ -127,6 +127,23 @@ def test_an_exception_with_a_known_remedy(error, remedy):
     assert found.finding.code == "rehearse.ended"
 
 
+def test_a_question_that_nobody_answers_is_warned_of():
+    # mpi4py's cpi-cco.py catches the EOFError, and computes nothing.
+    (found,) = judge(seen("missing", "standard input", 1.0, (MAIN,)), ending=DONE)
+    assert (found.finding.severity, found.finding.message.split(",")[0]) == (
+        WARNING,
+        "it looked for an answer on standard input",
+    )
+    assert "`stdin: " in found.finding.remedy
+
+
+def test_the_hooks_own_frames_are_not_the_programs():
+    # Python's own excepthook, which looks for sources that are not there, is called by ours.
+    hook = CodeFrame("/deployer/job/rehearsal-hook/sitecustomize.py", 201, "ended")
+    lines = CodeFrame("/usr/lib/python3.11/linecache.py", 100, "updatecache")
+    assert judge(seen("missing", "/deployer/app/Comm.pyx", 1.0, (lines, hook)), ending=DONE) == ()
+
+
 def test_ranks_that_meet_at_localhost_are_told_where_to_meet():
     # A published example: jax.distributed.initialize("localhost:10000", ...). Each node has a localhost of its own.
     (found,) = judge(seen("daemon", "127.0.0.1 port 10000"), ending=DONE)

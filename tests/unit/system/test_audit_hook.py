@@ -45,6 +45,10 @@ tries(subprocess.call, ["nvidia-smix"])
 print(subprocess.call([sys.executable, "-c", "import os; os.execv('/no/prog', ['x'])"]))
 tries(socket.socket(socket.AF_UNIX).connect, "/no/sock")
 tries(ctypes.CDLL, "libnothing.so")
+try:
+    input()
+except EOFError:
+    pass
 if os.fork() == 0:
     os.closerange(3, 100)
     tries(socket.create_connection, ("127.0.0.1", 9))
@@ -109,6 +113,7 @@ def test_what_a_program_reaches_for(place):
         ("host", "127.0.0.1"),
         ("host", "data.invalid"),
         ("host", "pool.invalid"),
+        ("missing", "standard input"),
         ("missing", work + "/\udcff"),
         ("missing", work + "/nothing/x.csv"),
         ("program", "/no/prog"),
