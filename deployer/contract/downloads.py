@@ -208,29 +208,20 @@ def _torchvision(wanted: Wanted) -> Offline:
     where = posixpath.normpath(posixpath.join(wanted.folder or JOB, root))
     remedy = "download it on the laptop, and link its folder to the program's `root`, %s" % where
     code = 'from torchvision import datasets; datasets.%s("data/torchvision", download=True)' % (name or "NAME")
-    prepare = ("python3 -c " + quoted([code]),)
-    below = posixpath.relpath(where, JOB)
-    if not below.startswith(".."):
-        lines = _links(wanted.job, "torchvision", below if below != "." else "", "data/torchvision")
-        return Offline(what, remedy, prepare, lines if below != "." else ())
-    if wanted.home and (where + "/").startswith(wanted.home.rstrip("/") + "/"):
-        place = posixpath.join("~", posixpath.relpath(where, wanted.home))
-        return Offline(what, remedy, prepare, _links(wanted.job, "torchvision", place, "data/torchvision"))
-    if root.startswith("../") and not root.startswith("../.."):
-        # Relative to the folder in which the job starts: that becomes one of the job's own folder.
-        lines = _links(wanted.job, "torchvision", root[3:], "data/torchvision")
-        return Offline(
-            what,
-            "download it on the laptop, start the job in a folder below the job's, and link the data beside it",
-            prepare,
-            (*lines, "    workdir: %s/work" % JOB),
-        )
+    place = _key(where, wanted)
+    more: Tuple[str, ...] = ()
     beside = posixpath.relpath(where, APP)
-    if re.fullmatch(r"[\w-][\w./-]*", beside):  # beside the program: app/ of the definition, which nothing is linked to
+    if not place and root.startswith("../") and not root.startswith("../.."):
+        # Relative to the folder in which the job starts: that becomes one of the job's own folder.
+        remedy = "download it on the laptop, start the job in a folder below the job's, and link the data beside it"
+        place, more = root[3:], ("    workdir: %s/work" % JOB,)
+    elif not place and _PROGRAM.fullmatch(beside):  # app/ of the definition, which nothing is linked to
         code = code.replace("data/torchvision", "app/" + beside)
-        text = "the program looks beside itself: download it into app/%s of the definition on the laptop" % beside
-        return Offline(what, text, ("python3 -c " + quoted([code]),))
-    return Offline(what, remedy + ", by the program's own option for it", prepare, _data("torchvision"))
+        remedy = "the program looks beside itself: download it into app/%s of the definition on the laptop" % beside
+    elif not place and where != JOB:
+        remedy, more = remedy + ", by the program's own option for it", _data("torchvision")
+    lines = _links(wanted.job, "torchvision", place, "data/torchvision") if place else ()
+    return Offline(what, remedy, ("python3 -c " + quoted([code]),), (*lines, *more))
 
 
 def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variables: str) -> Offline:
@@ -241,64 +232,52 @@ def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variab
     return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _home_links(wanted.job))
 
 
-def _tfds(wanted: Wanted) -> Offline:
-    name = (wanted.about.get("dataset_name") or wanted.about.get("name", "")).partition("/")[0]
-    code = 'import tensorflow_datasets as tfds; tfds.load("%s")' % (name if _PLAIN.fullmatch(name) else "NAME")
-    return _once(wanted, "TensorFlow Datasets: %s" % (name or "a data set"), ["python3", "-c", code], _ONCE)
+class _Call(NamedTuple):
+    """A function that keeps what it made of a download, and looks for nothing else: a part of its file, a word for
+    it, its name, and its arguments that count."""
+
+    file: str
+    label: str
+    name: str
+    arguments: Sequence[str]
 
 
-#: Files of two libraries that keep what they made of the hub's files, and look for nothing else; their functions.
-_LOADERS = (("/datasets/load.py", "datasets", "load_dataset"), ("/evaluate/", "evaluate", "load"))
+_CALLS = (
+    _Call("/tensorflow_datasets/", "TensorFlow Datasets", "tensorflow_datasets.load", ["dataset_name"]),
+    _Call("/datasets/load.py", "Hugging Face datasets", "datasets.load_dataset", ["path", "name"]),
+    _Call("/evaluate/loading.py", "Hugging Face evaluate", "evaluate.load", ["path"]),
+    _Call("/nltk/", "NLTK", "nltk.download", ["info_or_id"]),
+    _Call("/sklearn/datasets/_openml.py", "scikit-learn", "sklearn.datasets.fetch_openml", ["name"]),
+    _Call("/sklearn/datasets/", "scikit-learn", "sklearn.datasets.", []),
+)
+
+
+def _called(wanted: Wanted) -> Optional[Offline]:
+    call = next((each for each in _CALLS if each.file in _files(wanted)), None)
+    if call is None:
+        return None
+    names = [name for name in (wanted.about.get(each, "") for each in call.arguments) if _is_repository(name)]
+    function = call.name
+    if function.endswith("."):
+        functions = [frame.function for frame in wanted.stack if frame.function.startswith("fetch_")]
+        function += next(filter(_PLAIN.fullmatch, functions), "fetch_NAME")
+        names.append(function.rpartition(".")[2])
+    given = ", ".join(map(json.dumps, names)) if call.arguments else ""
+    code = "import %s; %s(%s)" % (function.rpartition(".")[0], function, given)
+    what = "%s: %s" % (call.label, " ".join(names) or "a data set")
+    return _once(wanted, what, ["python3", "-c", code], _ONCE + ". Call it with all arguments of the program")
 
 
 def _hugging_face(wanted: Wanted) -> Offline:
-    path, name = wanted.about.get("path", ""), wanted.about.get("name", "")
-    files = _files(wanted)
-    variables = {"HF_HOME": "/.cache/huggingface"}
-    for place, module, function in (
-        ("/datasets/load.py", "datasets", "load_dataset"),
-        ("/evaluate/", "evaluate", "load"),
-    ):
-        if place in files:
-            given = [json.dumps(text) for text in (path, name) if _is_repository(text)] or ["..."]
-            code = "import %s; %s.%s(%s)" % (module, module, function, ", ".join(given))
-            made = _once(
-                wanted,
-                "Hugging Face %s: %s" % (module, path or "a data set"),
-                ["python3", "-c", code],
-                _ONCE + "; call it with all arguments of the program",
-                **variables,
-            )
-            break
-    else:
-        path = wanted.about.get("repo_id") or wanted.about.get("pretrained_model_name_or_path") or path
-        known = path if _is_repository(path) else _repository_of(wanted.url)
+    made = _called(wanted)
+    if made is None:
+        name = wanted.about.get("repo_id") or wanted.about.get("pretrained_model_name_or_path", "")
+        known = name if _is_repository(name) else _repository_of(wanted.url)
         kind = ["--repo-type", "dataset"] if "/datasets/" in wanted.url else []
         words = ["hf", "download", *kind, known or "OWNER/NAME"]
-        made = _once(wanted, "Hugging Face hub: %s" % (known or "a model or data set"), words, _ONCE, **variables)
-    without_copies = "rm -rf data/home/.cache/huggingface/hub/*/blobs"
-    offline = '    environment: {HF_HUB_OFFLINE: "1"}'
-    return made._replace(prepare=(*made.prepare, without_copies), definition=(*made.definition, offline))
-
-
-def _scikit(wanted: Wanted) -> Offline:
-    function = next((f.function for f in wanted.stack if f.function.startswith("fetch_")), "")
-    given = wanted.about.get("data_id") or wanted.about.get("name", "")
-    arguments = ""
-    if function == "fetch_openml":
-        given = wanted.about.get("name", "")
-        arguments = json.dumps(given) if _PLAIN.fullmatch(given) else "..."
-    shown = function if _PLAIN.fullmatch(function) else "fetch_NAME"
-    code = "from sklearn.datasets import %s; %s(%s)" % (shown, shown, arguments)
-    what = "scikit-learn: %s%s" % (function or "a data set", " " + given if given else "")
-    return _once(wanted, what, ["python3", "-c", code], _ONCE + "; call it with the arguments of the program")
-
-
-def _nltk(wanted: Wanted) -> Offline:
-    name = wanted.about.get("info_or_id", "")
-    shown = name if _PLAIN.fullmatch(name) else "NAME"
-    words = ["python3", "-m", "nltk.downloader", "-d", "home/nltk_data", shown]
-    return _once(wanted, "NLTK: %s" % (name or "a package"), words, _ONCE)
+        made = _once(wanted, "Hugging Face hub: %s" % (known or "a model or data set"), words, _ONCE)
+    prepare = ("unset HF_HOME", *made.prepare, "rm -rf data/home/.cache/huggingface/hub/*/blobs")
+    return made._replace(prepare=prepare, definition=(*made.definition, '    environment: {HF_HUB_OFFLINE: "1"}'))
 
 
 def _tiktoken(wanted: Wanted) -> Offline:
@@ -358,7 +337,7 @@ def _licence(wanted: Wanted) -> Optional[Offline]:
 
 #: The order matters for stacks with several of them: who is called by others comes later.
 SOURCES: Sequence[Source] = (
-    Source(("tensorflow_datasets/",), (), _tfds),
+    Source(("tensorflow_datasets/",), (), _called),
     Source(("torchvision/datasets/",), ("ossci-datasets.s3.amazonaws.com",), _torchvision),
     Source(("torch/hub.py",), ("download.pytorch.org",), _torch_hub),
     Source(
@@ -366,8 +345,8 @@ SOURCES: Sequence[Source] = (
         ("huggingface.co", ".huggingface.co", ".hf.co"),
         _hugging_face,
     ),
-    Source(("sklearn/datasets/",), ("openml.org", ".openml.org", "ndownloader.figshare.com"), _scikit),
-    Source(("nltk/",), (), _nltk),
+    Source(("sklearn/datasets/",), ("openml.org", ".openml.org", "ndownloader.figshare.com"), _called),
+    Source(("nltk/",), (), _called),
     Source(("tiktoken/",), (), _tiktoken),
     Source(("kagglehub/",), (), _kaggle),
     Source(("pip/",), ("pypi.org", "files.pythonhosted.org"), _pip),
@@ -423,13 +402,16 @@ def _data_class(stack: Sequence[CodeFrame], package: str) -> str:
 
 def _place(wanted: Wanted) -> str:
     """Return where the library keeps its file, as a key of ``links``; empty if it is not in the home or the job."""
-    for name in _PLACES:
-        path = posixpath.normpath(wanted.about.get(name, ""))
-        for folder, begin in ((wanted.home, "~/"), (JOB, "")):
-            if folder and path.startswith(folder.rstrip("/") + "/"):
-                place = path[len(folder.rstrip("/")) + 1 :]
-                if place and all(_PLAIN.fullmatch(part.lstrip(".") or "-") for part in place.split("/")):
-                    return begin + place
+    return next(filter(None, (_key(wanted.about.get(name, ""), wanted) for name in _PLACES)), "")
+
+
+def _key(path: str, wanted: Wanted) -> str:
+    """Return a path in the home or the job's folder as a key of ``links``; empty if it is elsewhere, or not plain."""
+    path = posixpath.normpath(path)
+    for folder, begin in ((wanted.home.rstrip("/"), "~/"), (JOB, "")):
+        place = path[len(folder) + 1 :] if folder and path.startswith(folder + "/") else ""
+        if place and all(_PLAIN.fullmatch(part.lstrip(".") or "-") for part in place.split("/")):
+            return begin + place
     return ""
 
 

@@ -377,7 +377,7 @@ def library(path, function="load"):
             [
                 '    environment: {HF_HUB_OFFLINE: "1"}',
                 '    links: {"~": data/home}',
-                ONCE + 'HF_HOME="$PWD/home/.cache/huggingface" hf download google-bert/bert-base-uncased',
+                ONCE + 'hf download google-bert/bert-base-uncased',
                 "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete",
                 "rm -rf data/home/.cache/huggingface/hub/*/blobs",
             ],
@@ -386,10 +386,11 @@ def library(path, function="load"):
             library("datasets/load.py", "load_dataset"),
             "huggingface.co",
             {"path": "nyu-mll/glue", "name": "sst2", "repo_id": "nyu-mll/glue"},
-            "Hugging Face datasets: nyu-mll/glue",
+            "Hugging Face datasets: nyu-mll/glue sst2",
             [
                 '    environment: {HF_HUB_OFFLINE: "1"}',
-                ONCE + 'HF_HOME="$PWD/home/.cache/huggingface" python3 -c '
+                "unset HF_HOME",
+                ONCE + 'python3 -c '
                 "'import datasets; datasets.load_dataset(\"nyu-mll/glue\", \"sst2\")'",
             ],
         ),
@@ -399,7 +400,8 @@ def library(path, function="load"):
             {"path": "accuracy"},
             "Hugging Face evaluate: accuracy",
             [
-                ONCE + 'HF_HOME="$PWD/home/.cache/huggingface" python3 -c '
+                "unset HF_HOME",
+                ONCE + 'python3 -c '
                 "'import evaluate; evaluate.load(\"accuracy\")'",
             ],
         ),
@@ -419,7 +421,7 @@ def library(path, function="load"):
             {},
             "scikit-learn: fetch_california_housing",
             [
-                ONCE + "python3 -c 'from sklearn.datasets import fetch_california_housing; fetch_california_housing()'",
+                ONCE + "python3 -c 'import sklearn.datasets; sklearn.datasets.fetch_california_housing()'",
                 '    links: {"~": data/home}',
             ],
         ),
@@ -428,14 +430,14 @@ def library(path, function="load"):
             "raw.githubusercontent.com",
             {"info_or_id": "punkt"},
             "NLTK: punkt",
-            [ONCE + "python3 -m nltk.downloader -d home/nltk_data punkt"],
+            [ONCE + "python3 -c 'import nltk; nltk.download(\"punkt\")'"],
         ),
         (
             library("tensorflow_datasets/core/load.py"),
             "storage.googleapis.com",
-            {"name": "mnist/3.0.1"},
+            {"dataset_name": "mnist"},
             "TensorFlow Datasets: mnist",
-            [ONCE + "python3 -c 'import tensorflow_datasets as tfds; tfds.load(\"mnist\")'"],
+            [ONCE + "python3 -c 'import tensorflow_datasets; tensorflow_datasets.load(\"mnist\")'"],
         ),
         (library("wandb/sdk/wandb_init.py"), "api.wandb.ai", {}, "Weights & Biases",
          ['    environment: {WANDB_MODE: "offline"}']),
