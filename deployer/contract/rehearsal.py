@@ -876,7 +876,7 @@ def _is_within(item: Observation, end: Observation) -> bool:
 def _remedy_of(path: str) -> str:
     if path.startswith(DATA + "/"):
         return "add the file to the data folder of the definition, or correct the path"
-    if path.startswith("/"):
+    if path.startswith("/") and not path.startswith(JOB + "/"):
         return "put it in the image, the app or the data of the bundle, or bind it with --bind"
     return "jobs start in %s: use the file's path below /deployer/app or /deployer/data, or set `workdir`" % JOB
 

@@ -137,6 +137,14 @@ def test_a_question_that_nobody_answers_is_warned_of():
     assert "`stdin: " in found.finding.remedy
 
 
+@pytest.mark.parametrize("path", ["configurator.py", "/deployer/job/configurator.py"])
+def test_a_file_beside_the_program_is_not_where_jobs_start(path):
+    # nanoGPT: observers saw the whole path, the exception has the relative one.
+    error = "FileNotFoundError: [Errno 2] No such file or directory: 'configurator.py'"
+    found = judge(seen("missing", path), seen("uncaught", error, 2.0, (MAIN,)))
+    assert found[0].finding.remedy.startswith("jobs start in /deployer/job")
+
+
 def test_the_hooks_own_frames_are_not_the_programs():
     # Python's own excepthook, which looks for sources that are not there, is called by ours.
     hook = CodeFrame("/deployer/job/rehearsal-hook/sitecustomize.py", 201, "ended")
