@@ -612,7 +612,9 @@ class _Judgement(object):
             if kind == seen.WRITE:
                 yield self._of_write(what, group, stopped)
             elif kind == seen.PROGRAM:
-                yield self._made("rehearse.program", group, what, program=what, remedy=remedies.of_program(what))
+                usual = WARNING if self._is_of_program(group) else NOTE  # matplotlib tries fc-list, and does without
+                remedy = remedies.of_program(what)
+                yield self._made("rehearse.program", group, what, usual, program=what, remedy=remedy)
             elif kind == seen.DAEMON:
                 of_node = _LOOPBACK_PORT.search(what) is not None
                 remedy = _LOOPBACK_REMEDY if of_node else _DAEMON_REMEDY
@@ -637,11 +639,13 @@ class _Judgement(object):
         """
         if _USUAL.search(what):
             return False
+        return self._is_of_program(group) if self._stack(group, False) else self.ending.failed
+
+    def _is_of_program(self, group: Sequence[Observation]) -> bool:
+        """Return whether the program itself did it, or one that is not Python: not a library."""
         stack = self._stack(group, False)
-        if not stack:
-            return self.ending.failed
         caller = next((frame for frame in stack if not _STANDARD.search(frame.file)), None)
-        return caller is not None and not _LIBRARIES.search(caller.file)
+        return not stack or (caller is not None and not _LIBRARIES.search(caller.file))
 
     def _thrown(self, stopped: bool) -> str:
         return ": " + self.uncaught.what if stopped and self.uncaught is not None else ""

@@ -138,10 +138,10 @@ def write(folder: Path) -> None:
         (target / "bundle.yaml").write_text(yaml.safe_dump({**record, "jobs": jobs}, sort_keys=False))
 
 
-def rehearse(bundle: Path, words: list[str]) -> None:
+def rehearse(bundle: Path, only: str, words: list[str]) -> None:
     """Rehearse each job of a bundle, and print what deployer concluded, a line per job."""
     for script in SCRIPTS:
-        if bool(script.ranks) != bundle.stem.endswith("mpi"):
+        if bool(script.ranks) != bundle.stem.endswith("mpi") or (only and script.name not in only.split(",")):
             continue
         with tempfile.TemporaryFile() as said:
             command = [
@@ -173,8 +173,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.corpus.unseen", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rehearse", action="store_true", help="FOLDER is a bundle: rehearse each of its jobs")
+    parser.add_argument("--only", default="", help="names of scripts, as: gpt-char,pt-gcn")
     args, words = parser.parse_known_args()
-    rehearse(args.folder, words) if args.rehearse else write(args.folder)
+    rehearse(args.folder, args.only, words) if args.rehearse else write(args.folder)
 
 
 main()

@@ -33,7 +33,7 @@ def brief(found):
 
 def test_a_download_that_stopped_the_job_is_first_and_has_the_users_line():
     found = judge(
-        seen("program", "nvidia-smi", 0.5),
+        seen("program", "nvidia-smi", 0.5, (OPEN, MAIN)),
         seen("url", "https://data.example/mnist.npz", 1.0),
         seen("host", "data.example", 1.1),
         seen("uncaught", "Exception: URL fetch failure on https://data.example/mnist.npz", 2.0, (LOAD, MAIN)),
@@ -125,6 +125,12 @@ def test_an_exception_with_a_known_remedy(error, remedy):
     (found,) = judge(seen("uncaught", error, 2.0, (LOAD, MAIN)))
     assert remedy in found.finding.remedy
     assert found.finding.code == "rehearse.ended"
+
+
+@pytest.mark.parametrize(("stack", "severity"), [((OPEN, MAIN), WARNING), ((), WARNING), ((OPEN, LOAD, MAIN), NOTE)])
+def test_a_library_that_does_without_a_program_is_noted(stack, severity):
+    (found,) = judge(seen("program", "fc-list", 1.0, stack), ending=DONE)
+    assert (found.finding.code, found.finding.severity) == ("rehearse.program", severity)
 
 
 def test_a_question_that_nobody_answers_is_warned_of():
