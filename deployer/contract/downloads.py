@@ -174,7 +174,7 @@ def _program(stack: Sequence[CodeFrame]) -> str:
 
 
 def _torch_hub(wanted: Wanted) -> Optional[Offline]:
-    repository = wanted.about.get("repo_or_dir") or wanted.about.get("github", "")
+    repository = wanted.about.get("repo_or_dir", "")
     if not repository or wanted.about.get("cached_file"):
         return _kept_file(wanted)
     remedy = (
@@ -199,8 +199,7 @@ def _clone(repository: str) -> Tuple[str, ...]:
 
 def _torchvision(wanted: Wanted) -> Offline:
     name = wanted.about.get("class", "")
-    if not _PLAIN.fullmatch(name):
-        name = _data_class(wanted.stack, "torchvision/datasets/")
+    name = name if _PLAIN.fullmatch(name) else ""
     root = wanted.about.get("root", "")
     what = "torchvision: the data set %s" % name if name else "torchvision: a data set"
     if not root:
@@ -232,40 +231,31 @@ def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variab
     return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _home_links(wanted.job))
 
 
-class _Call(NamedTuple):
-    """A function that keeps what it made of a download, and looks for nothing else: a part of its file, a word for
-    it, its name, and its arguments that count."""
-
-    file: str
-    label: str
-    name: str
-    arguments: Sequence[str]
-
-
+#: Functions that keep what they made of a download, and look for nothing else: a part of the file, a word for the
+#: library, the function, and its arguments that count.
 _CALLS = (
-    _Call("/tensorflow_datasets/", "TensorFlow Datasets", "tensorflow_datasets.load", ["dataset_name"]),
-    _Call("/datasets/load.py", "Hugging Face datasets", "datasets.load_dataset", ["path", "name"]),
-    _Call("/evaluate/loading.py", "Hugging Face evaluate", "evaluate.load", ["path"]),
-    _Call("/nltk/", "NLTK", "nltk.download", ["info_or_id"]),
-    _Call("/sklearn/datasets/_openml.py", "scikit-learn", "sklearn.datasets.fetch_openml", ["name"]),
-    _Call("/sklearn/datasets/", "scikit-learn", "sklearn.datasets.", []),
+    ("/tensorflow_datasets/", "TensorFlow Datasets", "tensorflow_datasets.load", ["dataset_name"]),
+    ("/datasets/load.py", "Hugging Face datasets", "datasets.load_dataset", ["path", "name"]),
+    ("/evaluate/loading.py", "Hugging Face evaluate", "evaluate.load", ["path"]),
+    ("/nltk/", "NLTK", "nltk.download", ["info_or_id"]),
+    ("/sklearn/datasets/_openml.py", "scikit-learn", "sklearn.datasets.fetch_openml", ["name"]),
+    ("/sklearn/datasets/", "scikit-learn", "sklearn.datasets.", []),
 )
 
 
 def _called(wanted: Wanted) -> Optional[Offline]:
-    call = next((each for each in _CALLS if each.file in _files(wanted)), None)
-    if call is None:
-        return None
-    names = [name for name in (wanted.about.get(each, "") for each in call.arguments) if _is_repository(name)]
-    function = call.name
-    if function.endswith("."):
-        functions = [frame.function for frame in wanted.stack if frame.function.startswith("fetch_")]
-        function += next(filter(_PLAIN.fullmatch, functions), "fetch_NAME")
-        names.append(function.rpartition(".")[2])
-    given = ", ".join(map(json.dumps, names)) if call.arguments else ""
-    code = "import %s; %s(%s)" % (function.rpartition(".")[0], function, given)
-    what = "%s: %s" % (call.label, " ".join(names) or "a data set")
-    return _once(wanted, what, ["python3", "-c", code], _ONCE + ". Call it with all arguments of the program")
+    for file, label, function, arguments in _CALLS:
+        if file in _files(wanted):
+            names = [name for name in (wanted.about.get(each, "") for each in arguments) if _is_repository(name)]
+            given = ", ".join(map(json.dumps, names))
+            if not arguments:
+                functions = [frame.function for frame in wanted.stack if frame.function.startswith("fetch_")]
+                names = [next(filter(_PLAIN.fullmatch, functions), "fetch_NAME")]
+                function += names[0]
+            code = "import %s; %s(%s)" % (function.rpartition(".")[0], function, given)
+            what = "%s: %s" % (label, " ".join(names) or "a data set")
+            return _once(wanted, what, ["python3", "-c", code], _ONCE + ". Call it with all arguments of the program")
+    return None
 
 
 def _hugging_face(wanted: Wanted) -> Offline:
@@ -292,31 +282,26 @@ def _kaggle(wanted: Wanted) -> Offline:
     return _once(wanted, "kagglehub: %s" % wanted.url, ["python3", _program(wanted.stack)], remedy)
 
 
-def _pip(wanted: Wanted) -> Offline:
-    del wanted
-    remedy = "packages, such as spaCy's models, are not installed by jobs: add them to the image, or to the wheels"
-    return Offline("a Python package", remedy + " of the definition")
+def _pip(_: Wanted) -> Offline:
+    remedy = (
+        "jobs do not install packages, such as spaCy's models: add them to the image, or to the definition's wheels"
+    )
+    return Offline("a Python package", remedy)
 
 
 def _wandb(wanted: Wanted) -> Offline:
-    return Offline(
-        "Weights & Biases",
-        "set WANDB_MODE=offline; copy the job's wandb folder back and upload it with `wandb sync`",
-        (),
-        _environment(wanted.job, WANDB_MODE="offline"),
-    )
+    remedy = "set WANDB_MODE=offline; copy the job's wandb folder back and upload it with `wandb sync`"
+    return Offline("Weights & Biases", remedy, (), _environment(wanted.job, WANDB_MODE="offline"))
 
 
 def _mlflow(wanted: Wanted) -> Offline:
     if wanted.host.endswith("mlflow-telemetry.io"):
         lines = _environment(wanted.job, MLFLOW_DISABLE_TELEMETRY="true")
         return Offline("MLflow's statistics of use", "switch them off", (), lines)
-    return Offline(
-        "MLflow's tracking server",
-        "let it write to the job's folder (MLflow 3 must be allowed to), and copy the records back after the job",
-        (),
-        _environment(wanted.job, MLFLOW_TRACKING_URI="file:%s/mlruns" % JOB, MLFLOW_ALLOW_FILE_STORE="true"),
-    )
+    remedy = "let it write to the job's folder (MLflow 3 must be allowed to), and copy the records back after the job"
+    folder = "file:%s/mlruns" % JOB
+    lines = _environment(wanted.job, MLFLOW_TRACKING_URI=folder, MLFLOW_ALLOW_FILE_STORE="true")
+    return Offline("MLflow's tracking server", remedy, (), lines)
 
 
 #: The ports that licence servers usually have, and the variables that name them.
@@ -389,15 +374,6 @@ def _repository_of(url: str) -> str:
     """Return OWNER/NAME of a URL of Hugging Face's hub, or an empty text."""
     found = re.search(r"//[^/]+/(?:api/)?(?:models/|datasets/)?([^/]+(?:/[^/]+)?)/(?:resolve|tree|revision)/", url)
     return found.group(1) if found and _is_repository(found.group(1)) else ""
-
-
-def _data_class(stack: Sequence[CodeFrame], package: str) -> str:
-    """Return the module of a package of data sets that asked, in capitals: mnist.py has MNIST."""
-    for frame in stack:
-        module = frame.file.rpartition("/")[2].partition(".")[0]
-        if package in frame.file and module not in ("utils", "vision", "_utils", "folder"):
-            return module.upper() if _PLAIN.fullmatch(module) else ""
-    return ""
 
 
 def _place(wanted: Wanted) -> str:

@@ -492,17 +492,14 @@ class _Judgement(object):
             found.append(self._of_exception(self.uncaught))
         return found
 
-    def _severity(self, stopped: bool, usual: str = WARNING) -> str:
-        return ERROR if stopped else usual
-
     def _made(
         self, code: str, group: Sequence[Observation], subject: str, usual: str = WARNING, **values: str
     ) -> Reached:
         stopped = any(item is self.cause for item in group)
-        made = RULES[code].about(code, printable(subject), **{name: _escaped(value) for name, value in values.items()})
+        made = _finding(code, subject, ERROR if stopped else usual, **values)
         stack = self._stack(group, stopped)
         count = len({item.process for item in group if item.stack}) or 1
-        return Reached(made._replace(severity=self._severity(stopped, usual)), stopped, stack, processes=count)
+        return Reached(made, stopped, stack, processes=count)
 
     def _stack(self, group: Sequence[Observation], stopped: bool) -> Tuple[CodeFrame, ...]:
         chosen = self.cause if stopped and self.cause is not None else group[0]
@@ -653,7 +650,7 @@ class _Judgement(object):
     def _blind(self) -> Iterable[Reached]:
         reasons = sorted({item.what for item in self.observations if item.kind == seen.BLIND})
         for reason in reasons:
-            group = [item for item in self.observations if item.kind == seen.BLIND and item.what == reason]
+            group = [item for item in self.observations if (item.kind, item.what) == (seen.BLIND, reason)]
             yield self._made("rehearse.blind", group, group[0].about.get("program") or "python", NOTE, what=reason)
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
@@ -801,15 +798,11 @@ def _is_of_libraries(stack: Sequence[CodeFrame]) -> bool:
     return all(_LIBRARIES.search(frame.file) for frame in stack)
 
 
-def _same(one: CodeFrame, other: CodeFrame) -> bool:
-    return one.file == other.file and one.function == other.function
-
-
 def _shared(stack: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> int:
     """Return how many of their outermost frames two stacks share."""
     count = 0
     for one, two in zip(reversed(stack), reversed(other)):
-        if not _same(one, two):
+        if (one.file, one.function) != (two.file, two.function):
             break
         count += 1
     return count

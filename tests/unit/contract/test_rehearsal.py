@@ -361,7 +361,7 @@ def library(path, function="load"):
         (
             TORCHVISION,
             "ossci-datasets.s3.amazonaws.com",
-            {"root": "data"},
+            {"root": "data", "class": "MNIST"},
             "torchvision: the data set MNIST",
             [
                 ("python3 -c 'from torchvision import datasets; "
@@ -577,8 +577,8 @@ def test_a_path_of_an_observation_is_not_changed():
 
 def test_mirrors_are_one_finding():
     found = judge(
-        seen("host", "yann.example", 1.0, TORCHVISION, root="data"),
-        seen("host", "mirror.example", 2.0, TORCHVISION, root="data"),
+        seen("host", "yann.example", 1.0, TORCHVISION, root="data", **{"class": "MNIST"}),
+        seen("host", "mirror.example", 2.0, TORCHVISION, root="data", **{"class": "MNIST"}),
         seen("uncaught", "RuntimeError: Error downloading x.gz", 3.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.network", ERROR, "mirror.example", True)]
@@ -591,7 +591,7 @@ def test_a_library_that_cannot_keep_its_download_gets_the_same_remedy():
     error = "OSError: [Errno 30] Read-only file system: '/deployer/data/MNIST'"
     found = judge(
         begun,
-        seen("write", "/deployer/data/MNIST", 1.0, TORCHVISION[1:], root="../data"),
+        seen("write", "/deployer/data/MNIST", 1.0, TORCHVISION[1:], root="../data", **{"class": "MNIST"}),
         seen("uncaught", error, 2.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/data/MNIST", True)]
@@ -603,7 +603,14 @@ def test_a_library_that_looks_beside_the_program_is_sent_to_the_app_folder():
     # Lightning's image_classifier: root is "../../../Datasets" from the script's folder; nothing can be linked there.
     error = "OSError: [Errno 30] Read-only file system: '/deployer/app/x/../Datasets'"
     found = judge(
-        seen("write", "/deployer/app/Datasets", 1.0, TORCHVISION[1:], root="/deployer/app/x/../Datasets"),
+        seen(
+            "write",
+            "/deployer/app/Datasets",
+            1.0,
+            TORCHVISION[1:],
+            root="/deployer/app/x/../Datasets",
+            **{"class": "MNIST"},
+        ),
         seen("uncaught", error, 2.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/app/Datasets", True)]
