@@ -31,7 +31,7 @@ _CARRIERS = re.compile(
 )
 _SENDING = ("POST", "PUT", "PATCH", "DELETE")
 _FETCHERS = ("curl", "wget", "git", "git-remote-http", "aria2c")
-_FILE_PORTS = (21, 80, 443, 8080, "ftp", "http", "https")
+_FILE_PORTS = ("21", "80", "443", "8080", "ftp", "http", "https")
 
 _NO_INTERNET = "nodes have no internet: "
 _FILE = (
@@ -56,12 +56,11 @@ class Wanted(NamedTuple):
     Attributes:
         host: the host's name or address; empty if only a URL without one is known.
         url: the URL, or empty.
-        about: local variables of the library, by name.
+        about: local variables of the library, by name, and the port.
         stack: where it asked; the innermost frame first.
         home: the process's HOME, or empty.
         folder: the folder in which the process started, or empty.
         job: the name of the job, for the lines of its definition.
-        port: the port of the host, or 0.
     """
 
     host: str
@@ -71,7 +70,6 @@ class Wanted(NamedTuple):
     home: str = ""
     folder: str = ""
     job: str = "train"
-    port: int = 0
 
 
 class Offline(NamedTuple):
@@ -149,8 +147,8 @@ def _is_file(wanted: Wanted) -> Optional[bool]:
     """Return whether a program asked for a file, or for a service: a queue, a clock, a licence. None: unknown."""
     if wanted.url or wanted.about.get("program", "") in _FETCHERS:
         return True
-    named = wanted.about.get("port", "") if not wanted.port else ""
-    return wanted.port in _FILE_PORTS or named in _FILE_PORTS if wanted.port or named else None
+    port = wanted.about.get("port", "")
+    return port in _FILE_PORTS if port else None
 
 
 def _package(stack: Sequence[CodeFrame]) -> str:
@@ -262,7 +260,7 @@ def _hugging_face(wanted: Wanted) -> Offline:
     made = _called(wanted)
     if made is None:
         name = wanted.about.get("repo_id") or wanted.about.get("pretrained_model_name_or_path", "")
-        known = name if _is_repository(name) else _repository_of(wanted.url)
+        known = name if _is_repository(name) else ""
         kind = ["--repo-type", "dataset"] if "/datasets/" in wanted.url else []
         words = ["hf", "download", *kind, known or "OWNER/NAME"]
         made = _once(wanted, "Hugging Face hub: %s" % (known or "a model or data set"), words, _ONCE)
@@ -305,12 +303,12 @@ def _mlflow(wanted: Wanted) -> Offline:
 
 
 #: The ports that licence servers usually have, and the variables that name them.
-_LICENCE_PORTS = {**dict.fromkeys(range(27000, 27010), "LM_LICENSE_FILE"), 5053: "RLM_LICENSE"}
+_LICENCE_PORTS = {**dict.fromkeys(map(str, range(27000, 27010)), "LM_LICENSE_FILE"), "5053": "RLM_LICENSE"}
 
 
 def _licence(wanted: Wanted) -> Optional[Offline]:
     """Return what to do about a licence server; None if nothing shows that it is one."""
-    variable = wanted.about.get("licence", "") or _LICENCE_PORTS.get(wanted.port, "")
+    variable = wanted.about.get("licence", "") or _LICENCE_PORTS.get(wanted.about.get("port", ""), "")
     if not _PLAIN.fullmatch(variable):
         return None
     return Offline(
@@ -368,12 +366,6 @@ def _file_of(url: str) -> str:
 
 def _is_repository(name: str) -> bool:
     return _REPOSITORY.fullmatch(name) is not None
-
-
-def _repository_of(url: str) -> str:
-    """Return OWNER/NAME of a URL of Hugging Face's hub, or an empty text."""
-    found = re.search(r"//[^/]+/(?:api/)?(?:models/|datasets/)?([^/]+(?:/[^/]+)?)/(?:resolve|tree|revision)/", url)
-    return found.group(1) if found and _is_repository(found.group(1)) else ""
 
 
 def _place(wanted: Wanted) -> str:

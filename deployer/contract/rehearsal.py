@@ -572,6 +572,8 @@ class _Judgement(object):
         about: Dict[str, str] = {}
         for item in group:
             about.update(item.about)
+            if item.kind == seen.ADDRESS:
+                about["port"] = item.what.rpartition(" ")[2]
         first = next((item for item in group if item.stack), group[0])
         longest = max((item.stack for item in group), key=len)
         url = next((item.what for item in group if item.kind == seen.URL), "")
@@ -584,7 +586,6 @@ class _Judgement(object):
             process.home,
             process.folder,
             self.job,
-            _port(group),
         )
 
     def _of_write(self, what: str, group: Sequence[Observation], stopped: bool) -> Reached:
@@ -771,15 +772,6 @@ def _host(item: Observation) -> str:
         return item.what
     found = _AUTHORITY.match(item.what)
     return found.group(1).lower() if found else ""
-
-
-def _port(group: Sequence[Observation]) -> int:
-    """Return the port that was asked for, or 0."""
-    for item in group:
-        port = item.what.rpartition(" ")[2] if item.kind == seen.ADDRESS else item.about.get("port", "")
-        if len(port) < 6 and re.match("[0-9]+$", port):
-            return int(port)
-    return 0
 
 
 def _is_named(item: Observation, text: str) -> bool:

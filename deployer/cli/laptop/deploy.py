@@ -105,7 +105,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
     shows = not (args.json or terminal.is_quiet())
-    with Deploy(_request(args), _show if shows else _silent, _say, submitted) as deploy:
+    with Deploy(_request(args), _show if shows else lambda _: None, _say, submitted) as deploy:
         _foresee(args, deploy)
         try:
             done = deploy.run()
@@ -236,10 +236,6 @@ def _show(stage: DeployStage) -> None:
     line = f"{stage.name:<8} {state} {stage.seconds:6.1f} s  {printable(stage.text)}"
     tqdm.write(line, file=sys.stdout)
     sys.stdout.flush()
-
-
-def _silent(stage: DeployStage) -> None:
-    pass
 
 
 def _say(line: str) -> None:

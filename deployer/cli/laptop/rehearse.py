@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     )
     _foresee(request, args.accept)
     accepted = [code for code in args.accept if code in CODES]
-    found = rehearsed(request, accepted, args.engine, _silent if args.json else terminal.tell)
+    found = rehearsed(request, accepted, args.engine, (lambda _: None) if args.json else terminal.tell)
     outcome = found.outcome
     if args.json:
         print(json.dumps({**outcome.record(), "folder": str(found.folder), "engine": found.way}))
@@ -128,7 +128,3 @@ def _site(args: argparse.Namespace) -> Any:
     from deployer.connected.transfer.published import profile_of
 
     return plan_of(args.bundle, profile_of(args.site), args.partition)
-
-
-def _silent(line: str) -> None:
-    del line
