@@ -231,7 +231,7 @@ def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variab
 
 #: Functions that keep what they made of a download, and look for nothing else: a part of the file, a word for the
 #: library, the function, and its arguments that count.
-_CALLS = (
+_CALLS: Sequence[Tuple[str, str, str, Sequence[str]]] = (
     ("/tensorflow_datasets/", "TensorFlow Datasets", "tensorflow_datasets.load", ["dataset_name"]),
     ("/datasets/load.py", "Hugging Face datasets", "datasets.load_dataset", ["path", "name"]),
     ("/evaluate/loading.py", "Hugging Face evaluate", "evaluate.load", ["path"]),
