@@ -2,7 +2,7 @@
 
 It writes two definitions into FOLDER; build and pack each, then ``python -m tests.corpus.unseen --rehearse BUNDLE``
 prints a line for each job. ``DEPLOYER_CORPUS_GIT`` names a folder with clones, as for the other corpus; the commit of
-each source is pinned. Nothing of others is in the repository. The table: docs/evidence/rehearsals.md.
+each source is pinned. Nothing of others is in the repository. The table: docs/evidence/unseen.md.
 """
 
 from __future__ import annotations
