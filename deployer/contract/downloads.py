@@ -20,10 +20,11 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
 #: OWNER/NAME, and for torch.hub a branch.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(/[A-Za-z0-9][\w.-]{0,99})?(:[A-Za-z0-9][\w./-]{0,99})?", re.ASCII)
 _URL = re.compile(r"(?:https?|ftp)://[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[A-Za-z0-9._~/?=&%+@,:-]*")
-_PROGRAM = re.compile(r"[\w-][\w./-]*", re.ASCII)
+_PROGRAM = re.compile(r"(?!.*\.\.)[\w-][\w./-]*", re.ASCII)
 #: The package of a source file.
 _OF_PACKAGE = re.compile(r"(?:/(?:site|dist)-packages|/deployer/(?:wheels|variant)/lib)/([^/]+?)(?:\.py)?(?:/|$)")
-_STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
+#: Python's own modules: they open a file or a connection because somebody else asks them to.
+STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
 #: Packages that hand on what they read from a URL, and keep no copy: the program itself chose the URL.
 _CARRIERS = re.compile(
     "aiohttp|anyio|boto3|botocore|fsspec|geopandas|httpcore|httpx|imageio|numpy|pandas|polars|pyarrow|requests|s3fs|"
@@ -132,7 +133,7 @@ def general(wanted: Wanted) -> Offline:
 
 def _kept_file(wanted: Wanted) -> Optional[Offline]:
     """Return the remedy for one file of which the library itself shows where it would keep it, or None."""
-    url, place = _url(wanted), _place(wanted)
+    url, place = wanted.about.get("origin", "") or wanted.url, _place(wanted)
     if not place:
         return None
     name = place.rpartition("/")[2]
@@ -156,7 +157,7 @@ def _package(stack: Sequence[CodeFrame]) -> str:
     inner = ""
     for frame in stack:
         found = _OF_PACKAGE.search(frame.file)
-        if found is None and not _STANDARD.search(frame.file):
+        if found is None and not STANDARD.search(frame.file):
             break
         inner = found.group(1) if found else ""
     return inner if _PLAIN.fullmatch(inner) else ""
@@ -243,7 +244,7 @@ _CALLS: Sequence[Tuple[str, str, str, Sequence[str]]] = (
 
 def _called(wanted: Wanted) -> Optional[Offline]:
     for file, label, function, arguments in _CALLS:
-        if file in _files(wanted):
+        if any(file in frame.file for frame in wanted.stack):
             names = [name for name in (wanted.about.get(each, "") for each in arguments) if _is_repository(name)]
             given = ", ".join(map(json.dumps, names))
             if not arguments:
@@ -348,14 +349,6 @@ def _is_at(source: Source, wanted: Wanted) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------ their parts
-
-
-def _files(wanted: Wanted) -> str:
-    return "\n".join(frame.file for frame in wanted.stack)
-
-
-def _url(wanted: Wanted) -> str:
-    return wanted.about.get("origin") or wanted.url or wanted.about.get("url", "")
 
 
 def _file_of(url: str) -> str:

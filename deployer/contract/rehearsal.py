@@ -10,7 +10,7 @@ from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Option
 
 from deployer.contract import downloads, json_records, records, remedies, verdict
 from deployer.contract import observation as seen
-from deployer.contract.downloads import Offline, Wanted
+from deployer.contract.downloads import STANDARD, Offline, Wanted
 from deployer.contract.errors import EXIT_DONE, Refused
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, Rule
 from deployer.contract.json_records import Fields, Record
@@ -98,8 +98,6 @@ _DOWNLOAD = re.compile(r"download|fetch|connect|offline|internet|network|resolve
 _LIBRARIES = re.compile(
     r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/|/rehearsal-hook/"
 )
-#: Python's own modules: they look for a file because somebody else asks them to.
-_STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
 #: Files that programs look for and usually do without.
 _USUAL = re.compile(
     r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
@@ -356,7 +354,7 @@ def user_frame(stack: Sequence[CodeFrame]) -> Optional[CodeFrame]:
     own = [frame for frame in stack if not _LIBRARIES.search(frame.file)]
     own.sort(key=lambda frame: frame.file.startswith("<"))  # code that a library made, such as <attrs generated init>
     # A thread of a library begins in Python's own modules.
-    others = [frame for frame in stack if not _STANDARD.search(frame.file)] or stack
+    others = [frame for frame in stack if not STANDARD.search(frame.file)] or stack
     return own[0] if own else (others[-1] if others else None)
 
 
@@ -642,7 +640,7 @@ class _Judgement(object):
     def _is_of_program(self, group: Sequence[Observation]) -> bool:
         """Return whether the program itself did it, or one that is not Python: not a library."""
         stack = self._stack(group, False)
-        caller = next((frame for frame in stack if not _STANDARD.search(frame.file)), None)
+        caller = next((frame for frame in stack if not STANDARD.search(frame.file)), None)
         return not stack or (caller is not None and not _LIBRARIES.search(caller.file))
 
     def _thrown(self, stopped: bool) -> str:

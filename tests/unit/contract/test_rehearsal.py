@@ -498,6 +498,12 @@ def test_what_was_asked_decides_the_remedy_of_any_library(stack, host, about, re
     assert [line[: len(command)] for line in found.prepare[:1]] == ([command] if command else [])
 
 
+def test_a_program_outside_the_definition_is_not_named_in_a_command():
+    outside = (*library("seaborn/utils.py")[:1], CodeFrame("/deployer/app/x/../../../y.py", 1, "<module>"))
+    (found,) = judge(seen("host", "a.example", 1.0, outside, port="443"), ending=DONE)
+    assert found.prepare[0] == ONCE + "python3 PROGRAM"
+
+
 def test_a_repository_of_torch_hub_is_fetched_without_running_its_code():
     for repository, words in (
         (
