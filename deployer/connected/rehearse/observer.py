@@ -59,7 +59,7 @@ class ObservationFile:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._node = node
         self._parts = {True: _Part(), False: _Part()}
-        self._again: dict[tuple[str, str], float] = {}
+        self._again: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
         self.whole = True
 
     def add(self, kind: str, what: str, about: dict[str, str]) -> None:
@@ -67,11 +67,10 @@ class ObservationFile:
         what = what[:_MAX_TEXT]
         part = self._parts[kind in _NETWORK]
         if (kind, what) in part.seen and about.get("main"):
-            self._again[kind, what] = time.monotonic()
+            self._again[kind, what] = (time.monotonic(), about)
         if part.full or (kind, what) in part.seen:
             return
-        known = {name: text[:_MAX_TEXT] for name, text in about.items()}
-        line = self._line(kind, what, known)
+        line = self._line(kind, what, about)
         if len(part.seen) == _MOST or part.size + len(line) > _MOST_BYTES:
             part.full = True
             self.whole = False
@@ -82,12 +81,13 @@ class ObservationFile:
 
     def add_still_asked(self) -> None:
         """Write once more what programs have gone on to ask for until now: they may wait for it."""
-        for (kind, what), last in self._again.items():
+        for (kind, what), (last, about) in self._again.items():
             if time.monotonic() - last < _STILL:
-                self._append(self._line(kind, what, {"still": "yes"}))
+                self._append(self._line(kind, what, {**about, "still": "yes"}))
 
     def _line(self, kind: str, what: str, about: dict[str, str]) -> bytes:
-        made = Observation(kind, what, round(time.time(), 3), (), {**about, "node": self._node})
+        known = {name: text[:_MAX_TEXT] for name, text in about.items()}
+        made = Observation(kind, what, round(time.time(), 3), (), {**known, "node": self._node})
         return json.dumps(made.record()).encode("ascii") + b"\n"
 
     def _append(self, line: bytes) -> None:
