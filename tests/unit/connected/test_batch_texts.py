@@ -19,6 +19,7 @@ OF_ONE = (
     "site/jobs/jobs.py",  # states that Slurm alone has
     "contract/causes.py",  # patterns for outputs
     "contract/memory.py",
+    "contract/remedies.py",  # the names of programs that a job looks for, of all batch systems
     "site/doctor/cluster.py",
     "contract/plan.py",  # a pattern for directives
     "connected/check/rules/pmi.py",  # plans that start ranks with srun
