@@ -144,6 +144,7 @@ class PayloadRecord(NamedTuple):
         oom_node: the same for all processes of its node.
         communication: None if no library for communication without MPI was mapped.
         unset: variables that the launcher gave to the rank, and that its programs with MPI lack.
+        together: paths of MPI libraries, several, that one process had mapped.
     """
 
     task: int
@@ -159,6 +160,7 @@ class PayloadRecord(NamedTuple):
     oom_node: Optional[int] = None
     communication: Optional[Communication] = None
     unset: Sequence[str] = ()
+    together: Sequence[str] = ()
 
     @property
     def refusal(self) -> Optional[str]:
@@ -183,5 +185,6 @@ def read_payload(data: bytes, what: str) -> PayloadRecord:
         oom_group=fields.maybe_number("oom_group"),
         oom_node=fields.maybe_number("oom_node"),
         communication=Communication.read(other) if other else None,
-        unset=tuple(fields.texts("unset")) if "unset" in fields.record else (),
+        unset=tuple(fields.texts("unset")),
+        together=tuple(fields.texts("together")),
     )

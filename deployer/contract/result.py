@@ -527,6 +527,8 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
+        if item.together:
+            by_rank.add(item.task, "mpi.twice", paths=" and ".join(item.together))
         if launch.ranks > 1:
             _judge_world(item, by_rank)
         if launch.mpi and item.outside and item.outside.static and not item.libraries:
