@@ -17,7 +17,7 @@ OF_ONE = (
     "site/run/staging_script.py",
     "site/run/submission.py",  # where the batch system is Slurm
     "site/jobs/jobs.py",  # states that Slurm alone has
-    "contract/lastlines.py",  # patterns for outputs
+    "contract/causes.py",  # patterns for outputs
     "contract/memory.py",
     "site/doctor/cluster.py",
     "contract/plan.py",  # a pattern for directives
