@@ -74,6 +74,8 @@ class Launch(NamedTuple):
         without_mpi: the ranks find each other without MPI.
         fast: the fast network between nodes that NCCL should use, in words; None: none is known.
         links: the links of the private HOME: paths of the container, by their paths in it.
+        folder_links: the links of the job's folder, in the same form.
+        workdir: the folder in the job's folder in which the command starts; empty: another one.
         workers: processes that train per rank: torchrun starts several.
     """
 
@@ -107,6 +109,8 @@ class Launch(NamedTuple):
     without_mpi: bool = False
     fast: Optional[str] = None
     links: Mapping[str, str] = {}
+    folder_links: Mapping[str, str] = {}
+    workdir: str = ""
     workers: int = 1
 
     @property
@@ -157,6 +161,8 @@ def read_launch(data: bytes, what: str) -> Launch:
         without_mpi=fields.flag("without_mpi"),
         fast=fields.maybe_text("fast"),
         links=linked.check_made(fields.mapping("links")),
+        folder_links=linked.check_made(fields.mapping("folder_links")),
+        workdir=fields.text("workdir"),
         workers=fields.number("workers"),
     )
 

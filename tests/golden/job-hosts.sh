@@ -36,11 +36,17 @@ result() {
     "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
 }
 
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
+    next=$("${tool[@]}" start "$job" --script "$0") || exit
+    exec /bin/bash -l "$next/job.sh"
+}
+chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+
 export USER=${USER:-$(id -un)}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
 coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --started "$started"; }
 

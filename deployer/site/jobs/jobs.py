@@ -231,7 +231,7 @@ def find(store: Store, reference: Optional[str]) -> str:
         return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
     for folder in reversed(found):
         number = job_id(folder) or ""
-        if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # and its cluster
+        if reference in (os.path.basename(folder), number, number.partition(";")[0]):  # and its cluster
             return folder
     raise UsageError(
         "no job %s under %s" % (reference, store.jobs),
@@ -401,7 +401,7 @@ def following(folder: str) -> str:
 
 def tail(folder: str, lines: int = _TAIL) -> List[str]:
     """Return the last lines of a job's log."""
-    path = os.path.join(folder, result.LOG)
+    path = result.log(folder)
     try:
         with files.open_regular(path) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - 256 * lines))
@@ -414,15 +414,14 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
 
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
     """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended. Raises UsageError."""
-    path = os.path.join(folder, result.LOG)
     target = out or sys.stdout.buffer
     number = job_id(folder)
-    if not files.exists(path) and not (follow_it and number):
+    if not files.exists(result.log(folder)) and not (follow_it and number):
         raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
     at, asked, ended, answered = 0, 0.0, False, time.time()
     last = b""
     while True:
-        copied, last = _copy_from(path, at, target, last)
+        copied, last = _copy_from(result.log(folder), at, target, last)
         at += copied
         if ended or not follow_it or number is None:
             if ended and last not in (b"", b"\n"):  # what the caller prints next begins a line

@@ -156,7 +156,7 @@ def _request(inputs: Inputs) -> JobRequest:
     return JobRequest(
         name=launch.bundle,
         folder=inputs.folder,
-        log="%s/%s" % (inputs.folder, LOG),
+        log=None,
         nodes=layout.nodes,
         ranks_per_node=layout.ranks_per_node,
         cpus_per_rank=layout.asked_cpus,
@@ -193,23 +193,24 @@ job={folder}
 tool=({python} -S {tool})
 started=$(date +%s)
 stopped=
-{log}
+{id}
 {trap}
 {result}
+{start}
 {batch}export USER=${{USER:-$(id -un)}}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
+mkdir -p "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 {judge}""",
-            result=_result(),
+            result=_result(scheduler),
             judge=_judge(inputs),
             folder=inputs.folder,
             python=inputs.python,
             tool=inputs.tool,
-            log=code('exec >>"$job"/{log} 2>&1\n', log=LOG) if scheduler.own_log else code(""),
+            id=_id(scheduler, inputs.asked.cluster),
             trap=agent_script.trap(scheduler, inputs.asked_by) if agent else _trap(scheduler),
-            batch=_batch(scheduler, inputs.asked.cluster),
+            start=_start(scheduler),
+            batch=_batch(scheduler),
         )
     )
     if agent:
@@ -225,7 +226,7 @@ mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
     return shell.together(pieces)
 
 
-def _result() -> Code:
+def _result(scheduler: Scheduler) -> Code:
     """Return the function by which each step asks the judge.
 
     A judge that has ended, or gives no answer, is replaced by one that is started for the step.
@@ -245,16 +246,16 @@ result() {{
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
+    "${{tool[@]}}" result "$job" --step "$1" --exit "$2"{id} --started "$started" --signal "$stopped" "${{@:3}}"
 }}
 """,
         seconds=_JUDGE_SECONDS,
+        id=_given_id(scheduler),
     )
 
 
 def _judge(inputs: Inputs) -> Code:
     """Return the lines that start the judge for all steps before the payload."""
-    number = inputs.scheduler.number
     until = PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS
     return code(
         """\
@@ -262,7 +263,49 @@ def _judge(inputs: Inputs) -> Code:
 coproc judge {{ trap '' TERM USR1 USR2; exec "${{tool[@]}}" result "$job" --until {until}{id} --started "$started"; }}
 """,
         until=until,
-        id=code(" --id {number}", number=Word(number)) if number else code(""),
+        id=_given_id(inputs.scheduler),
+    )
+
+
+def _id(scheduler: Scheduler, cluster: Optional[str]) -> Code:
+    """Return the lines that set $id; of a job of a cluster that was named, with the cluster."""
+    named = code("""id+=";$SLURM_CLUSTER_NAME"\n""") if cluster else code("")
+    return shell.together([scheduler.identified, named])
+
+
+def _given_id(scheduler: Scheduler) -> Code:
+    return code(' --id "$id"') if scheduler.identified.text else code("")
+
+
+def _start(scheduler: Scheduler) -> Code:
+    """Return the lines by which the first start of the script takes its folder, and others make one of their own."""
+    first = code("")
+    if scheduler.identified.text:
+        first = code(
+            """\
+(set -C; echo "$id" >"$job/job_id") 2>/dev/null
+[ "$(<"$job/job_id")" = "$id" ] && """
+        )
+    opened = scheduler.opened
+    follows = code("""    mv "$job/{opened}" "$next" 2>/dev/null\n""", opened=opened) if opened.text else code("")
+    log = code("")
+    if opened.text:
+        log = code("""mv "$job/{opened}" "$job"/{log} 2>/dev/null\n""", opened=opened, log=LOG)
+    elif scheduler.own_log:
+        log = code("""exec >>"$job"/{log} 2>&1\n""", log=LOG)
+    return code(
+        """\
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+{first}{{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; }} || {{
+    next=$("${{tool[@]}}" start "$job" --script "$0"{id}) || exit
+{follows}    exec /bin/bash -l "$next/job.sh"
+}}
+{log}chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+""",
+        first=first,
+        id=_given_id(scheduler),
+        follows=follows,
+        log=log,
     )
 
 
@@ -328,20 +371,16 @@ trap 'stopped=TERM' TERM
     )
 
 
-def _batch(scheduler: Scheduler, cluster: Optional[str]) -> Code:
-    """Return the lines that only a job of a batch system needs."""
-    if not scheduler.number:
-        return code("")
-    number = scheduler.number_in(cluster)
-    keep = code("""grep -qsx {number} "$job/job_id" || echo {number} >"$job/job_id"\n""", number=number)
+def _batch(scheduler: Scheduler) -> Code:
+    """Return the lines that only Slurm's steps need."""
     if scheduler.way != STEPS:
-        return keep
+        return code("")
     return code(
         """\
-# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
-unset SLURM_EXPORT_ENV
-{keep}""",
-        keep=keep,
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
+# shell that submitted the job.
+unset SLURM_EXPORT_ENV SLURM_UMASK
+"""
     )
 
 

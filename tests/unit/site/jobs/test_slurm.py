@@ -77,7 +77,7 @@ def test_a_job_of_another_cluster_is_asked_for_there():
 
 def test_own_jobs_are_known_by_their_scripts():
     assert slurm.parse_own(0, "7|/j/a/job.sh\n8|/j/b|c/job.sh\n9|(null)\n", "")["/j/b|c/job.sh"] == "8"
-    assert slurm.parse_own(0, "10|/j/job.sh\n9|/j/job.sh\n", "") == {"/j/job.sh": "10"}
+    assert slurm.parse_own(0, "10|/j/job.sh\n9|/j/job.sh\n", "") == {"/j/job.sh": "9"}
     out = "CLUSTER: c1\nJOBID|COMMAND\n7|/j/a/job.sh\n\nCLUSTER: c2\nJOBID|COMMAND\n"
     assert slurm.parse_own(0, out, "") == {"/j/a/job.sh": "7;c1"}
     with pytest.raises(TransferError):

@@ -564,7 +564,7 @@ def test_memory_for_the_image_is_asked_for_besides_the_ranks():
 
 def test_a_percent_sign_in_the_folder_is_not_slurm_s():
     text = script.render(CASES["host-mpi"]._replace(folder="/scratch/50%j/hello"))
-    assert "#SBATCH --output=/scratch/50%%j/hello/output.log\n" in text
+    assert "#SBATCH --output=/scratch/50%%j/hello/batch-system-%j.log\n" in text
 
 
 def test_what_is_to_be_proven_is_asked_of_the_probe():
