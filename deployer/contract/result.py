@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import evidence, json_records, measurements, memory, rank_record
+from deployer.contract import evidence, json_records, measurements, memory, nodes, rank_record
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding, drifted, errors, finding
@@ -119,7 +119,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     ``job.unfinished``: this record remains if the job is killed before it can write its end.
     """
     found = _from_outside(found)
-    findings = judge(launch, found, outcome)
+    findings = nodes.grouped(judge(launch, found, outcome), {item.host for item in found.hosts})
     wrong = errors(findings)
     if any(item.outside for item in found.payloads):
         findings.append(finding("proof.outside", WHOLE_JOB))
@@ -275,9 +275,9 @@ def _stopped(launch: Launch, outcome: StepOutcome) -> List[Finding]:
     return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed)]
 
 
-def _host(item: HostRecord) -> str:
-    """Return the name by which records are sorted: other fields of two with one name may have no order."""
-    return item.host
+def _host(item: HostRecord) -> List[Tuple[int, str]]:
+    """Return the key by which records are sorted: other fields of two with one name may have no order."""
+    return nodes.order(item.host)
 
 
 def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
@@ -297,10 +297,10 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
                 launch.scheduler,
                 asked=launch.nodes,
                 seen=len(names),
-                hosts=", ".join(sorted(names)) or "none",
+                hosts=nodes.shown(names) or "none",
             )
         )
-    counts = sorted(Counter(names).items())
+    counts = sorted(Counter(names).items(), key=lambda each: nodes.order(each[0]))
     findings += [finding("hosts.name", name, launch.scheduler, count=count) for name, count in counts if count > 1]
     for item in sorted(found.hosts, key=_host):
         if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
@@ -350,7 +350,7 @@ def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         return []
     findings = [
         finding("net.unreachable" if item.peers is None else "net.port", item.host, reason=item.reason)
-        for item in sorted(found.networks, key=lambda each: (each.peers is None, each.host))
+        for item in sorted(found.networks, key=lambda each: (each.peers is None, nodes.order(each.host)))
         if item.reason is not None
     ]
     here = {item.host for item in found.networks}
@@ -381,7 +381,7 @@ def _shown_network(found: Evidence) -> Optional[Record]:
 
 def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     findings = []
-    for host, text in sorted(found.roots.items()):
+    for host, text in sorted(found.roots.items(), key=lambda each: nodes.order(each[0])):
         if text != CANARY_TEXT:
             said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a message"
             if CANARY in text:  # the container started, but the file was missing or different

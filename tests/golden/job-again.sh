@@ -44,7 +44,7 @@ result() {
     mv "$job/batch-system-$SLURM_JOB_ID.log" "$next" 2>/dev/null
     exec /bin/bash -l "$next/job.sh"
 }
-mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null
+mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
 chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
@@ -109,12 +109,12 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 # 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --library libmpi.so.12 --home "$home" </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --warn "$warn" --meet "$meet" -- python3 train.py --name 'a b' </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --warn "$warn" --home "$home" --meet "$meet" -- python3 train.py --name 'a b' </dev/null
 result payload $?
 code=$?
 # If the ranks have saved their state (85), the next job continues from it, but not after a cancel.

@@ -57,7 +57,7 @@ result() {
     mv "$job/batch-system-$JOB_ID-$SGE_TASK_ID.log" "$next" 2>/dev/null
     exec /bin/bash -l "$next/job.sh"
 }
-mv "$job/batch-system-$JOB_ID-$SGE_TASK_ID.log" "$job"/output.log 2>/dev/null
+mv "$job/batch-system-$JOB_ID-$SGE_TASK_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
 chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 
 export USER=${USER:-$(id -un)}  # ch-run needs USER

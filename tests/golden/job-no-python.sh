@@ -44,7 +44,7 @@ result() {
     mv "$job/batch-system-$SLURM_JOB_ID.log" "$next" 2>/dev/null
     exec /bin/bash -l "$next/job.sh"
 }
-mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null
+mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
 chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
@@ -106,7 +106,7 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 watch=(/opt/python/3.6/bin/python3 -I -S -c
     'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])'
     /home/alice/deployer/deployer.pyz rank --out /home/alice/deployer/jobs/hello-1/ranks --outside
-    /opt/intel/mpi/2021.15/lib/libmpi.so.12 --meet "$meet" --
+    /opt/intel/mpi/2021.15/lib/libmpi.so.12 --home "$home" --meet "$meet" --
 )
 "${launch[@]}" "${watch[@]}" "${container[@]}" "$image" -- \
     python3 train.py --name 'a b' </dev/null

@@ -44,7 +44,7 @@ result() {
     mv "$job/batch-system-$SLURM_JOB_ID.log" "$next" 2>/dev/null
     exec /bin/bash -l "$next/job.sh"
 }
-mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null
+mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
 chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 
 # After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the

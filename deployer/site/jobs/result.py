@@ -33,8 +33,8 @@ NEXT = "next"
 PAYLOAD_FILE = "payload.json"
 SCRIPT = "job.sh"
 LOG = "output.log"
-#: How names begin in a job's folder: of a batch system's own output, and of a folder with what an earlier attempt of the
-#: job left.
+#: How names begin in a job's folder: of a batch system's own output, and of a folder with what the same job left before
+#: its batch system started it again.
 BATCH_LOG, EARLIER = "batch-system", "earlier-attempt-"
 JOB_ID = "job_id"
 #: The program that starts commands on the nodes of a job, in job.sh's environment.

@@ -59,6 +59,7 @@ def watch(
     outside: "Optional[str]" = None,
     warn: "Optional[int]" = None,
     end: bool = False,
+    home: "Optional[str]" = None,
 ) -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
     name, records = rank_record.PAYLOAD % task, NodeRecords(out)
@@ -115,6 +116,7 @@ def watch(
     records.try_to_add(name, rank_record.dumps(record), last=True)
     if grace.asked():
         grace.await_others()
+        leave(home)
     return _last_words(warning.left(code), killer, abort)
 
 
@@ -434,6 +436,22 @@ def end_by(number: int) -> "NoReturn":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     os._exit(128 + number)
+
+
+def leave(home: "Optional[str]") -> None:
+    """Remove the job's home on this node after a request to end; then wait until the other nodes have done so too.
+
+    Slurm starts no steps any more that could remove it, and kills all ranks when the first one ends.
+    """
+    if home:
+        from deployer.contract.errors import DeployerError
+        from deployer.system import files
+
+        try:
+            files.remove_tree(home)
+        except (OSError, DeployerError):
+            return  # the next job on the node removes the rest
+        time.sleep(2 * _LAST_WORDS)
 
 
 def _remove(path: str) -> None:

@@ -31,7 +31,7 @@ else:
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 #: Those with the number of ranks.
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--gpus")
+_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--gpus", "--home")
 #: Signals that ask this process to end; the payload received them too and decides.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -47,7 +47,7 @@ def main(words: "List[str]") -> int:
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex", "--end"} or not command:
         usage = (
             "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] "
-            "[--gpus GPUS] [--abort] [--itex] [--end] -- CMD"
+            "[--gpus GPUS] [--home DIR] [--abort] [--itex] [--end] -- CMD"
         )
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         sys.stderr.flush()  # as in payload_monitor
@@ -56,7 +56,8 @@ def main(words: "List[str]") -> int:
     warn = int(given["--warn"]) if given.get("--warn", "").isdigit() else None
     abort, itex, end = ("--" + name in given for name in ("abort", "itex", "end"))
     meet, gpus = given.get("--meet"), given.get("--gpus")
-    return run(given["--out"], command, shared, abort, itex, outside, stdin, warn, meet, gpus, end)
+    home = given.get("--home")
+    return run(given["--out"], command, shared, abort, itex, outside, stdin, warn, meet, gpus, end, home)
 
 
 def run(
@@ -71,6 +72,7 @@ def run(
     meet: "Optional[str]" = None,
     gpus: "Optional[str]" = None,
     end: bool = False,
+    home: "Optional[str]" = None,
 ) -> int:
     """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
 
@@ -88,6 +90,8 @@ def run(
         meet: where ranks find each other without MPI, as in ``rendezvous.variables``; None: they are not told.
         gpus: which GPUs are its own, as in ``devices.variables``; None: all. Without ``meet`` it has no effect.
         end: SIGUSR2 asks for the end of the payload, which gets SIGTERM.
+        home: the job's home, to remove after a request to end, when the payloads of all ranks have ended; None: job.sh
+            can remove it on all nodes then.
     """
     environment = inherited_environment()
     awaited: "Set[int]" = {signal.SIGCHLD, *SIGNALS}
@@ -115,7 +119,7 @@ def run(
     from deployer.site.rank import payload_monitor
 
     task = task_number(environment)
-    return payload_monitor.watch(pid, out, shared or out, task, awaited, abort, itex, outside, warn, end)
+    return payload_monitor.watch(pid, out, shared or out, task, awaited, abort, itex, outside, warn, end, home)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

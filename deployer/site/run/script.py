@@ -290,7 +290,13 @@ def _start(scheduler: Scheduler) -> Code:
     follows = code("""    mv "$job/{opened}" "$next" 2>/dev/null\n""", opened=opened) if opened.text else code("")
     log = code("")
     if opened.text:
-        log = code("""mv "$job/{opened}" "$job"/{log} 2>/dev/null\n""", opened=opened, log=LOG)
+        log = code(
+            """\
+mv "$job/{opened}" "$job"/{log} 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/{log}
+""",
+            opened=opened,
+            log=LOG,
+        )
     elif scheduler.own_log:
         log = code("""exec >>"$job"/{log} 2>&1\n""", log=LOG)
     return code(
@@ -339,7 +345,7 @@ def _home(inputs: Inputs) -> Code:
     elif inputs.scheduler.way == AGENT:
         remove = code("""each rm -rf -- "$home" >/dev/null 2>&1 || rm -rf -- "$home\"""")
     else:
-        # Slurm starts no more steps for a job that is asked to end: then the next job removes the rest.
+        # Slurm starts no more steps for a job that is asked to end: then the ranks remove it on their nodes.
         remove = code(
             """\
 [ -z "$stopped" ] && timeout 30 {one_a_node} \\
@@ -603,6 +609,7 @@ def _probe(inputs: Inputs) -> Code:
         command += ["--library", inputs.plan.mpi.library.rsplit("/", 1)[-1]]
     if inputs.plan.abi == plans.NO_MPI:
         command += ["--without-mpi"]
+    command += _leaving(inputs)
     for expected in inputs.launch.expects:
         command += ["--expect", expected] if expected != ITEX else []
     return code(
@@ -626,7 +633,7 @@ def _payload(inputs: Inputs) -> Code:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
         options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
-        options += [*_warning(inputs), *_ending(inputs)]
+        options += [*_warning(inputs), *_ending(inputs), *_leaving(inputs)]
         options += _meeting(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs.image_python, _given(inputs, plans.TOOL))
@@ -674,6 +681,15 @@ def _ending(inputs: Inputs) -> List[Text]:
     return ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
 
 
+def _leaving(inputs: Inputs) -> List[Text]:
+    """Return the words with which ranks remove the home on their node if the job is asked to end.
+
+    Then Slurm starts no more steps that could do it. With a staged image, the step that holds it does.
+    """
+    alone = inputs.scheduler.way != STEPS or inputs.staging or not needs_home(inputs.container)
+    return [] if alone else ["--home", Word(OWN)]
+
+
 def _again(inputs: Inputs) -> Code:
     """Return the lines that let another job continue this one, and those that end the script."""
     if inputs.launch.warn is None:
@@ -697,7 +713,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    more = [*_abort(inputs), *_warning(inputs), *_ending(inputs), *_meeting(inputs)]
+    more = [*_abort(inputs), *_warning(inputs), *_ending(inputs), *_leaving(inputs), *_meeting(inputs)]
     return [*_rank(inputs.python, [tool]), *out, "--outside", library, *more, "--"]
 
 

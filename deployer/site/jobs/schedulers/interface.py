@@ -172,10 +172,10 @@ class Scheduler(object):
         error = self.failed("%s did not take the job" % self.title, err)
         reason = _reason(err)
         for said in (reason, err) if isinstance(error, Refused) else ():
-            for pattern, code, remedy in self.refusals:
+            for pattern, found, remedy in self.refusals:
                 if re.search(pattern, said):
                     certain = said == reason and exit_code > 0 and not any(map(self.owns, out.split()))
-                    return (NotTaken if certain else Refused)(coded(error.message, code), remedy)
+                    return (NotTaken if certain else Refused)(coded(error.message, found), remedy)
         return error
 
     def is_silent(self, err: str) -> bool:
