@@ -55,7 +55,10 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 
 mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 

@@ -61,7 +61,10 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 
 mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 [ -r '/etc/profile.d/it'"'"'s site.sh' ] || { result hosts 1 --setup 'source /etc/profile.d/it'"'"'s site.sh'; exit 1; }
 source '/etc/profile.d/it'"'"'s site.sh'

@@ -66,7 +66,10 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 
 mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 # The nodes of this job, each once.
 mapfile -t nodes < <(cat "${PBS_NODEFILE:-/dev/null}" | awk '!seen[$0]++')

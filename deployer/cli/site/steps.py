@@ -74,15 +74,15 @@ def add_parsers(subparsers: Any) -> None:
     parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
     for name in ("image", "source", "into", "out", "tool"):
         parser.add_argument("--" + name, required=True)
-    parser.add_argument("--abi")
-    parser.add_argument("--stubs")
-    parser.add_argument("--sent")
-    parser.add_argument("--sha256")
+    for name in ("abi", "stubs", "sent", "sha256"):
+        parser.add_argument("--" + name)
     parser.add_argument("--kit", default="")
     parser.add_argument("--home", help="remove this folder at the end")
     parser.add_argument("--hosts", metavar="DIR", help="first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
-    parser.add_argument("--mount-point", action="append", default=[], help="make this folder in the image")
+    parser.add_argument(
+        "--mount-point", action="append", default=[], dest="mounts", help="make this folder in the image"
+    )
     parser.add_argument(
         "--reader",
         type=int,
@@ -133,26 +133,9 @@ def _inside(args: argparse.Namespace) -> int:
 def _stage(args: argparse.Namespace) -> int:
     from deployer.site.run import stage
 
-    return stage.stage(
-        stage.StageRequest(
-            args.image,
-            args.source,
-            args.into,
-            args.out,
-            args.tool,
-            args.abi,
-            args.stubs,
-            args.sent,
-            args.rest[args.reader :],
-            args.kit,
-            args.home,
-            args.sha256,
-            args.mount_point,
-            args.rest[: args.reader],
-            args.hosts,
-            args.library,
-        )
-    )
+    given = {name: value for name, value in vars(args).items() if name in stage.StageRequest._fields}
+    given.update(mount=args.rest[args.reader :], reader=args.rest[: args.reader])
+    return stage.stage(stage.StageRequest(**given))
 
 
 def _result(args: argparse.Namespace) -> int:

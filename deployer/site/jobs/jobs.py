@@ -82,24 +82,9 @@ class Status(NamedTuple):
 
     def record(self) -> Record:
         """Return the status as a JSON object."""
-        return {
-            "job": self.launch.job,
-            "job_id": self.job_id,
-            "folder": self.folder,
-            "bundle": self.launch.bundle,
-            "version": self.launch.version,
-            "site": self.launch.site,
-            "state": self.state,
-            "reason": self.reason,
-            "elapsed": self.elapsed,
-            "seconds": self.seconds,
-            "log": os.path.join(self.folder, result.LOG),
-            "nodes": self.nodes,
-            "active": self.active,
-            "exit_code": self.exit_code,
-            "problem": self.problem,
-            "remedy": self.remedy,
-        }
+        of_launch = {name: getattr(self.launch, name) for name in ("job", "bundle", "version", "site")}
+        own = {name: value for name, value in self._asdict().items() if name != "launch"}
+        return dict(of_launch, **own, log=os.path.join(self.folder, result.LOG))
 
     def line(self) -> str:
         """Return the status in one line, and what is wrong in lines below it."""
@@ -295,29 +280,14 @@ def status(folder: str) -> Status:
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
     """Return the status of a job; ``known`` is the scheduler's answer, None if it has forgotten the job."""
     exit_code, problem, remedy, seconds = _outcome(folder)
-    if number is None:
-        return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem, remedy=remedy)
-    if known is None:
+    if number is None or known is None:
         word = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
-        known = JobState(word, "", "", "", False)
+        known = JobState(word if number else "NEW", "", "", "", False)
     if known.active:  # until it has ended, its result is "unfinished"
         problem, remedy, seconds = "", "", None
     else:
         problem, remedy = _ENDS.get(known.word, (problem, remedy))
-    return Status(
-        launch,
-        folder,
-        number,
-        known.word,
-        known.reason,
-        known.elapsed,
-        known.nodes,
-        known.active,
-        exit_code,
-        problem,
-        None if exit_code is None else seconds,
-        remedy,
-    )
+    return Status(launch, folder, number, *known, exit_code, problem, None if exit_code is None else seconds, remedy)
 
 
 def cancel(folder: str) -> bool:

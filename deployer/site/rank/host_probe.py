@@ -58,11 +58,8 @@ def _has_ended(job: str) -> bool:
     from deployer.site.jobs import jobs
 
     with suppress(DeployerError):
-        if result.read(job).maybe_number("exit_code") is not None:
-            return True
-    with suppress(DeployerError):  # it was killed before it could write its result
         status = jobs.status(job)
-        return status.job_id is not None and not status.active
+        return not status.active and (status.job_id is not None or status.exit_code is not None)
     return False
 
 

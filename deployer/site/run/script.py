@@ -193,7 +193,7 @@ job={folder}
 tool=({python} -S {tool})
 started=$(date +%s)
 stopped=
-{id}
+{id}{cluster}
 {trap}
 {result}
 {start}
@@ -202,12 +202,13 @@ unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other use
 
 mkdir -p "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 {judge}""",
-            result=_result(scheduler),
+            result=_result(),
             judge=_judge(inputs),
             folder=inputs.folder,
             python=inputs.python,
             tool=inputs.tool,
-            id=_id(scheduler, inputs.asked.cluster),
+            id=scheduler.identified,
+            cluster=code("""id+=";$SLURM_CLUSTER_NAME"\n""") if inputs.asked.cluster else code(""),
             trap=agent_script.trap(scheduler, inputs.asked_by) if agent else _trap(scheduler),
             start=_start(scheduler),
             batch=_batch(scheduler),
@@ -226,7 +227,7 @@ mkdir -p "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
     return shell.together(pieces)
 
 
-def _result(scheduler: Scheduler) -> Code:
+def _result() -> Code:
     """Return the function by which each step asks the judge.
 
     A judge that has ended, or gives no answer, is replaced by one that is started for the step.
@@ -246,11 +247,10 @@ result() {{
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${{tool[@]}}" result "$job" --step "$1" --exit "$2"{id} --started "$started" --signal "$stopped" "${{@:3}}"
+    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${{@:3}}"
 }}
 """,
         seconds=_JUDGE_SECONDS,
-        id=_given_id(scheduler),
     )
 
 
@@ -260,27 +260,19 @@ def _judge(inputs: Inputs) -> Code:
     return code(
         """\
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge {{ trap '' TERM USR1 USR2; exec "${{tool[@]}}" result "$job" --until {until}{id} --started "$started"; }}
+coproc judge {{
+    trap '' TERM USR1 USR2
+    exec "${{tool[@]}}" result "$job" --until {until} --id "$id" --started "$started"
+}}
 """,
         until=until,
-        id=_given_id(inputs.scheduler),
     )
-
-
-def _id(scheduler: Scheduler, cluster: Optional[str]) -> Code:
-    """Return the lines that set $id; of a job of a cluster that was named, with the cluster."""
-    named = code("""id+=";$SLURM_CLUSTER_NAME"\n""") if cluster else code("")
-    return shell.together([scheduler.identified, named])
-
-
-def _given_id(scheduler: Scheduler) -> Code:
-    return code(' --id "$id"') if scheduler.identified.text else code("")
 
 
 def _start(scheduler: Scheduler) -> Code:
     """Return the lines by which the first start of the script takes its folder, and others make one of their own."""
     first = code("")
-    if scheduler.identified.text:
+    if scheduler.prefix:
         first = code(
             """\
 (set -C; echo "$id" >"$job/job_id") 2>/dev/null
@@ -303,13 +295,12 @@ mv "$job/{opened}" "$job"/{log} 2>/dev/null && chmod "$(umask -S | tr -d x)" "$j
         """\
 # Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
 {first}{{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; }} || {{
-    next=$("${{tool[@]}}" start "$job" --script "$0"{id}) || exit
+    next=$("${{tool[@]}}" start "$job" --script "$0" --id "$id") || exit
 {follows}    exec /bin/bash -l "$next/job.sh"
 }}
 {log}chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 """,
         first=first,
-        id=_given_id(scheduler),
         follows=follows,
         log=log,
     )

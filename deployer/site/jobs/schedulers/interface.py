@@ -134,8 +134,8 @@ class Scheduler(object):
     look = ""
     #: Patterns of its messages if it refuses a job; the code of each, and what to do.
     refusals: Tuple[Tuple[str, str, str], ...] = ()
-    #: The lines of job.sh that set $id to the job's id, or to that of an array's task. Empty: the job has none.
-    identified: Code = code("")
+    #: The lines of job.sh that set $id to the job's id, or to that of an array's task. It is empty if the job has none.
+    identified: Code = code("id=\n")
     #: Variables that describe a node, so that other nodes of the job do not get them: names of our own.
     of_a_node: Tuple[str, ...] = ()
     #: What of a request it can express, of those that not every batch system has.

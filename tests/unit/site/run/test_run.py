@@ -146,7 +146,9 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
     )
     store = made.store(tmp_path / "root", plan=plan)
     text = run.show_script(run.prepare(store, REQUEST._replace(ranks_per_node=2, gpus_per_rank=2)))
-    assert 'rank --out /deployer/job/ranks --meet "$meet" --gpus 2:CUDA_VISIBLE_DEVICES=2,3,0,1 -- ' in text
+    assert (
+        'rank --out /deployer/job/ranks --home "$home" --meet "$meet" --gpus 2:CUDA_VISIBLE_DEVICES=2,3,0,1 -- ' in text
+    )
     assert "--set-env=CUDA_DEVICE_ORDER=PCI_BUS_ID\n" in text
     assert "--set-env=CUDA_VISIBLE_DEVICES" not in text
     some = SubmissionOptions(gpus=2)  # a part of the node's: the batch system says which
