@@ -345,10 +345,10 @@ def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, mo
     monkeypatch.setattr(script, "_JUDGE_SECONDS", 1)
     text = script.render(CASES["local"])
     asks = text[text.index("result() {") : text.index("}\n", text.index("result() {")) + 2]
-    (start,) = [line for line in text.splitlines() if line.startswith("coproc judge")]
+    start = text[text.index("coproc judge") : text.index("\n}\n", text.index("coproc judge")) + 2]
     (tmp_path / "tool").write_text('case "$*" in *--until*) %s ;; *) exit 4 ;; esac\n' % judge)
     steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
-    lines = ["tool=(bash tool)", "job=x started=9 stopped=", asks, start, "sleep 0.1", steps]
+    lines = ["tool=(bash tool)", "job=x id= started=9 stopped=", asks, start, "sleep 0.1", steps]
     began = time.monotonic()
     with open(str(tmp_path / "log"), "wb") as log:
         done = subprocess.run(
