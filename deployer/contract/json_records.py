@@ -224,10 +224,6 @@ class Fields(object):
         """Return a field that is true or false."""
         return self._get(name, bool)
 
-    def maybe_flag(self, name: str) -> Optional[bool]:
-        """Return a field that is true or false, or None if it is null or missing."""
-        return None if self.record.get(name) is None else self.flag(name)
-
     def texts(self, name: str, lines: bool = False) -> List[str]:
         """Return a list of strings."""
         values = self._get(name, list)

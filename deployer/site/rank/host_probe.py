@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Any, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
@@ -37,10 +37,7 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
         return _record(out, launch, library, reader)
     from deployer.site.container import home
 
-    def end(*_: Any) -> None:
-        sys.exit(128 + signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         home.make(own, job, _has_ended)
         if launch and launch.links:

@@ -1,11 +1,10 @@
 """The folder of a job, or of a further start of its script, when it is new."""
 
-import errno
 import os
 import stat
 import time
-from contextlib import contextmanager
-from typing import Iterator, NamedTuple, Optional
+from contextlib import ExitStack
+from typing import NamedTuple, Optional
 
 from deployer.contract import json_records
 from deployer.contract.errors import Refused
@@ -42,7 +41,8 @@ def make(parent: str, content: JobFolder) -> str:
     launch = content.launch
     target = os.path.join(parent, launch.job)
     programs = [(result.SCRIPT, content.script), (result.AGENT, content.agent or "")]
-    with files.errors_named("make " + target), _usual_modes():
+    with files.errors_named("make " + target), ExitStack() as held:
+        held.callback(os.umask, os.umask(_UMASK))
         os.makedirs(parent, exist_ok=True)
         unfinished.reap(parent)
         with unfinished.folder(parent) as half:
@@ -58,22 +58,10 @@ def make(parent: str, content: JobFolder) -> str:
             for name, text in programs:
                 if text:
                     files.write_text(os.path.join(half, name), text, 0o777)
-            try:
-                os.rename(half, target)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
-                raise Refused("there is a job %s" % launch.job, "run the same command again") from error
+            if files.lexists(target):
+                raise Refused("there is a job %s" % launch.job, "run the same command again")
+            os.rename(half, target)
     return target
-
-
-@contextmanager
-def _usual_modes() -> Iterator[None]:
-    before = os.umask(_UMASK)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def new_token() -> str:

@@ -271,24 +271,13 @@ coproc judge {{
 
 def _start(scheduler: Scheduler) -> Code:
     """Return the lines by which the first start of the script takes its folder, and others make one of their own."""
-    first = code("")
+    first, follows, log = code(""), code(""), code("")
     if scheduler.prefix:
-        first = code(
-            """\
-(set -C; echo "$id" >"$job/job_id") 2>/dev/null
-[ "$(<"$job/job_id")" = "$id" ] && """
-        )
-    opened = scheduler.opened
-    follows = code("""    mv "$job/{opened}" "$next" 2>/dev/null\n""", opened=opened) if opened.text else code("")
-    log = code("")
-    if opened.text:
-        log = code(
-            """\
-mv "$job/{opened}" "$job"/{log} 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/{log}
-""",
-            opened=opened,
-            log=LOG,
-        )
+        first = code("""(set -C; echo "$id" >"$job/job_id") 2>/dev/null\n[ "$(<"$job/job_id")" = "$id" ] && """)
+    if scheduler.opened.text:
+        follows = code("""    mv "$job/{opened}" "$next" 2>/dev/null\n""", opened=scheduler.opened)
+        move = """mv "$job/{opened}" "$job"/{log} 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/{log}\n"""
+        log = code(move, opened=scheduler.opened, log=LOG)
     elif scheduler.own_log:
         log = code("""exec >>"$job"/{log} 2>&1\n""", log=LOG)
     return code(
@@ -622,10 +611,8 @@ def _payload(inputs: Inputs) -> Code:
     watch = code("")
     if inputs.image_python:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
-        options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
-        options += [*_warning(inputs), *_ending(inputs), *_leaving(inputs)]
-        options += _meeting(inputs)
+        options += _options(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs.image_python, _given(inputs, plans.TOOL))
         command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
@@ -651,25 +638,16 @@ def _payload(inputs: Inputs) -> Code:
     )
 
 
-def _meeting(inputs: Inputs) -> List[Text]:
-    """Return the words that tell a rank where the others are, and which GPUs are its own."""
-    own: List[Text] = ["--gpus", inputs.gpus] if inputs.gpus else []
-    return ["--meet", Word(Variable("meet")), *own]
+def _options(inputs: Inputs) -> List[Text]:
+    """Return the words that `rank` gets wherever it runs.
 
-
-def _abort(inputs: Inputs) -> List[Text]:
-    """Return the word with which a failed rank ends the others, if the launcher ends them only after a signal."""
-    return [] if inputs.launcher.ends_on_exit else ["--abort"]
-
-
-def _warning(inputs: Inputs) -> List[Text]:
-    """Return the words with which ranks are warned of the time limit."""
-    return ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
-
-
-def _ending(inputs: Inputs) -> List[Text]:
-    """Return the word with which ranks end their payload on SIGUSR2, if job.sh asks the launcher by it."""
-    return ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
+    ``--abort``: the launcher ends the other ranks only after a signal. ``--end``: job.sh asks the launcher by SIGUSR2.
+    """
+    found: List[Text] = [] if inputs.launcher.ends_on_exit else ["--abort"]
+    found += ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
+    found += ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
+    found += [*_leaving(inputs), "--meet", Word(Variable("meet"))]
+    return found + (["--gpus", inputs.gpus] if inputs.gpus else [])
 
 
 def _leaving(inputs: Inputs) -> List[Text]:
@@ -704,8 +682,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    more = [*_abort(inputs), *_warning(inputs), *_ending(inputs), *_leaving(inputs), *_meeting(inputs)]
-    return [*_rank(inputs.python, [tool]), *out, "--outside", library, *more, "--"]
+    return [*_rank(inputs.python, [tool]), *out, "--outside", library, *_options(inputs), "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:

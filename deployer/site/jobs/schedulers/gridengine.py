@@ -60,9 +60,8 @@ class GridEngine(Scheduler):
     own_sessions = True
 
     def directives(self, request: JobRequest) -> List[str]:
-        log = request.log or request.folder + "/batch-system.log"
-        if not _PATH.match(log):
-            raise UsageError("Grid Engine cannot write to the path %r" % log, "use another --root")
+        if not _PATH.match(request.log or request.folder):
+            raise UsageError("Grid Engine cannot write to the path %r" % request.folder, "use another --root")
         found = [
             "-S /bin/bash",
             "-N " + job_name(request.name),

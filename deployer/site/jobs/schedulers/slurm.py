@@ -195,22 +195,9 @@ class Slurm(Scheduler):
         says = ", ".join("%s %s" % (row[2], row[3]) for row in rows)
         return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), sum(usable), says)
 
-    def state(self, job_id: str) -> List[str]:
-        # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
-        words = ["squeue", *_of_cluster(self.place(job_id)), "--noheader", "--states=all"]
-        return [*words, "--jobs=" + _number(job_id), "--format=%T|%M|%N|%r"]
-
-    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
-        del job_id
-        if code != 0:
-            if _FORGOTTEN in err:
-                return None
-            raise self.failed("squeue failed", err)
-        lines = _rows(out)
-        return _state(lines[0]) if lines else None
-
     def states(self, job_ids: Sequence[str]) -> List[str]:
         cluster = self.place(job_ids[0]) if job_ids else ""
+        # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
         words = ["squeue", *_of_cluster(cluster), "--noheader", "--states=all"]
         # What is not a field of the format is printed as it is: then each row has the whole id.
         number = "%i;" + cluster if cluster else "%i"

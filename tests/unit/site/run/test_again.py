@@ -231,7 +231,7 @@ def test_a_further_start_takes_the_state_of_one_that_ended_and_failed(folder, sb
     record = {"schema": "deployer.result", "format": 1, "min_reader": 1, "exit_code": code, "findings": []}
     (folder / "result.json").write_text(json.dumps(record))
     program = sbatch.with_name("squeue")
-    program.write_text("#!/bin/sh\necho '%s|1:00|cn1|None'\n" % state)
+    program.write_text("#!/bin/sh\nprintf '7|%s|1:00|cn1|None\\n8|%s|1:00|cn1|None\\n'\n" % (state, state))
     program.chmod(0o755)
     changed = folder.parent.parent / "changed.sh"
     changed.write_text("job=%s\n# mine\n" % folder)
