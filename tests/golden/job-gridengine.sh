@@ -160,8 +160,9 @@ export I_MPI_PIN_DOMAIN=2:compact
 # For the other nodes: the environment and the folder of this script, and the list of the nodes.
 unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and not in the container
 (
+    mask=$(umask)
     umask 077
-    printf 'unset TMPDIR TMP\ncd -- %q\n' "$PWD" >"$job"/environment
+    printf 'unset TMPDIR TMP\numask %s\ncd -- %q\n' "$mask" "$PWD" >"$job"/environment
     unset HOSTNAME PWD OLDPWD SHLVL SSH_CLIENT SSH_CONNECTION SSH_TTY DISPLAY PE_HOSTFILE SGE_JOB_SPOOL_DIR JOB_SCRIPT
     export -p >>"$job"/environment
     printf '%s\n' "${nodes[@]/%/}" >"$job"/machines

@@ -139,8 +139,9 @@ export PRTE_MCA_plm_ssh_no_tree_spawn=1
 # For the other nodes: the environment and the folder of this script, and the list of the nodes.
 unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and not in the container
 (
+    mask=$(umask)
     umask 077
-    printf 'unset TMPDIR TMP\ncd -- %q\n' "$PWD" >"$job"/environment
+    printf 'unset TMPDIR TMP\numask %s\ncd -- %q\n' "$mask" "$PWD" >"$job"/environment
     unset HOSTNAME PWD OLDPWD SHLVL SSH_CLIENT SSH_CONNECTION SSH_TTY DISPLAY
     export -p >>"$job"/environment
     printf '%s\n' "${nodes[@]/%/ slots=2}" >"$job"/machines

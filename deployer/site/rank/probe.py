@@ -78,13 +78,7 @@ def first_of_node(environment: "Mapping[str, str]") -> bool:
     return True
 
 
-def rank(
-    out: str,
-    soname: "Optional[str]",
-    expects: "Sequence[str]" = (),
-    without_mpi: bool = False,
-    home: "Optional[str]" = None,
-) -> int:
+def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mpi: bool, home: "Optional[str]") -> int:
     """Start MPI in a child of this process, and write this rank's record into the folder ``out``.
 
     The record is written before the library runs, and again at the end. So if the library ends or hangs the child, the

@@ -123,8 +123,9 @@ def environment(scheduler: Scheduler, slots: Code) -> Code:
 # For the other nodes: the environment and the folder of this script, and the list of the nodes.
 unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and not in the container
 (
+    mask=$(umask)
     umask 077
-    printf 'unset TMPDIR TMP\\ncd -- %q\\n' "$PWD" >"$job"/{environment}
+    printf 'unset TMPDIR TMP\\numask %s\\ncd -- %q\\n' "$mask" "$PWD" >"$job"/{environment}
     unset {own}
     export -p >>"$job"/{environment}
     printf '%s\\n' "${{nodes[@]/%/{slots}}}" >"$job"/{machines}

@@ -42,8 +42,8 @@ def make(parent: str, content: JobFolder) -> str:
     target = os.path.join(parent, launch.job)
     programs = [(result.SCRIPT, content.script), (result.AGENT, content.agent or "")]
     with files.errors_named("make " + target), ExitStack() as held:
-        held.callback(os.umask, os.umask(_UMASK))
         os.makedirs(parent, exist_ok=True)
+        held.callback(os.umask, os.umask(_UMASK))
         unfinished.reap(parent)
         with unfinished.folder(parent) as half:
             os.chmod(half, stat.S_IMODE(os.stat(half).st_mode) & ~_CLOSED)
