@@ -216,7 +216,7 @@ def find(store: Store, reference: Optional[str]) -> str:
         return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
     for folder in reversed(found):
         number = job_id(folder) or ""
-        if reference in (os.path.basename(folder), number, number.partition(";")[0]):  # and its cluster
+        if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # and its cluster
             return folder
     raise UsageError(
         "no job %s under %s" % (reference, store.jobs),
