@@ -148,12 +148,10 @@ def _add_watching(add: _Add) -> None:
     parser = _rooted(add("jobs"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_jobs)
-    last, only = "the last", "the active one, if there is only one"
+    job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
     for name, run, default in (("status", _status, last), ("logs", _logs, last), ("cancel", _cancel, only)):
         parser = _rooted(add(name))
-        parser.add_argument(
-            "job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: %s)" % default
-        )
+        parser.add_argument("job", metavar="JOB", nargs="?", help=job % default)
         if name == "status":
             parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
         if name == "logs":
@@ -411,9 +409,8 @@ def _logs(args: argparse.Namespace) -> int:
 def _cancel(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
 
-    folder = (
-        _the_active_one(locate(args.root), args.json) if args.job is None else jobs.find(locate(args.root), args.job)
-    )
+    store = locate(args.root)
+    folder = _the_active_one(store, args.json) if args.job is None else jobs.find(store, args.job)
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
     if args.json:

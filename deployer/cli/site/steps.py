@@ -80,9 +80,7 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--home", help="remove this folder at the end")
     parser.add_argument("--hosts", metavar="DIR", help="first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
-    parser.add_argument(
-        "--mount-point", action="append", default=[], dest="mounts", help="make this folder in the image"
-    )
+    parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
     parser.add_argument(
         "--reader",
         type=int,
@@ -158,13 +156,17 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     from deployer.contract.findings import ERROR, Finding
     from deployer.contract.json_records import Fields
     from deployer.contract.result import StepOutcome
-    from deployer.site.jobs import jobs, result
+    from deployer.site.jobs import result
 
+    if not args.id:  # there is no batch system
+        from deployer.site.jobs import jobs
+
+        args.id = jobs.job_id(args.folder) or ""
     outcome = StepOutcome(
         step,
         code,
         signal or None,
-        args.id or jobs.job_id(args.folder) or "",
+        args.id,
         args.started,
         int(time.time()),
         args.module,
