@@ -23,7 +23,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-class Objection(NamedTuple):
+class Obstacle(NamedTuple):
     """Why a start option cannot be used.
 
     Attributes:
@@ -46,7 +46,7 @@ class StagingNeed(NamedTuple):
 
     sizes: Mapping[str, int]
     ranks_mb: int = 0
-    objections: Mapping[str, Objection] = {}
+    objections: Mapping[str, Obstacle] = {}
 
     def size(self, staging: str) -> int:
         """Return the MiB that the image takes on a node with this staging."""
@@ -129,29 +129,29 @@ def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
 
 def _objection(
     option: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
-) -> Optional[Objection]:
+) -> Optional[Obstacle]:
     if staging is None and option.max_nodes is not None and nodes > option.max_nodes:
         reason = "meant for at most %s" % counted(option.max_nodes, "node")
-        return Objection(reason, "use it on more nodes all the same: --staging %s" % option.staging)
+        return Obstacle(reason, "use it on more nodes all the same: --staging %s" % option.staging)
     if option.staging != NOT_STAGED:
         if option.staging not in STAGINGS or option.place is None:
-            return Objection("this deployer does not know its staging")
+            return Obstacle("this deployer does not know its staging")
         objection = need.objections.get(option.staging) or _too_large(option, plan, need)
         if objection:
             return objection
     veto = vetoes.get(option.runtime) or vetoes.get(option.launcher)
-    return Objection(veto) if veto else None
+    return Obstacle(veto) if veto else None
 
 
-def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Objection]:
+def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Obstacle]:
     """Return the calculation if the image does not fit into the node, else None."""
     size, memory = need.size(option.staging), plan.node.memory_mb
     if option.room_mb is not None and size > option.room_mb:
-        return Objection("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))
+        return Obstacle("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))
     whole = size + need.ranks_mb
     if option.staging != DISK and whole > memory:
         sums = (size, need.ranks_mb, whole, memory)
-        return Objection(
+        return Obstacle(
             "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB per node" % sums,
             "use fewer ranks per node",
         )

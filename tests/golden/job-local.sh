@@ -31,7 +31,7 @@ result() {
 
 # Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
 { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
-    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
     exec /bin/bash -l "$next/job.sh"
 }
 chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted

@@ -175,9 +175,9 @@ def test_each_start_of_a_script_has_a_folder_of_its_own(site: Site, image: str, 
     if kind != "gridengine":
         pytest.skip("hosts have no ids; OpenPBS: see tests/unit/site/run/test_again.py")
     jobs = site.lab.home / "alice" / "deployer" / "jobs"
-    before = set(jobs.iterdir())
+    before = set(jobs.glob("*"))
     site.run("--plan", f"lab-{kind}", "--nodes", "1", "--", "echo", "ran", bundle=image)
-    (first,) = set(jobs.iterdir()) - before
+    (first,) = set(jobs.glob("*")) - before
     script = f"{WORKSPACE}/jobs/{first.name}/job.sh"
     again = site.alice(f"qsub -terse {script}").strip()
     array = site.alice(f"qsub -terse -t 1-2 {script}").strip().partition(".")[0]

@@ -128,7 +128,7 @@ def _keep_output(folder: str) -> None:
     own = schedulers.known(result.launch(folder).scheduler).own_log
     path = os.path.join(folder, own)
     if own and files.is_file(path):
-        with suppress(OSError):  # another start was first
+        with suppress(FileNotFoundError):  # another start was first
             os.rename(path, "%s.%s" % (path, jobs.job_id(folder)))
 
 

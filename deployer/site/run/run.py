@@ -12,7 +12,7 @@ from deployer.contract import findings, hostfiles, memory_copies
 from deployer.contract import layout as layouts
 from deployer.contract import links as linked
 from deployer.contract import plan as plans
-from deployer.contract.choose import Objection, choose
+from deployer.contract.choose import Obstacle, choose
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.image_launcher import ImageLauncher
@@ -208,7 +208,7 @@ def _choose(resolved: _Resolved) -> _Chosen:
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     if resolved.mounts:
         reason = "its mount points for %s cannot be made in it" % ", ".join(resolved.mounts)
-        objection = Objection(reason, "pack it again with --mount-point for each")
+        objection = Obstacle(reason, "pack it again with --mount-point for each")
         need = need._replace(objections={plans.SQUASHFS: objection, **need.objections})
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     check_drift(plan)

@@ -284,7 +284,7 @@ def _start(scheduler: Scheduler) -> Code:
         """\
 # Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
 {first}{{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; }} || {{
-    next=$("${{tool[@]}}" start "$job" --script "$0" --id "$id") || exit
+    next=$("${{tool[@]}}" start "$job" --script "$0" --id "$id") || exit $?
 {follows}    exec /bin/bash -l "$next/job.sh"
 }}
 {log}chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract.choose import Objection, StagingNeed, choose
+from deployer.contract.choose import Obstacle, StagingNeed, choose
 from deployer.contract.errors import Refused
 from deployer.contract.plan import NodeShape, Plan, StartOption
 
@@ -18,7 +18,7 @@ def need(size, ranks=0, objection=None):
     """Return a need that is the same for each form."""
     forms = ("memory", "disk", "squashfs")
     return StagingNeed(
-        dict.fromkeys(forms, size), ranks, dict.fromkeys(forms, Objection(*objection)) if objection else {}
+        dict.fromkeys(forms, size), ranks, dict.fromkeys(forms, Obstacle(*objection)) if objection else {}
     )
 
 
