@@ -54,10 +54,10 @@ result() {
 (set -C; echo "$id" >"$job/job_id") 2>/dev/null
 [ "$(<"$job/job_id")" = "$id" ] && { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
     next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
-    mv "$job/batch-system-$JOB_ID-$SGE_TASK_ID.log" "$next" 2>/dev/null
+    mv "$job/batch-system-$JOB_ID-${SGE_TASK_ID/undefined/0}.log" "$next" 2>/dev/null
     exec /bin/bash -l "$next/job.sh"
 }
-mv "$job/batch-system-$JOB_ID-$SGE_TASK_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
+mv "$job/batch-system-$JOB_ID-${SGE_TASK_ID/undefined/0}.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
 chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 
 export USER=${USER:-$(id -un)}  # ch-run needs USER

@@ -32,6 +32,7 @@ _JOB = re.compile(r"<job_list .*?</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(\w+)>([^<]*)</")
 #: qsub replaces variables in a path, and reads "HOST:" before it and a comma after it.
 _PATH = re.compile(r"[^$:,\s'\"\\]+$")
+#: $TASK_ID is 0 here for a job that is no array, though its variable says undefined.
 _OUTPUT = "/batch-system-$JOB_ID-$TASK_ID.log"
 #: A job's id, or JOB.TASK for a task of an array.
 _ID = re.compile(r"\d+(\.\d+)?$")
@@ -50,7 +51,7 @@ class GridEngine(Scheduler):
     silent = ("unable to send message to qmaster", "unable to contact qmaster", "commlib error", "got select error")
     look = "`qconf -sql`, `qconf -spl`, and the site's profile"
     identified = code("id=$JOB_ID.$SGE_TASK_ID id=${{id%.undefined}}\n")
-    opened = code("batch-system-$JOB_ID-$SGE_TASK_ID.log")
+    opened = code("batch-system-$JOB_ID-${{SGE_TASK_ID/undefined/0}}.log")
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-pe", "-q", "-P", "-ar", "-t", "-l h_rt")
     of_a_node = ("PE_HOSTFILE", "SGE_JOB_SPOOL_DIR", "JOB_SCRIPT")
     #: With -notify, all processes of a job get SIGUSR2 some time before SIGKILL; the queue's "notify" says how long.
