@@ -102,7 +102,7 @@ def choose(
             ", ".join(against + _without_option(plan, runtime)) or _no_option(runtime, staging),
         ),
         "; or ".join(dict.fromkeys(filter(None, remedies)))
-        or "the plan's start options come from the site's profile: correct it and make a new plan (`deployer plan`)",
+        or "the plan's start options come from the site's profile: correct it, and on the laptop: deployer plan",
     )
 
 
