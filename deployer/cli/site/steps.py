@@ -189,8 +189,7 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
 def _start(args: argparse.Namespace) -> int:
     from deployer.site.run import again
 
-    path = again.start(args.folder, args.script, args.id)
-    sys.stdout.write(path + "\n")  # noqa: TID251  job.sh reads it
+    sys.stdout.write(again.start(args.folder, args.script, args.id) + "\n")  # noqa: TID251  job.sh reads it
     return 0
 
 
