@@ -23,6 +23,18 @@ class Choice(NamedTuple):
     reason: str
 
 
+class Obstacle(NamedTuple):
+    """Why a start option cannot be used.
+
+    Attributes:
+        reason: in words.
+        remedy: what to do about it; empty: it depends on the site.
+    """
+
+    reason: str
+    remedy: str = ""
+
+
 class StagingNeed(NamedTuple):
     """What one node must hold.
 
@@ -34,7 +46,7 @@ class StagingNeed(NamedTuple):
 
     sizes: Mapping[str, int]
     ranks_mb: int = 0
-    objections: Mapping[str, str] = {}
+    objections: Mapping[str, Obstacle] = {}
 
     def size(self, staging: str) -> int:
         """Return the MiB that the image takes on a node with this staging."""
@@ -70,6 +82,7 @@ def choose(
         Refused: no start option is left; the message lists the reason against each.
     """
     against: List[str] = []
+    remedies: List[str] = []
     vetoes = dict(plan.against, **vetoes)
     among = plan.containers if runtime is None else [each for each in plan.start_options if each.runtime == runtime]
     offered = [option for option in among if staging in (None, option.staging)]
@@ -78,7 +91,8 @@ def choose(
         objection = _objection(option, plan, nodes, vetoes, need, staging)
         if objection is None:
             return Choice(option, asked + _reason(plan, nodes, against + _without_option(plan, runtime)))
-        against.append("%s (%s)" % (option.name, objection))
+        against.append("%s (%s)" % (option.name, objection.reason))
+        remedies.append(objection.remedy)
     raise Refused(
         "no way to start %s on %d nodes of %s: %s"
         % (
@@ -87,7 +101,8 @@ def choose(
             plan.site,
             ", ".join(against + _without_option(plan, runtime)) or _no_option(runtime, staging),
         ),
-        "the plan's start options come from the site's profile: correct it, and on the laptop: deployer plan",
+        "; or ".join(dict.fromkeys(filter(None, remedies)))
+        or "the plan's start options come from the site's profile: correct it, and on the laptop: deployer plan",
     )
 
 
@@ -114,29 +129,30 @@ def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
 
 def _objection(
     option: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
-) -> Optional[str]:
+) -> Optional[Obstacle]:
     if staging is None and option.max_nodes is not None and nodes > option.max_nodes:
-        return "meant for at most %s" % counted(option.max_nodes, "node")
+        reason = "meant for at most %s" % counted(option.max_nodes, "node")
+        return Obstacle(reason, "use it on more nodes all the same: --staging %s" % option.staging)
     if option.staging != NOT_STAGED:
         if option.staging not in STAGINGS or option.place is None:
-            return "this deployer does not know its staging"
+            return Obstacle("this deployer does not know its staging")
         objection = need.objections.get(option.staging) or _too_large(option, plan, need)
         if objection:
             return objection
-    return vetoes.get(option.runtime) or vetoes.get(option.launcher)
+    veto = vetoes.get(option.runtime) or vetoes.get(option.launcher)
+    return Obstacle(veto) if veto else None
 
 
-def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[str]:
+def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Obstacle]:
     """Return the calculation if the image does not fit into the node, else None."""
     size, memory = need.size(option.staging), plan.node.memory_mb
     if option.room_mb is not None and size > option.room_mb:
-        return "the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb)
+        return Obstacle("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))
     whole = size + need.ranks_mb
     if option.staging != DISK and whole > memory:
-        return "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB per node" % (
-            size,
-            need.ranks_mb,
-            whole,
-            memory,
+        sums = (size, need.ranks_mb, whole, memory)
+        return Obstacle(
+            "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB per node" % sums,
+            "use fewer ranks per node",
         )
     return None

@@ -74,6 +74,8 @@ class Launch(NamedTuple):
         without_mpi: the ranks find each other without MPI.
         fast: the fast network between nodes that NCCL should use, in words; None: none is known.
         links: the links of the private HOME: paths of the container, by their paths in it.
+        folder_links: the links of the job's folder, in the same form.
+        workdir: the folder in the job's folder in which the command starts; empty: another one.
         workers: processes that train per rank: torchrun starts several.
     """
 
@@ -107,6 +109,8 @@ class Launch(NamedTuple):
     without_mpi: bool = False
     fast: Optional[str] = None
     links: Mapping[str, str] = {}
+    folder_links: Mapping[str, str] = {}
+    workdir: str = ""
     workers: int = 1
 
     @property
@@ -123,8 +127,8 @@ class Launch(NamedTuple):
 def read_launch(data: bytes, what: str) -> Launch:
     """Parse job.json. Raises UsageError."""
     fields = json_records.loads(data, LAUNCH, what, own=True)
-    links = linked.check_made(fields.mapping("links"))
-    return records.read(Launch, fields, start_option=fields.text(START_OPTION_KEY), links=links)
+    own = {name: linked.check_made(fields.mapping(name)) for name in ("links", "folder_links")}
+    return records.read(Launch, fields, start_option=fields.text(START_OPTION_KEY), **own)
 
 
 class HostRecord(NamedTuple):

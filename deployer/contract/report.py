@@ -13,7 +13,7 @@ import math
 from collections import OrderedDict
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import interval, json_records
+from deployer.contract import interval, json_records, records
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import NATIVE
@@ -198,21 +198,7 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
         if unit not in UNITS or not all(1 <= item.number(name) <= _MOST for name in ("nodes", "ranks")):
             raise UsageError("%s is not a run: its unit is %r" % (item.what, unit), "write it with report --json")
         published = _positive(item, "published") if item.record.get("published") is not None else None
-        runs.append(
-            Run(
-                job=item.text("job"),
-                workload=item.text("workload"),
-                settings=item.text("settings"),
-                unit=unit,
-                site=item.text("site"),
-                runtime=item.text("runtime"),
-                nodes=item.number("nodes"),
-                ranks=item.number("ranks"),
-                threads=item.maybe_number("threads"),
-                values=_numbers(item, "values"),
-                published=published,
-            )
-        )
+        runs.append(records.read(Run, item, values=_numbers(item, "values"), published=published))
     return runs, [(item.text("job"), item.text("reason")) for item in record.items("left_out")]
 
 

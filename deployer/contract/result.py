@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import causes, evidence, json_records, measurements, memory, rank_record
+from deployer.contract import causes, evidence, json_records, measurements, memory, nodes, rank_record
 from deployer.contract.causes import Told
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
@@ -119,7 +119,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     ``job.unfinished``: this record remains if the job is killed before it can write its end.
     """
     found = _from_outside(found)
-    findings = judge(launch, found, outcome)
+    findings = nodes.grouped(judge(launch, found, outcome), {item.host for item in found.hosts})
     wrong = errors(findings)
     if any(item.outside for item in found.payloads):
         findings.append(finding("proof.outside", WHOLE_JOB))
@@ -284,9 +284,9 @@ def _stopped(launch: Launch, told: Told, outcome: StepOutcome) -> List[Finding]:
     return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed, sure=sure)]
 
 
-def _host(item: HostRecord) -> str:
-    """Return the name by which records are sorted: other fields of two with one name may have no order."""
-    return item.host
+def _host(item: HostRecord) -> List[Tuple[int, str]]:
+    """Return the key by which records are sorted: other fields of two with one name may have no order."""
+    return nodes.order(item.host)
 
 
 def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
@@ -297,10 +297,10 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
         return [finding("hosts.failed", WHOLE_JOB, why=": " + why if why else "", **counts)]
     findings = []
     if len(names) != launch.nodes:
-        known = ", ".join(sorted(names)) or "none"
-        counts = {"asked": launch.nodes, "seen": len(names), "hosts": known}
+        counts = {"asked": launch.nodes, "seen": len(names), "hosts": nodes.shown(names) or "none"}
         findings.append(finding("hosts.count", WHOLE_JOB, launch.scheduler, **counts))
-    twice = [pair for pair in sorted(Counter(names).items()) if pair[1] > 1]
+    counted_names = sorted(Counter(names).items(), key=lambda each: nodes.order(each[0]))
+    twice = [pair for pair in counted_names if pair[1] > 1]
     findings += [finding("hosts.name", name, launch.scheduler, count=count) for name, count in twice]
     for item in sorted(found.hosts, key=_host):
         if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
@@ -335,7 +335,7 @@ def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         return []
     findings = [
         finding("net.unreachable" if item.peers is None else "net.port", item.host, reason=item.reason)
-        for item in sorted(found.networks, key=lambda each: (each.peers is None, each.host))
+        for item in sorted(found.networks, key=lambda each: (each.peers is None, nodes.order(each.host)))
         if item.reason is not None
     ]
     here = {item.host for item in found.networks}
@@ -364,7 +364,7 @@ def _shown_network(found: Evidence) -> Optional[Record]:
 
 def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     findings = []
-    for host, text in sorted(found.roots.items()):
+    for host, text in sorted(found.roots.items(), key=lambda each: nodes.order(each[0])):
         if text != CANARY_TEXT:
             said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a message"
             # With the canary, the container started, but the file was missing or different.

@@ -3,7 +3,7 @@
 # 2 nodes x 2 ranks x 2 threads; variant charliecloud-folder: first in the plan.
 # To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
 #SBATCH --job-name=hello
-#SBATCH --output=/home/alice/deployer/jobs/hello-1/output.log
+#SBATCH --output=/home/alice/deployer/jobs/hello-1/batch-system-%j.log
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=2
 #SBATCH --cpus-per-task=2
@@ -20,6 +20,8 @@ job=/home/alice/deployer/jobs/hello-1
 tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
+id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+id+=";$SLURM_CLUSTER_NAME"
 
 # At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
 # can, to write result.json.
@@ -38,19 +40,31 @@ result() {
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
-unset SLURM_EXPORT_ENV
-grep -qsx "$SLURM_JOB_ID"';'"$SLURM_CLUSTER_NAME" "$job/job_id" || echo "$SLURM_JOB_ID"';'"$SLURM_CLUSTER_NAME" >"$job/job_id"
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+(set -C; echo "$id" >"$job/job_id") 2>/dev/null
+[ "$(<"$job/job_id")" = "$id" ] && { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
+    mv "$job/batch-system-$SLURM_JOB_ID.log" "$next" 2>/dev/null
+    exec /bin/bash -l "$next/job.sh"
+}
+mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
+chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
+# shell that submitted the job.
+unset SLURM_EXPORT_ENV SLURM_UMASK
 export USER=${USER:-$(id -un)}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$SLURM_JOB_ID" --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 [ -r '/etc/profile.d/it'"'"'s site.sh' ] || { result hosts 1 --setup 'source /etc/profile.d/it'"'"'s site.sh'; exit 1; }
 source '/etc/profile.d/it'"'"'s site.sh'

@@ -5,7 +5,7 @@
 #$ -S /bin/bash
 #$ -N hello
 #$ -j y
-#$ -o /home/alice/deployer/jobs/hello-1/output.log
+#$ -o /home/alice/deployer/jobs/hello-1/batch-system-$JOB_ID-$TASK_ID.log
 #$ -r n
 #$ -notify
 #$ -l h_rt=1800
@@ -18,6 +18,7 @@ job=/home/alice/deployer/jobs/hello-1
 tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
+id=$JOB_ID.$SGE_TASK_ID id=${id%.undefined}
 
 # At a time limit or cancel, Grid Engine sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json. A launcher that is asked twice kills the ranks at once.
@@ -46,17 +47,28 @@ result() {
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-grep -qsx "$JOB_ID" "$job/job_id" || echo "$JOB_ID" >"$job/job_id"
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+(set -C; echo "$id" >"$job/job_id") 2>/dev/null
+[ "$(<"$job/job_id")" = "$id" ] && { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
+    mv "$job/batch-system-$JOB_ID-${SGE_TASK_ID/undefined/0}.log" "$next" 2>/dev/null
+    exec /bin/bash -l "$next/job.sh"
+}
+mv "$job/batch-system-$JOB_ID-${SGE_TASK_ID/undefined/0}.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
+chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+
 export USER=${USER:-$(id -un)}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$JOB_ID" --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 # The nodes of this job, each once.
 mapfile -t nodes < <(cut -d ' ' -f 1 "${PE_HOSTFILE:-/dev/null}" | awk '!seen[$0]++')
@@ -141,8 +153,9 @@ image=/home/alice/deployer/images/aaaa/rootfs
 # For the other nodes: the environment and the folder of this script, and the list of the nodes.
 unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and not in the container
 (
+    mask=$(umask)
     umask 077
-    printf 'unset TMPDIR TMP\ncd -- %q\n' "$PWD" >"$job"/environment
+    printf 'unset TMPDIR TMP\numask %s\ncd -- %q\n' "$mask" "$PWD" >"$job"/environment
     unset HOSTNAME PWD OLDPWD SHLVL SSH_CLIENT SSH_CONNECTION SSH_TTY DISPLAY PE_HOSTFILE SGE_JOB_SPOOL_DIR JOB_SCRIPT
     export -p >>"$job"/environment
     printf '%s\n' "${nodes[@]/%/ slots=2}" >"$job"/machines

@@ -5,7 +5,7 @@
 #PBS -S /bin/bash
 #PBS -N hello
 #PBS -j oe
-#PBS -o /home/alice/deployer/jobs/hello-1/pbs.log
+#PBS -o /home/alice/deployer/jobs/hello-1/batch-system.log
 #PBS -r n
 #PBS -l select=2:ncpus=4:mpiprocs=2
 #PBS -l place=scatter
@@ -18,7 +18,7 @@ job=/home/alice/deployer/jobs/hello-1
 tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
-exec >>"$job"/output.log 2>&1
+id=$PBS_JOBID
 
 # At a time limit or cancel, PBS sends a signal to this script, which sends SIGTERM to the ranks. The script
 # continues as long as it can, to write result.json. A launcher that is asked twice kills the ranks at once.
@@ -47,17 +47,27 @@ result() {
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-grep -qsx "$PBS_JOBID" "$job/job_id" || echo "$PBS_JOBID" >"$job/job_id"
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+(set -C; echo "$id" >"$job/job_id") 2>/dev/null
+[ "$(<"$job/job_id")" = "$id" ] && { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
+    exec /bin/bash -l "$next/job.sh"
+}
+exec >>"$job"/output.log 2>&1
+chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+
 export USER=${USER:-$(id -un)}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$PBS_JOBID" --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 # The nodes of this job, each once.
 mapfile -t nodes < <(cat "${PBS_NODEFILE:-/dev/null}" | awk '!seen[$0]++')
@@ -136,8 +146,9 @@ image=/home/alice/deployer/images/aaaa/rootfs
 # For the other nodes: the environment and the folder of this script, and the list of the nodes.
 unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and not in the container
 (
+    mask=$(umask)
     umask 077
-    printf 'unset TMPDIR TMP\ncd -- %q\n' "$PWD" >"$job"/environment
+    printf 'unset TMPDIR TMP\numask %s\ncd -- %q\n' "$mask" "$PWD" >"$job"/environment
     unset HOSTNAME PWD OLDPWD SHLVL SSH_CLIENT SSH_CONNECTION SSH_TTY DISPLAY PBS_NODEFILE PBS_NODENUM PBS_TASKNUM PBS_JOBDIR PBS_MOMPORT
     export -p >>"$job"/environment
     printf '%s\n' "${nodes[@]/%/}" >"$job"/machines

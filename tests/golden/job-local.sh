@@ -7,6 +7,7 @@ job=/home/alice/deployer/jobs/hello-1
 tool=(/opt/python/3.6/bin/python3 -S /home/alice/deployer/deployer.pyz)
 started=$(date +%s)
 stopped=
+id=
 
 # At a time limit or cancel, deployer sends SIGTERM to the ranks and to this script. The script continues as long as it
 # can, to write result.json.
@@ -25,16 +26,25 @@ result() {
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${@:3}"
 }
+
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
+    exec /bin/bash -l "$next/job.sh"
+}
+chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 
 export USER=${USER:-$(id -un)}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 module load intel-mpi/2021.15 || { result hosts 1 --module intel-mpi/2021.15; exit 1; }
 

@@ -3,7 +3,7 @@
 # 1 node x 1 rank x 2 threads; variant singularity-folder: first in the plan for 1 node that galileo can use.
 # To submit this script by hand: sbatch job.sh. You may edit it and submit it again.
 #SBATCH --job-name=hello
-#SBATCH --output=WORKSPACE/jobs/hello-1/output.log
+#SBATCH --output=WORKSPACE/jobs/hello-1/batch-system-%j.log
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=2
@@ -16,6 +16,7 @@ job=WORKSPACE/jobs/hello-1
 tool=(/usr/bin/python3 -S WORKSPACE/deployer.pyz)
 started=$(date +%s)
 stopped=
+id=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 
 # At a time limit or cancel, Slurm sends SIGTERM to the ranks and to this script. The script continues as long as it
 # can, to write result.json.
@@ -34,19 +35,31 @@ result() {
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${tool[@]}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${@:3}"
+    "${tool[@]}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${@:3}"
 }
 
-# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
-unset SLURM_EXPORT_ENV
-grep -qsx "$SLURM_JOB_ID" "$job/job_id" || echo "$SLURM_JOB_ID" >"$job/job_id"
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+(set -C; echo "$id" >"$job/job_id") 2>/dev/null
+[ "$(<"$job/job_id")" = "$id" ] && { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
+    mv "$job/batch-system-$SLURM_JOB_ID.log" "$next" 2>/dev/null
+    exec /bin/bash -l "$next/job.sh"
+}
+mv "$job/batch-system-$SLURM_JOB_ID.log" "$job"/output.log 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/output.log
+chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
+# shell that submitted the job.
+unset SLURM_EXPORT_ENV SLURM_UMASK
 export USER=${USER:-$(id -un)}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
+mkdir -p "$job/hosts" "$job/ranks" || { result hosts 6; exit; }
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge { trap '' TERM USR1 USR2; exec "${tool[@]}" result "$job" --until probe --id "$SLURM_JOB_ID" --started "$started"; }
+coproc judge {
+    trap '' TERM USR1 USR2
+    exec "${tool[@]}" result "$job" --until probe --id "$id" --started "$started"
+}
 
 # Home: a private folder of this job on each node, created in step 1.
 home=/tmp/deployer-home-$UID-$unique
@@ -152,11 +165,11 @@ read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's addre
 # 2. Probe: each rank records its MPI library, network and CPUs in the container in ranks/. If they do not match the
 #    plan, the job ends here, before the payload.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz probe --rank --out /deployer/job/ranks --home "$home" </dev/null
 result probe $? || exit
 
 # 3. Payload: each rank runs it; `rank` records which MPI library its processes use and how they end.
 "${launch[@]}" "${container[@]}" "$image" -- \
-    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --meet "$meet" -- python3 x.py </dev/null
+    /usr/bin/python3 -I -S -c 'import sys; parts = open(sys.argv[1], "rb").read(65536).split(bytes(1)); exec(parts[0])' /deployer/deployer.pyz rank --out /deployer/job/ranks --home "$home" --meet "$meet" -- python3 x.py </dev/null
 result payload $?
 exit

@@ -169,6 +169,31 @@ def wait(found: object, seconds: float = 90) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.timeout(600)
+def test_each_start_of_a_script_has_a_folder_of_its_own(site: Site, image: str, kind: str) -> None:
+    """One that is submitted again, and each task of an array; they have the ids that the batch system shows."""
+    if kind != "gridengine":
+        pytest.skip("hosts have no ids; OpenPBS: see tests/unit/site/run/test_again.py")
+    jobs = site.lab.home / "alice" / "deployer" / "jobs"
+    before = set(jobs.glob("*"))
+    site.run("--plan", f"lab-{kind}", "--nodes", "1", "--", "echo", "ran", bundle=image)
+    (first,) = set(jobs.glob("*")) - before
+    script = f"{WORKSPACE}/jobs/{first.name}/job.sh"
+    again = site.alice(f"qsub -terse {script}").strip()
+    array = site.alice(f"qsub -terse -t 1-2 {script}").strip().partition(".")[0]
+
+    def ended() -> list[Path]:
+        results = [path.parent for path in jobs.glob("batch-*/result.json") if path.parent not in before]
+        return [path for path in results if json.loads((path / "result.json").read_text())["exit_code"] == 0]
+
+    wait(lambda: len(ended()) == 4, 240)
+    ids = {(folder / "job_id").read_text().strip() for folder in ended()}
+    assert ids == {(first / "job_id").read_text().strip(), again, f"{array}.1", f"{array}.2"}
+    assert [(folder / "output.log").read_text() for folder in ended()] == ["ran\n"] * 4
+    assert not list(jobs.glob("batch-*/batch-system*"))
+    assert f"({array}.2)" in site.tool("cancel", f"{array}.2")  # has just ended, or is ending
+
+
 def test_what_the_site_does_not_have_is_refused_in_its_own_words(site: Site, image: str, kind: str) -> None:
     more = ["--nodes", "3"] if kind == "hosts" else ["--nodes", "2", "--partition", "nope"]
     said = {

@@ -291,6 +291,112 @@ def test_what_another_user_leaves_in_tmp_does_not_run(site: Site, anything: str)
     assert named.endswith("MINE\n/deployer/home\n")
 
 
+# --- several starts of one script, and what is left of one ---
+
+
+#: A payload that tells whose it is, and ends when it finds a file in the job's folder.
+WAITS = ("sh", "-c", "'echo begun by $SLURM_JOB_ID; umask >umask; until [ -e go ]; do sleep 0.2; done'")
+
+
+def started(site: Site, count: int, first: str) -> dict[str, dict[str, Any]]:
+    """Wait until this many jobs whose ids begin so have begun, and return their status by id."""
+
+    def look() -> dict[str, dict[str, Any]]:
+        found = {job["job_id"]: job for job in record(site.tool("jobs", "--json"))["jobs"]}
+        mine = {key: job for key, job in found.items() if key and key.split("_")[0] == first}
+        logs = [site.alice(f"cat {job['log']} 2>/dev/null; true") for job in mine.values()]
+        return mine if len(mine) == count and all("begun by" in log for log in logs) else {}
+
+    found: dict[str, dict[str, Any]] = until(look, f"{count} starts of {first}")
+    return found
+
+
+def test_a_script_that_is_submitted_again_or_as_an_array_keeps_its_starts_apart(
+    site: Site, anything: str, tmp_path: Path
+) -> None:
+    """Each has its own folder, log, evidence and id, by which all commands find it; two tasks run at the same time."""
+    first = record(site.tool("run", anything, "--nodes", "1", "--json", "--", *WAITS))
+    started(site, 1, first["job_id"])
+    script = f"{first['folder']}/job.sh"
+    again = site.alice(f"sbatch --parsable {script}").strip()
+    (second,) = started(site, 1, again).values()
+    assert second["folder"] != first["folder"]
+    assert f"({again}) cancelled" in site.cli("cancel", *site.options, again).stdout
+    status = json.loads(site.cli("status", *site.options, first["job"], "--json").stdout)
+    assert (status["job_id"], status["state"]) == (first["job_id"], "RUNNING")
+    assert site.alice(f"cat {first['log']}") == f"begun by {first['job_id']}\n"
+    site.alice(f"touch {first['folder']}/go")
+    until(lambda: not record(site.tool("status", first["job"], "--json"))["active"], "the end of the first start")
+    array = site.alice(f"sbatch --parsable --array=0-1 {script}").strip()
+    tasks = started(site, 2, array)
+    assert sorted(tasks) == [f"{array}_0", f"{array}_1"]
+    folders = {first["folder"], second["folder"], *(task["folder"] for task in tasks.values())}
+    assert len(folders) == 4
+    for task in tasks.values():
+        site.alice(f"touch {task['folder']}/go")
+    for number, task in tasks.items():
+        until(lambda job=task: not record(site.tool("status", job["job"], "--json"))["active"], "a task's end")
+        target = tmp_path / number
+        site.cli("result", *site.options, number, "-o", target)
+        result = json.loads((target / "result.json").read_text())
+        assert (result["job"], result["job_id"], result["exit_code"]) == (task["job"], number, 0)
+        assert re.fullmatch(r"begun by \d+\n", (target / "output.log").read_text())
+        assert site.cli("logs", *site.options, number).stdout == (target / "output.log").read_text()
+    results = {site.alice(f"cat {folder}/result.json") for folder in folders}
+    assert {json.loads(each)["exit_code"] for each in results} == {0, 143}
+    assert site.alice(f"ls {first['folder']}").split() == [
+        "go", "hosts", "job.json", "job.sh", "job_id", "output.log", "ranks", "result.json", "umask"
+    ]  # fmt: skip
+
+
+def test_files_of_a_job_have_the_modes_of_the_users_login_files_however_it_is_submitted(
+    site: Site, anything: str
+) -> None:
+    """ssh runs commands without the login files; umask 077 in one of them counts all the same."""
+    words = ["--nodes", "2", "--wait", "--", "sh", "-c"]
+    command = "umask >umask.$SLURM_PROCID; test $SLURM_PROCID = 1 || cat umask.0"
+    names = ". job.json job.sh output.log result.json hosts umask.0 umask.1"
+    modes = {}
+    for umask in ("077", "022"):
+        site.alice(f"echo umask {umask} >>.bash_profile")
+        try:
+            site.cli("run", *site.options, anything, *words, command)
+            from_laptop = site.alice(
+                f"cd {WORKSPACE}/jobs && cd $(ls -t | head -n 1) && cat umask.* && stat -c %a {names}"
+            )
+            site.tool("run", anything, *words, shlex.quote(command))
+            here = site.alice(f"cd {WORKSPACE}/jobs && cd $(ls -t | head -n 1) && cat umask.* && stat -c %a {names}")
+        finally:
+            site.alice("sed -i '/^umask/d' .bash_profile")
+        assert from_laptop == here
+        modes[umask] = here.split()
+    assert modes["077"] == ["0077", "0077", "700", "644", "755", "600", "600", "700", "600", "600"]
+    assert modes["022"] == ["0022", "0022", "755", "644", "755", "644", "644", "755", "644", "644"]
+
+
+@pytest.mark.parametrize("staging", ["folder", "memory"])
+@pytest.mark.parametrize("how", ["cancel", "kill", pytest.param("limit", marks=pytest.mark.slow)])
+def test_the_homes_of_a_job_that_is_ended_go_on_all_its_nodes(
+    site: Site, anything: str, how: str, staging: str
+) -> None:
+    """Within seconds after a request; after SIGKILL when the next job of this user comes to the node."""
+    fill = (
+        'import os, time; open(os.environ["HOME"] + "/x", "wb").write(bytes(16 << 20)); print("begun"); time.sleep(600)'
+    )
+    with nothing_left(site.lab, FILES):
+        options = ["--nodes", "2", "--staging", staging, "--time", "00:01:00"]
+        job = record(site.tool("run", anything, "--json", *options, "--", "python3", "-u", "-c", shlex.quote(fill)))
+        log = f"cat {job['folder']}/output.log 2>/dev/null; true"
+        until(lambda: site.alice(log).count("begun") == 2, "the payload's start")
+        homes = "ls -d /tmp/deployer-home-2001-*"
+        assert all(site.lab.sh(node, "root", homes).stdout for node in ("cn1", "cn2"))
+        if how != "limit":
+            site.alice(f"scancel {'-f -s KILL ' if how == 'kill' else ''}{job['job_id']}")
+        until(lambda: not record(site.tool("status", job["job"], "--json"))["active"], "the job's end")
+        if how == "kill":
+            site.run("--nodes", "2", "--", "true", bundle=anything)
+
+
 # --- what goes wrong ---
 
 

@@ -29,6 +29,8 @@ REVIEWED = {
     "site/install/incoming.py::remove_unlocked": "another user's, or no file; what stays goes with its folder",
     "site/inside/channel.py::connect": "the next address is tried, and all reasons are in the error",
     "site/inside/hub.py::_accept": "a connection that has gone again",
+    "site/container/home.py::_is_abandoned": "a home without a job: it goes an hour after its last change",
+    "site/rank/payload_monitor.py::leave": "what stays is removed by the next job on the node",
     "site/inside/node.py::_kill": "a process that is gone, or not ours",
     "site/rank/launcher_variables.py::_environment": "a process that has ended: nothing is compared",
     "system/audit_hook.py::(module)": "the payload runs, unobserved",

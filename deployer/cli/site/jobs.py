@@ -147,20 +147,17 @@ def _add_watching(add: _Add) -> None:
     parser = _rooted(add("jobs"))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_jobs)
-    parser = _rooted(add("status"))
-    parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
-    parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_status)
-    parser = _rooted(add("logs"))
-    parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
-    parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
-    parser.set_defaults(run=_logs)
-    parser = _rooted(add("cancel"))
-    text = "its name or the scheduler's id (default: the active one, if there is only one)"
-    parser.add_argument("job", metavar="JOB", nargs="?", help=text)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_cancel)
+    job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
+    for name, run, default in (("status", _status, last), ("logs", _logs, last), ("cancel", _cancel, only)):
+        parser = _rooted(add(name))
+        parser.add_argument("job", metavar="JOB", nargs="?", help=job % default)
+        if name == "status":
+            parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
+        if name == "logs":
+            parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
+        else:
+            parser.add_argument("--json", action="store_true", help="print one JSON object")
+        parser.set_defaults(run=run)
 
 
 def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -225,7 +222,7 @@ def _run(args: argparse.Namespace) -> int:
     from deployer.site.jobs import result as results
     from deployer.site.run import run
 
-    store = _store(args)
+    store = locate(args.root)
     wanted = request(args)
     before = run.earlier(store, wanted, _tell)
     while before and before.problem:
@@ -278,7 +275,7 @@ def _wait(
 
     failure: Optional[JobFailed] = None
     try:
-        tell = _tell if terminal.is_watched() else _silent
+        tell = _tell if terminal.is_watched() else lambda _: None
         jobs.follow(folder, tell)
         while jobs.following(folder):
             folder = jobs.following(folder)
@@ -317,13 +314,13 @@ def _exec(args: argparse.Namespace) -> int:
         return _rehearse(args)
     if args.json or args.accept:
         raise UsageError("exec has --json and --accept only with --rehearse", "exec --rehearse --json NAME -- COMMAND")
-    return execs.execute(_store(args), _exec_request(args), args.rest)
+    return execs.execute(locate(args.root), _exec_request(args), args.rest)
 
 
 def _rehearse(args: argparse.Namespace) -> int:
     from deployer.site.run import rehearse
 
-    done = rehearse.rehearse(_store(args), _exec_request(args), args.rest, tuple(args.accept))
+    done = rehearse.rehearse(locate(args.root), _exec_request(args), args.rest, tuple(args.accept))
     if args.json:
         terminal.show_json(done.record(), indent=2)
     else:
@@ -336,7 +333,7 @@ def _rehearse(args: argparse.Namespace) -> int:
 def _shell(args: argparse.Namespace) -> int:
     from deployer.site.run import exec as execs
 
-    execs.shell(_store(args), _exec_request(args))
+    execs.shell(locate(args.root), _exec_request(args))
 
 
 def _exec_request(args: argparse.Namespace) -> "ExecRequest":
@@ -354,7 +351,7 @@ def _home(args: argparse.Namespace) -> "Home":
 def _jobs(args: argparse.Namespace) -> int:
     from deployer.site.jobs import overview
 
-    store = _store(args)
+    store = locate(args.root)
     seen = overview.look(store)
     if args.json:
         found = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
@@ -381,7 +378,7 @@ def _table(found: "List[Status]", stream: Optional[IO[str]] = None) -> List[str]
 def _status(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
 
-    store = _store(args)
+    store = locate(args.root)
     folder = jobs.find(store, args.job)
     if args.wait:
         return _wait(args, store, folder, tail=False)
@@ -402,14 +399,15 @@ def _status(args: argparse.Namespace) -> int:
 def _logs(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
 
-    jobs.show_log(jobs.find(_store(args), args.job), args.follow)
+    jobs.show_log(jobs.find(locate(args.root), args.job), args.follow)
     return 0
 
 
 def _cancel(args: argparse.Namespace) -> int:
     from deployer.site.jobs import jobs
 
-    folder = _the_active_one(_store(args), args.json) if args.job is None else jobs.find(_store(args), args.job)
+    store = locate(args.root)
+    folder = _the_active_one(store, args.json) if args.job is None else jobs.find(store, args.job)
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
     if args.json:
@@ -445,13 +443,5 @@ def _the_active_one(store: Store, silent: bool) -> str:
     return chosen
 
 
-def _store(args: argparse.Namespace) -> Store:
-    return locate(args.root)
-
-
 def _tell(line: str) -> None:
     terminal.tell("deployer: %s" % line)
-
-
-def _silent(line: str) -> None:
-    pass

@@ -146,7 +146,7 @@ PATHS = (
 )
 
 #: Commands that job.sh calls, on every node; people do not.
-FOR_JOBS = ("probe", "result", "stage", "shield", "again", "inside")
+FOR_JOBS = ("probe", "result", "stage", "shield", "start", "again", "inside")
 #: Those and the commands that push calls.
 INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.steps"), known="site.transfers", take="site.transfers")
 

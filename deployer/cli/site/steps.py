@@ -1,4 +1,4 @@
-"""The commands that job.sh calls: probe, result, again, shield, inside, stage.
+"""The commands that job.sh calls: probe, result, start, again, shield, inside, stage.
 
 All ranks of a job wait for them, so this module imports little, and the modules of a command when it runs. ``rank``,
 and the probe of a rank, do not use this module: see ``deployer.site.rank.first_module``.
@@ -37,7 +37,7 @@ def add_parsers(subparsers: Any) -> None:
         "--until", choices=_STEPS, help="judge the steps named on standard input, up to and with this one"
     )
     parser.add_argument("--exit", type=int, default=0, metavar="N", help="exit code of the step's launcher")
-    parser.add_argument("--id", metavar="ID", help="the batch system's id of the job")
+    parser.add_argument("--id", default="", metavar="ID", help="the batch system's id of the job")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")
     parser.add_argument("--signal", default="", metavar="NAME", help="the signal that asked the script to stop")
     parser.add_argument("--module", metavar="NAME", help="the module that could not be loaded")
@@ -45,6 +45,11 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--launcher", metavar="PROGRAM", help="the launcher that is missing")
     parser.add_argument("--reason", metavar="TEXT", help="what the step said of its failure")
     parser.set_defaults(run=_result)
+    parser = add("start", description="Called by job.sh: make the folder of a further start of the script.")
+    parser.add_argument("folder", metavar="JOBDIR")
+    parser.add_argument("--script", required=True, metavar="FILE", help="the script that runs")
+    parser.add_argument("--id", default="", metavar="ID", help="the batch system's id of this start")
+    parser.set_defaults(run=_start)
     parser = add("again", description="Called by job.sh: submit the job that continues this one.")
     parser.add_argument("folder", metavar="JOBDIR")
     parser.set_defaults(run=_again)
@@ -69,15 +74,13 @@ def add_parsers(subparsers: Any) -> None:
     parser = add("stage", description="Called by job.sh: unpack the image on this node and hold it.")
     for name in ("image", "source", "into", "out", "tool"):
         parser.add_argument("--" + name, required=True)
-    parser.add_argument("--abi")
-    parser.add_argument("--stubs")
-    parser.add_argument("--sent")
-    parser.add_argument("--sha256")
+    for name in ("abi", "stubs", "sent", "sha256"):
+        parser.add_argument("--" + name)
     parser.add_argument("--kit", default="")
     parser.add_argument("--home", help="remove this folder at the end")
     parser.add_argument("--hosts", metavar="DIR", help="first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
-    parser.add_argument("--mount-point", action="append", default=[], help="make this folder in the image")
+    parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
     parser.add_argument(
         "--reader",
         type=int,
@@ -128,26 +131,9 @@ def _inside(args: argparse.Namespace) -> int:
 def _stage(args: argparse.Namespace) -> int:
     from deployer.site.run import stage
 
-    return stage.stage(
-        stage.StageRequest(
-            args.image,
-            args.source,
-            args.into,
-            args.out,
-            args.tool,
-            args.abi,
-            args.stubs,
-            args.sent,
-            args.rest[args.reader :],
-            args.kit,
-            args.home,
-            args.sha256,
-            args.mount_point,
-            args.rest[: args.reader],
-            args.hosts,
-            args.library,
-        )
-    )
+    given = {name: value for name, value in vars(args).items() if name in stage.StageRequest._fields}
+    given.update(mount=args.rest[args.reader :], reader=args.rest[: args.reader])
+    return stage.stage(stage.StageRequest(**given))
 
 
 def _result(args: argparse.Namespace) -> int:
@@ -172,11 +158,15 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     from deployer.contract.result import StepOutcome
     from deployer.site.jobs import result
 
+    if not args.id:  # there is no batch system
+        from deployer.site.jobs import jobs
+
+        args.id = jobs.job_id(args.folder) or ""
     outcome = StepOutcome(
         step,
         code,
         signal or None,
-        _id(args.folder) if args.id is None else args.id,
+        args.id,
         args.started,
         int(time.time()),
         args.module,
@@ -196,18 +186,15 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     return verdict.exit_code
 
 
+def _start(args: argparse.Namespace) -> int:
+    from deployer.site.run import again
+
+    sys.stdout.write(again.start(args.folder, args.script, args.id) + "\n")  # noqa: TID251  job.sh reads it
+    return 0
+
+
 def _again(args: argparse.Namespace) -> int:
     from deployer.site.run import again
 
     terminal.tell("deployer: job %s continues it" % os.path.basename(again.continue_job(args.folder)))
     return 0
-
-
-def _id(folder: str) -> str:
-    """Return the batch system's id of a job whose script does not give it; empty if it has none."""
-    from deployer.site.jobs import jobs, result
-    from deployer.site.jobs.schedulers import SCHEDULERS
-
-    known = SCHEDULERS.get(result.launch(folder).scheduler)
-    name = known.number.name if known and known.number else ""
-    return os.environ.get(name) or jobs.job_id(folder) or ""

@@ -10,7 +10,7 @@ The homes of killed jobs are removed when this user's next home is made on the n
 import os
 import stat
 from contextlib import contextmanager
-from typing import Iterator
+from typing import Callable, Iterator
 
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.site.container import node_folder
@@ -19,14 +19,23 @@ from deployer.system import afterwards, files
 #: The path of a home is this, the user's number, a hyphen, and random characters. /tmp exists in every image, is
 #: writable, and is local to the node.
 BEGIN = "/tmp/deployer-home-"  # noqa: S108
+#: The name of a link in a job's home to the job's folder.
+_JOB = ".deployer-job"
 #: Seconds for which a home without a process may still be in use: a job has no process between two steps.
 _STALE = 3600.0
 
 
-def make(path: str) -> None:
-    """Make the new folder ``path`` for this user only; remove the homes of dead jobs beside it."""
-    reap()
+def make(path: str, job: str = "", has_ended: Callable[[str], bool] = lambda _: False) -> None:
+    """Make the new folder ``path`` for this user only; remove the homes of dead jobs beside it.
+
+    Args:
+        job: the folder of its job; empty: it is the home of a process.
+        has_ended: whether the job in a folder has ended.
+    """
+    reap(has_ended)
     node_folder.make(path, "programs need a folder of their own there on each node: is it full, or closed to users?")
+    if job:
+        os.symlink(job, os.path.join(path, _JOB))
 
 
 def for_process() -> str:
@@ -63,22 +72,27 @@ def check_chosen(folder: str) -> str:
     return path
 
 
-def reap() -> None:
+def reap(has_ended: Callable[[str], bool] = lambda _: False) -> None:
     """Remove this user's homes that no process uses any more."""
     for path in node_folder.own(BEGIN):
-        if _is_abandoned(path) and not _is_named(path):
+        if not _is_named(path) and _is_abandoned(path, has_ended):
             try:
                 files.remove_tree(path)
             except (OSError, DeployerError):
                 continue  # another start of ours may be removing it too
 
 
-def _is_abandoned(path: str) -> bool:
-    """Return whether the home's process has ended, or a job's home was unchanged for long."""
+def _is_abandoned(path: str, has_ended: Callable[[str], bool]) -> bool:
+    """Return whether the home's process or job has ended, or a job's home was unchanged for long."""
     pid, _, start = path.rpartition("-")[2].partition(".")
     if start and pid.isdigit():
         return afterwards.began(int(pid)) != start
-    return node_folder.age(path) > _STALE
+    if node_folder.age(path) > _STALE:
+        return True
+    try:
+        return has_ended(os.readlink(os.path.join(path, _JOB)))
+    except OSError:
+        return False
 
 
 def _is_named(path: str) -> bool:

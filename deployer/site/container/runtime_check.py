@@ -8,6 +8,7 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.shell import plain
 from deployer.site.capture import machine
 from deployer.site.capture.modules import runtimes as by_module
+from deployer.site.container import home
 from deployer.site.container.container import user_environment
 from deployer.site.container.runtimes.interface import Here, Runtime
 from deployer.system import process
@@ -39,7 +40,9 @@ def _unusable(name: str, program: str, carried: bool) -> Optional[str]:
     A site's own may start on the nodes, if not here.
     """
     try:
-        done = process.run([program, "--version"], _PATIENCE, user_environment(), check=False)
+        with home.temporary() as folder:  # podman makes folders in /tmp whatever it is asked
+            environment = dict(user_environment(), XDG_RUNTIME_DIR=folder)
+            done = process.run([program, "--version"], _PATIENCE, environment, check=False)
     except DeployerError as error:
         return error.message if carried else None
     if done.returncode and carried:

@@ -17,6 +17,7 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 
 from deployer.contract import json_records
 from deployer.contract import plan as plans
+from deployer.contract.choose import Obstacle
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError
 from deployer.contract.manifest import FRAME
 from deployer.contract.tarformat import MTIME
@@ -118,11 +119,13 @@ def variant(abi: str) -> str:
     return "%s/%s/%s" % (_INNER, VARIANTS, abi)
 
 
-def absent(image: InstalledImage) -> str:
-    """Return a text that an image has no SquashFS file, and how to make it."""
+def absent(image: InstalledImage) -> Obstacle:
+    """Return that an image has no SquashFS file, and how to make it."""
     if not list(_programs(image)):
-        return "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle (pack --kit squashfs-tools)"
-    return "it has no SquashFS file: `squash %s:%s` makes it" % (image.receipt.name, image.receipt.version)
+        reason = "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle"
+        return Obstacle(reason, "pack it again with --kit squashfs-tools")
+    make = "make its SquashFS file: squash %s:%s" % (image.receipt.name, image.receipt.version)
+    return Obstacle("it has no SquashFS file", make)
 
 
 def make(image: InstalledImage, jobs: int, progress: Optional[Callable[[int, int], None]] = None) -> Squashed:

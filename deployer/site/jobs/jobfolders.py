@@ -29,7 +29,6 @@ _OURS = frozenset(
         result.HOSTS_FOLDER,
         result.RANKS_FOLDER,
         result_reserve.NAME,
-        *(each.own_log for each in SCHEDULERS.values() if each.own_log),
     )
 )
 _SHOWN = 3
@@ -78,11 +77,11 @@ def collect(store: Store, found: List[Old]) -> None:
 
 
 def _outputs(schedulers: Set[str]) -> Set[str]:
-    """Return the output files of all active jobs: a script that was submitted by hand has no id yet."""
+    """Return the folders with the output of all active jobs: a script that was submitted by hand has no id yet."""
     found: Set[str] = set()
     for name in schedulers & set(SCHEDULERS):
         found |= SCHEDULERS[name].parse_outputs(*jobs.ask(SCHEDULERS[name].outputs()))
-    return {os.path.realpath(path.replace("%%", "%")) for path in found}
+    return {os.path.realpath(os.path.dirname(path.replace("%%", "%"))) for path in found}
 
 
 def _spared(status: Status, outputs: Set[str]) -> Optional[str]:
@@ -90,7 +89,7 @@ def _spared(status: Status, outputs: Set[str]) -> Optional[str]:
         return "a link"
     if status.active:
         return "the job is active: " + status.state
-    if os.path.realpath(os.path.join(status.folder, result.LOG)) in outputs:
+    if os.path.realpath(status.folder) in outputs:
         return "its script was submitted by hand, and waits or runs"
     if status.job_id and status.exit_code is None:
         host = jobs.scheduler(status.job_id, status.launch.scheduler).elsewhere(status.job_id, socket.gethostname())
@@ -99,7 +98,8 @@ def _spared(status: Status, outputs: Set[str]) -> Optional[str]:
 
 
 def _keeps(status: Status) -> Optional[str]:
-    names = sorted(name for name in files.names(status.folder) if name not in _OURS)
+    others = [name for name in files.names(status.folder) if name not in _OURS]
+    names = sorted(name for name in others if not name.startswith((result.BATCH_LOG, result.EARLIER)))
     if names:
         return ", ".join(names[:_SHOWN]) + (" and %d more" % (len(names) - _SHOWN) if len(names) > _SHOWN else "")
     return "an unknown end" if status.job_id and status.exit_code is None else None

@@ -77,9 +77,9 @@ class Status(NamedTuple):
 
     def record(self) -> Record:
         """Return the status as a JSON object."""
-        fields = dict(self._asdict(), log=os.path.join(self.folder, result.LOG))
-        del fields["launch"]
-        return dict(fields, **{name: getattr(self.launch, name) for name in ("job", "bundle", "version", "site")})
+        of_launch = {name: getattr(self.launch, name) for name in ("job", "bundle", "version", "site")}
+        own = {name: value for name, value in self._asdict().items() if name != "launch"}
+        return dict(of_launch, **own, log=os.path.join(self.folder, result.LOG))
 
     def line(self) -> str:
         """Return the status in one line, and what is wrong in lines below it."""
@@ -276,7 +276,7 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
     """Return the status of a job; ``known`` is the scheduler's answer, None if it has forgotten the job."""
     outcome = _outcome(folder)
     exit_code, cause = outcome.exit_code, outcome.wrong
-    if known is None:
+    if number is None or known is None:
         ended = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
         known = JobState(ended if number else "NEW", "", "", "", False)
     if number:  # until it has ended, its result is "unfinished"
@@ -366,7 +366,7 @@ def following(folder: str) -> str:
 
 def tail(folder: str, lines: int = _TAIL) -> List[str]:
     """Return the last lines of a job's log."""
-    path = os.path.join(folder, result.LOG)
+    path = result.log(folder)
     try:
         with files.open_regular(path) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - 256 * lines))
@@ -379,15 +379,14 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
 
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
     """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended. Raises UsageError."""
-    path = os.path.join(folder, result.LOG)
     target = out or sys.stdout.buffer  # noqa: TID251  what a job printed, with its own colours
     number = job_id(folder)
-    if not files.exists(path) and not (follow_it and number):
+    if not files.exists(result.log(folder)) and not (follow_it and number):
         raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
     at, asked, ended, answered = 0, 0.0, False, time.time()
     last = b""
     while True:
-        copied, last = _copy_from(path, at, target, last)
+        copied, last = _copy_from(result.log(folder), at, target, last)
         at += copied
         if ended or not follow_it or number is None:
             if ended and last not in (b"", b"\n"):  # what the caller prints next begins a line

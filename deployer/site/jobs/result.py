@@ -34,6 +34,9 @@ NEXT = "next"
 PAYLOAD_FILE = "payload.json"
 SCRIPT = "job.sh"
 LOG = "output.log"
+#: How names begin in a job's folder: of a batch system's own output, and of a folder with what the same job left before
+#: its batch system started it again.
+BATCH_LOG, EARLIER = "batch-system", "earlier-attempt-"
 JOB_ID = "job_id"
 #: The program that starts commands on the nodes of a job, in job.sh's environment.
 AGENT, ENVIRONMENT, MACHINES = "agent", "environment", "machines"
@@ -86,7 +89,7 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     if outcome.step == PAYLOAD or verdict.exit_code:
         result_reserve.release(folder)
     else:
-        result_reserve.keep_on(folder, started.ranks)  # for a script that is submitted again by hand
+        result_reserve.keep_on(folder, started.ranks)  # for a job that its batch system starts again
         with suppress(DeployerError):  # without it, more of the log counts as the payload's
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
@@ -172,6 +175,13 @@ def gather(folder: str) -> "Evidence":
 def node_file(host: str) -> str:
     """Return the name of the file with the evidence of a node's ranks."""
     return "node-%s.json" % host
+
+
+def log(folder: str) -> str:
+    """Return the path of a job's log: until job.sh has begun, of the batch system's own file."""
+    path = os.path.join(folder, LOG)
+    own = [] if files.exists(path) else sorted(name for name in files.names(folder) if name.startswith(BATCH_LOG))
+    return os.path.join(folder, own[-1]) if own else path
 
 
 def read_file(path: str) -> Fields:

@@ -2,12 +2,15 @@
 
 import glob
 import os
+import signal
 import socket
+import sys
+from contextlib import suppress
 from typing import List, Optional, Sequence
 
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError
-from deployer.contract.evidence import HostRecord
+from deployer.contract.evidence import HostRecord, Launch
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces
 from deployer.site.rank.node_records import node_name
@@ -32,14 +35,34 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
     """
     job = os.path.dirname(os.path.abspath(out))
     launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
-    if own:
-        from deployer.site.container import home
+    if not own:
+        return _record(out, launch, library, reader)
+    from deployer.site.container import home
 
-        home.make(own)
-    if own and launch and launch.links:
-        from deployer.site.container import links  # imports much, and most jobs have none
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        home.make(own, job, _has_ended)
+        if launch and launch.links:
+            from deployer.site.container import links  # imports much, and most jobs have none
 
-        links.make(own, launch.links)
+            links.make(own, launch.links)
+        return _record(out, launch, library, reader)
+    except BaseException:
+        files.remove_tree(own)
+        raise
+
+
+def _has_ended(job: str) -> bool:
+    """Return whether the job in a folder has certainly ended."""
+    from deployer.site.jobs import jobs
+
+    with suppress(DeployerError):
+        status = jobs.status(job)
+        return not status.active and (status.job_id is not None or status.exit_code is not None)
+    return False
+
+
+def _record(out: str, launch: Optional[Launch], library: Optional[str], reader: Sequence[str]) -> HostRecord:
     name = socket.gethostname()
     # A file that this user cannot access counts as missing: ranks cannot use it either.
     found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251

@@ -21,6 +21,7 @@ if MYPY:
     from deployer.site.rank.itex import Sight
     from deployer.site.rank.launcher_variables import LauncherVariables
     from deployer.site.rank.outside import Watcher
+    from deployer.site.rank.rank import RankOptions
 else:
     import _signal as signal
 
@@ -48,33 +49,25 @@ _TENSORFLOW = "/libtensorflow_framework."
 _RUNTIMES = ("podman", "conmon", "crun", "runc", "starter", "starter-suid", "apptainer", "singularity")
 
 
-def watch(
-    pid: int,
-    out: str,
-    shared: str,
-    task: int,
-    awaited: "Set[int]",
-    abort: bool,
-    itex: bool,
-    outside: "Optional[str]" = None,
-    warn: "Optional[int]" = None,
-    end: bool = False,
-) -> int:
+def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
+    out, outside, end = options.out, options.outside, options.end
     name, records = rank_record.PAYLOAD % task, NodeRecords(out)
     record = rank_record.begun(task, os.uname().nodename)
     libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]" = {}
-    sight = _sight() if itex else None
+    sight = _sight() if options.itex else None
     watcher = None
     if outside is not None:
-        watcher = _watcher(outside)
+        from deployer.site.rank.outside import Watcher
+
+        watcher = Watcher(outside or None)
         os.chdir(out)  # a node's folder is removed when no process is in it
     stop = 0.0  # when a payload that was asked to end is killed
-    grace = _GracePeriod(awaited, os.path.join(shared, _LEAVING, str(task)))
+    grace = _GracePeriod(awaited, os.path.join(options.shared, _LEAVING, str(task)))
     kills = oom.kills()
     pause = _FIRST
     others = _Others(os.path.join(out, NCCL_LOG % task))
-    warning = _Warning(pid, warn, watcher is not None)
+    warning = _Warning(pid, options.warn, watcher is not None)
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -115,7 +108,8 @@ def watch(
     records.try_to_add(name, rank_record.dumps(record), last=True)
     if grace.asked():
         grace.await_others()
-    return _last_words(warning.left(code), killer, abort)
+        leave(options.home)
+    return _last_words(warning.left(code), killer, options.abort)
 
 
 class _Others:
@@ -240,12 +234,6 @@ def _sight() -> "Sight":
     from deployer.site.rank import itex
 
     return itex.Sight()
-
-
-def _watcher(library: str) -> "Watcher":
-    from deployer.site.rank.outside import Watcher
-
-    return Watcher(library or None)
 
 
 def _seen(
@@ -441,6 +429,22 @@ def end_by(number: int) -> "NoReturn":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     os._exit(128 + number)
+
+
+def leave(home: "Optional[str]") -> None:
+    """Remove the job's home on this node after a request to end; then wait until the other nodes have done so too.
+
+    Slurm starts no steps any more that could remove it, and kills all ranks when the first one ends.
+    """
+    if home:
+        from deployer.contract.errors import DeployerError
+        from deployer.system import files
+
+        try:
+            files.remove_tree(home)
+        except (OSError, DeployerError):
+            return  # the next job on the node removes the rest
+        time.sleep(2 * _LAST_WORDS)
 
 
 def _remove(path: str) -> None:

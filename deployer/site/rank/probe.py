@@ -33,7 +33,7 @@ _MAX_OUTPUT, _TAIL = 4 * 1024 * 1024, 4096
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
 #: What else the probe of a rank can be told to measure (``measurements.GPU``).
 _GPU = "gpu"
-_VALUED = ("--out", "--library", "--expect")
+_VALUED = ("--out", "--library", "--expect", "--home")
 
 
 def main(words: "List[str]") -> int:
@@ -46,13 +46,13 @@ def main(words: "List[str]") -> int:
         given[word] = value
     if not given.get("--out") or set(given) - {*_VALUED, "--rank", "--without-mpi"}:
         sys.stderr.write(
-            "deployer: error: probe --rank --out DIR [--library SONAME] [--without-mpi] [--expect WHAT] "
+            "deployer: error: probe --rank --out DIR [--library SONAME] [--without-mpi] [--expect WHAT] [--home DIR] "
             "is what job.sh calls\n"
         )
         sys.stderr.flush()  # as in payload_monitor
         return 2
     try:
-        return rank(given["--out"], given.get("--library"), expects, "--without-mpi" in given)
+        return rank(given["--out"], given.get("--library"), expects, "--without-mpi" in given, given.get("--home"))
     except OSError as error:
         return _explain(error, NodeRecords(given["--out"]).path)
 
@@ -78,7 +78,7 @@ def first_of_node(environment: "Mapping[str, str]") -> bool:
     return True
 
 
-def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]" = (), without_mpi: bool = False) -> int:
+def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mpi: bool, home: "Optional[str]") -> int:
     """Start MPI in a child of this process, and write this rank's record into the folder ``out``.
 
     The record is written before the library runs, and again at the end. So if the library ends or hangs the child, the
@@ -89,13 +89,14 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]" = (), witho
         soname: the library to load; None: any known one.
         expects: what else to measure (``measurements.GPU``).
         without_mpi: do not start MPI: the job's programs do not use it.
+        home: the job's home, to remove after a request to end, as in ``rank``.
 
     Raises:
         OSError: the record could not be written.
     """
     task = task_number(os.environ)
     records, name = NodeRecords(out), rank_record.PROBE % task
-    output = _continue_in_child(records, task)
+    output = _continue_in_child(records, task, home)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # no Python code runs while a C library hangs
     signal.alarm(PATIENCE)
     record = rank_record.probing(task, os.uname().nodename)
@@ -181,7 +182,7 @@ def _limits() -> "Dict[str, int]":
     return {name: value // unit for name, value, unit in found if value != resource.RLIM_INFINITY}
 
 
-def _continue_in_child(records: NodeRecords, task: int) -> int:
+def _continue_in_child(records: NodeRecords, task: int, home: "Optional[str]") -> int:
     """Return in a child of this process, whose output, also the C library's, goes into a file: its descriptor.
 
     This process waits for the child and ends as it did. If that was not with exit code 0, it first adds the end of the
@@ -201,6 +202,8 @@ def _continue_in_child(records: NodeRecords, task: int) -> int:
     if status:
         tail = _text(output, max(0, os.fstat(output).st_size - _TAIL))
         records.try_to_add(rank_record.PROBE_LOG % task, rank_record.dumps(tail), last=True)
+    if signal.SIGTERM in signal.sigpending():
+        payload_monitor.leave(home)
     if os.WIFSIGNALED(status):
         payload_monitor.end_by(os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))

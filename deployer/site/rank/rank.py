@@ -31,7 +31,7 @@ else:
 TASK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 #: Those with the number of ranks.
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--gpus")
+_VALUED = ("--out", "--shared", "--outside", "--stdin", "--warn", "--meet", "--gpus", "--home")
 #: Signals that ask this process to end; the payload received them too and decides.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -47,75 +47,74 @@ def main(words: "List[str]") -> int:
     if not given.get("--out") or set(given) - {*_VALUED, "--abort", "--itex", "--end"} or not command:
         usage = (
             "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] "
-            "[--gpus GPUS] [--abort] [--itex] [--end] -- CMD"
+            "[--gpus GPUS] [--home DIR] [--abort] [--itex] [--end] -- CMD"
         )
         sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
         sys.stderr.flush()  # as in payload_monitor
         return 2
-    shared, outside, stdin = given.get("--shared"), given.get("--outside"), given.get("--stdin")
-    warn = int(given["--warn"]) if given.get("--warn", "").isdigit() else None
-    abort, itex, end = ("--" + name in given for name in ("abort", "itex", "end"))
-    meet, gpus = given.get("--meet"), given.get("--gpus")
-    return run(given["--out"], command, shared, abort, itex, outside, stdin, warn, meet, gpus, end)
+    return run(RankOptions(given), command)
 
 
-def run(
-    out: str,
-    command: "List[str]",
-    shared: "Optional[str]" = None,
-    abort: bool = False,
-    itex: bool = False,
-    outside: "Optional[str]" = None,
-    stdin: "Optional[str]" = None,
-    warn: "Optional[int]" = None,
-    meet: "Optional[str]" = None,
-    gpus: "Optional[str]" = None,
-    end: bool = False,
-) -> int:
-    """Run ``command`` as the payload of this rank and return its exit code, with its record in the folder ``out``.
+class RankOptions:
+    """What job.sh tells a rank.
 
-    If a signal ended the payload, this process ends by the same signal. After a request to end it waits until
-    the payloads of all ranks have ended.
-
-    Args:
-        shared: the folder in which all ranks of the job see each other; None: ``out``.
+    Attributes:
+        out: the folder for its record.
+        shared: the folder in which all ranks of the job see each other.
         abort: end by SIGABRT if the payload failed, because some launchers do not end the other ranks otherwise.
         itex: end a payload whose TensorFlow lacks Intel's extension, with Refused's exit code.
-        outside: given if this process is outside the container that ``command`` starts: the plan's MPI library on this
+        outside: given if this process is outside the container that the command starts: the plan's MPI library on this
             host, empty if there is none.
         stdin: a file for the payload's standard input; None: this process's own.
         warn: when the payload is warned of the time limit, in seconds since the epoch; None: never.
         meet: where ranks find each other without MPI, as in ``rendezvous.variables``; None: they are not told.
         gpus: which GPUs are its own, as in ``devices.variables``; None: all. Without ``meet`` it has no effect.
         end: SIGUSR2 asks for the end of the payload, which gets SIGTERM.
+        home: the job's home, to remove after a request to end, when the payloads of all ranks have ended; None: job.sh
+            can remove it on all nodes then.
+    """
+
+    def __init__(self, given: "Mapping[str, str]") -> None:
+        self.out = given["--out"]
+        self.shared = given.get("--shared") or self.out
+        self.outside, self.stdin, self.home = given.get("--outside"), given.get("--stdin"), given.get("--home")
+        self.warn = int(given["--warn"]) if given.get("--warn", "").isdigit() else None
+        self.abort, self.itex, self.end = ("--" + name in given for name in ("abort", "itex", "end"))
+        self.meet, self.gpus = given.get("--meet"), given.get("--gpus")
+
+
+def run(options: RankOptions, command: "List[str]") -> int:
+    """Run ``command`` as the payload of this rank, write its record, and return its exit code.
+
+    If a signal ended the payload, this process ends by the same signal. After a request to end it waits until
+    the payloads of all ranks have ended.
     """
     environment = inherited_environment()
     awaited: "Set[int]" = {signal.SIGCHLD, *SIGNALS}
-    if outside is not None:
+    if options.outside is not None:
         payload.adopt_orphans()
-    if warn is not None:  # a launcher may have been started with it ignored, and then no shell could handle it
+    if options.warn is not None:  # a launcher may have been started with it ignored, and then no shell could handle it
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
-    if end:  # it is for this process, and would end the payload
+    if options.end:  # it is for this process, and would end the payload
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    given = rendezvous.variables(meet, task_number(environment), environment) if meet else environment
-    if outside is None and "LOCAL_RANK" in given:  # outside, the path would not be the container's
-        given = rendezvous.talking(given, os.path.join(out, rendezvous.NCCL_LOG % task_number(environment)))
-    if gpus and "LOCAL_RANK" in given:
+    given = rendezvous.variables(options.meet, task_number(environment), environment) if options.meet else environment
+    if options.outside is None and "LOCAL_RANK" in given:  # outside, the path would not be the container's
+        given = rendezvous.talking(given, os.path.join(options.out, rendezvous.NCCL_LOG % task_number(environment)))
+    if options.gpus and "LOCAL_RANK" in given:
         from deployer.site.rank import devices
 
         try:
-            given = devices.variables(gpus, given)
+            given = devices.variables(options.gpus, given)
         except devices.TooFewDevices as error:
             sys.stderr.write("deployer: error: %s\nhint: request more GPUs per node (--gpus)\n" % error)
             sys.stderr.flush()
             return 3  # Refused's
     # The image's own launcher must live on when the job is asked to end, so it has this blocked, and so have its ranks.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    pid = payload.start(command, given, awaited, stdin)
+    pid = payload.start(command, given, awaited, options.stdin)
     from deployer.site.rank import payload_monitor
 
-    task = task_number(environment)
-    return payload_monitor.watch(pid, out, shared or out, task, awaited, abort, itex, outside, warn, end)
+    return payload_monitor.watch(pid, task_number(environment), awaited, options)
 
 
 def task_number(environment: "Mapping[str, str]") -> int:

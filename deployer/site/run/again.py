@@ -1,22 +1,27 @@
-"""again: submit the job that continues another one, from the state that its ranks saved; job.sh calls it at its end.
+"""A job that continues another one, and further starts of one job.sh: each has a folder of its own.
 
-The next job is the same script under another name, with what a person changed in it. A job's name is in all paths of
-its folder and nowhere else by chance, because it ends with random characters.
+It is the same script under another name, with what a person changed in it. A job's name is in all paths of its folder
+and nowhere else by chance, because it ends with random characters.
 """
 
 import os
 import re
 import time
+from contextlib import suppress
 
-from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, JobFailed, UsageError
+from deployer.contract.evidence import Launch
 from deployer.contract.job import seconds
-from deployer.site.jobs import jobs, result, result_reserve, schedulers
+from deployer.site.jobs import jobs, result, schedulers
 from deployer.site.jobs.schedulers.interface import NotTaken
+from deployer.site.run import jobfolder
+from deployer.site.run.jobfolder import JobFolder
 from deployer.site.storage import unfinished
 from deployer.system import files
 
 _NAME = re.compile(r"^(.+)-\d{8}T\d{6}-[0-9a-f]{4,8}$")
+#: What a job leaves that its batch system starts again.
+_EVIDENCE = (result.HOSTS_FOLDER, result.RANKS_FOLDER, result.RESULT_FILE, result.PAYLOAD_FILE, result.LOG)
 
 
 def continue_job(folder: str) -> str:
@@ -29,28 +34,14 @@ def continue_job(folder: str) -> str:
             the next folder and the state in it stay.
     """
     launch = result.launch(folder)
-    match = _NAME.match(launch.job)
-    if launch.warn is None or not match or os.path.basename(os.path.abspath(folder)) != launch.job:
+    if launch.warn is None:
         raise UsageError("%s cannot be continued" % folder, "start it with: run --again N")
     if launch.again < 1:
         raise JobFailed(
             "the job saved its state, and no job is left to continue it",
             "run it again with a larger --again; its state: %s" % os.path.join(folder, result.CHECKPOINT),
         )
-    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-    name = "%s-%s-%s" % (match.group(1), stamp, os.urandom(2).hex())
-    parent = os.path.dirname(os.path.abspath(folder))
-    target = os.path.join(parent, name)
-    following = launch._replace(job=name, again=launch.again - 1, previous=launch.job, created=int(time.time()))
-    with files.errors_named("make " + target), unfinished.folder(parent) as half:
-        result_reserve.keep(half, following.ranks)
-        files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(following.record()))
-        for each in (result.SCRIPT, result.AGENT):
-            path = os.path.join(folder, each)
-            if files.is_file(path):
-                text = files.read_bytes(path).decode("utf-8", "surrogateescape").replace(launch.job, name)
-                files.write_text(os.path.join(half, each), text, 0o777)
-        os.rename(half, target)
+    target = _copy(folder, launch._replace(again=launch.again - 1, previous=launch.job), result.SCRIPT)
     try:
         scheduler = schedulers.known(launch.scheduler)
         script = os.path.join(target, result.SCRIPT)
@@ -68,8 +59,85 @@ def continue_job(folder: str) -> str:
         said = "%s; perhaps the next job was submitted all the same: its folder, with the saved state, is %s"
         raise type(error)(said % (error.message, target), error.hint, error.details) from error
     files.write_text(os.path.join(target, result.JOB_ID), number + "\n")
-    _link(folder, name)
+    _link(folder, target)
     return target
+
+
+def start(folder: str, script: str, number: str) -> str:
+    """Return the folder of a further start of a job's script.
+
+    A job that its batch system starts again, under its old id, continues in its own folder. Any other start gets a new
+    folder. It takes over the saved state of the last start if that has ended and failed.
+
+    Args:
+        folder: the folder that the script names.
+        script: the script that runs: a person may have changed it.
+        number: the batch system's id of the start; empty: it has none.
+
+    Raises:
+        UsageError: the script is not that of the job in ``folder``.
+    """
+    if number and jobs.job_id(folder) == number:
+        _put_aside(folder)
+        return folder
+    _keep_output(folder)
+    launch, last = result.launch(folder), folder
+    while jobs.following(last):
+        last = jobs.following(last)
+    saved = launch.warn is not None and _has_failed(last)
+    target = _copy(folder, launch._replace(previous=os.path.basename(last) if saved else None), script, number)
+    if saved:
+        with suppress(DeployerError):  # another start was first, or it has no result
+            _move(last, target)
+            _link(last, target)
+    return target
+
+
+def _copy(folder: str, launch: Launch, script: str, number: str = "") -> str:
+    """Make the folder of another job with the script of this one, and return its path."""
+    match = _NAME.match(launch.job)
+    text = _text(os.path.join(folder, script))
+    if not match or os.path.basename(os.path.abspath(folder)) != launch.job or launch.job not in text:
+        raise UsageError("%s is not the folder of the job %s" % (folder, launch.job), "start a new job: run NAME")
+    name = "%s-%s" % (match.group(1), jobfolder.new_token())
+    agent = _text(os.path.join(folder, result.AGENT)).replace(launch.job, name)
+    following = launch._replace(job=name, created=int(time.time()))
+    made = JobFolder(following, text.replace(launch.job, name), agent, number)
+    return jobfolder.make(os.path.dirname(os.path.abspath(folder)), made)
+
+
+def _text(path: str) -> str:
+    return files.read_bytes(path).decode("utf-8", "surrogateescape") if files.is_file(path) else ""
+
+
+def _put_aside(folder: str) -> None:
+    """Move what an earlier attempt of the job left to a folder beside it. Its saved state stays."""
+    number = 1
+    while files.lexists("%s/%s%d" % (folder, result.EARLIER, number)):
+        number += 1
+    aside = "%s/%s%d" % (folder, result.EARLIER, number)
+    with files.errors_named("make " + aside):
+        os.mkdir(aside)
+        for name in _EVIDENCE:
+            if files.lexists(os.path.join(folder, name)):
+                os.rename(os.path.join(folder, name), os.path.join(aside, name))
+
+
+def _keep_output(folder: str) -> None:
+    """Rename the batch system's own file of an ended start, which it would write again at the end of this one."""
+    own = schedulers.known(result.launch(folder).scheduler).own_log
+    path = os.path.join(folder, own)
+    if own and files.is_file(path):
+        with suppress(FileNotFoundError):  # another start was first
+            os.rename(path, "%s.%s" % (path, jobs.job_id(folder)))
+
+
+def _has_failed(folder: str) -> bool:
+    """Return whether the job has certainly ended, and not well."""
+    with suppress(DeployerError):  # the batch system does not answer here
+        status = jobs.status(folder)
+        return status.job_id is not None and not status.active and status.exit_code != 0
+    return False
 
 
 def _take_back(target: str, folder: str) -> None:
@@ -79,15 +147,15 @@ def _take_back(target: str, folder: str) -> None:
 
 
 def _move(source: str, target: str) -> None:
-    """Move the saved state, if it is there."""
+    """Move the saved state, if it is there, over the empty folder for it."""
     path = os.path.join(source, result.CHECKPOINT)
-    if files.is_folder(path):
+    if files.names(path):
         with files.errors_named("move " + path):
             os.rename(path, os.path.join(target, result.CHECKPOINT))
 
 
-def _link(folder: str, name: str) -> None:
+def _link(folder: str, target: str) -> None:
     """Write the name of the next job to result.json."""
     record = dict(result.read(folder).record)
-    record[result.NEXT] = name
+    record[result.NEXT] = os.path.basename(target)
     result.write(folder, record)

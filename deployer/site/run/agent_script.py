@@ -31,19 +31,20 @@ ending=
 end() {{
     [ -n "$child" ] && [ "$ending" != "$child" ] || return 0
     ending=$child
-    {end}
+    {end}{kill}
 }}
 trap 'stopped=TERM; end' {signals}
 {ignored}""",
         who=scheduler.title,
-        end=shell.together([_ask(asked_by), *([_kill(scheduler.patience)] if scheduler.patience is not None else [])]),
+        end=_ask(asked_by),
+        kill=code("""\n    (sleep {patience}; pkill -KILL -s "$child") &""", patience=scheduler.patience)
+        if scheduler.patience is not None
+        else code(""),
         signals=list(scheduler.ends),
-        ignored=_ignored(scheduler) if scheduler.ignores else code(""),
+        ignored=code("trap : {signals}  # before the job is suspended\n", signals=list(scheduler.ignores))
+        if scheduler.ignores
+        else code(""),
     )
-
-
-def _ignored(scheduler: Scheduler) -> Code:
-    return code("trap : {signals}  # before the job is suspended\n", signals=list(scheduler.ignores))
 
 
 def _ask(asked_by: str) -> Code:
@@ -58,11 +59,6 @@ def _ask(asked_by: str) -> Code:
     return code(
         """(trap '' USR1 USR2; while kill -{signal} "$child" 2>/dev/null; do sleep 1; done) &""", signal=asked_by
     )
-
-
-def _kill(patience: int) -> Code:
-    """Return the command that kills the launcher's session if it has not ended after ``patience``."""
-    return code("""\n    (sleep {patience}; pkill -KILL -s "$child") &""", patience=patience)
 
 
 def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int) -> Code:
@@ -127,8 +123,9 @@ def environment(scheduler: Scheduler, slots: Code) -> Code:
 # For the other nodes: the environment and the folder of this script, and the list of the nodes.
 unset TMPDIR TMP  # a batch system's folder is not the same on all nodes, and not in the container
 (
+    mask=$(umask)
     umask 077
-    printf 'unset TMPDIR TMP\\ncd -- %q\\n' "$PWD" >"$job"/{environment}
+    printf 'unset TMPDIR TMP\\numask %s\\ncd -- %q\\n' "$mask" "$PWD" >"$job"/{environment}
     unset {own}
     export -p >>"$job"/{environment}
     printf '%s\\n' "${{nodes[@]/%/{slots}}}" >"$job"/{machines}

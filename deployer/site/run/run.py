@@ -1,6 +1,5 @@
 """run: make a job folder with a batch script from an installed image, a plan and a job, and submit the script."""
 
-import errno
 import hashlib
 import os
 import re
@@ -9,11 +8,11 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import findings, hostfiles, json_records, memory_copies
+from deployer.contract import findings, hostfiles, memory_copies
 from deployer.contract import layout as layouts
 from deployer.contract import links as linked
 from deployer.contract import plan as plans
-from deployer.contract.choose import choose
+from deployer.contract.choose import Obstacle, choose
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.image_launcher import ImageLauncher
@@ -27,12 +26,13 @@ from deployer.site.container import container, links, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import mount_points, squash
-from deployer.site.jobs import jobs, result, result_reserve
+from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
-from deployer.site.run import command, gpus, inside_out, script, stage
+from deployer.site.run import command, gpus, inside_out, jobfolder, script, stage
+from deployer.site.run.jobfolder import JobFolder
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
 from deployer.site.run.request import RunRequest, settle
@@ -102,21 +102,6 @@ class _Chosen(NamedTuple):
     own: Optional[ImageLauncher] = None
 
 
-class _Rendered(NamedTuple):
-    """The content of the job's folder."""
-
-    folder: str
-    launch: Launch
-    #: The text of job.sh.
-    script: str
-    #: The text of the agent's program; None if the job needs none.
-    agent: Optional[str]
-    #: Links in the job's folder: paths of the container, by their paths in it.
-    links: Mapping[str, str]
-    #: The folder in it that the command starts in; empty if it is another one.
-    workdir: str
-
-
 def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> Optional[EarlierJob]:
     """Return the job that the same request has made before; None: it has made none.
 
@@ -183,9 +168,7 @@ def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str
             of this name.
     """
     resolved = _resolve(store, request, own)
-    rendered = _render(resolved, _choose(resolved))
-    _write(store, rendered)
-    return rendered.folder
+    return jobfolder.make(store.jobs, _render(resolved, _choose(resolved)))
 
 
 def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved:
@@ -224,7 +207,8 @@ def _choose(resolved: _Resolved) -> _Chosen:
     plan, layout = resolved.plan, resolved.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     if resolved.mounts:
-        objection = "its mount points for %s cannot be made in it" % ", ".join(resolved.mounts)
+        reason = "its mount points for %s cannot be made in it" % ", ".join(resolved.mounts)
+        objection = Obstacle(reason, "pack it again with --mount-point for each")
         need = need._replace(objections={plans.SQUASHFS: objection, **need.objections})
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     check_drift(plan)
@@ -240,11 +224,11 @@ def _choose(resolved: _Resolved) -> _Chosen:
     )
 
 
-def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
+def _render(resolved: _Resolved, chosen: _Chosen) -> JobFolder:
     """Return job.sh and job.json of a new job; writes nothing."""
     store, installed, plan = resolved.store, resolved.installed, resolved.plan
     contained, image = chosen.runtime.contained, resolved.manifest.image
-    name = "%s-%s" % (installed.receipt.name, resolved.request.token or _new_token())
+    name = "%s-%s" % (installed.receipt.name, resolved.request.token or jobfolder.new_token())
     folder = os.path.join(store.jobs, name)
     launch = _launch(resolved, chosen, name)
     users = users_binds(installed, plan, chosen.runtime, resolved.request.binds)
@@ -259,8 +243,11 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         command.refuse(installed, image, plan, resolved.job, made.binds)
     interface = made.environment.get("GLOO_SOCKET_IFNAME")
     in_home, in_job = _links(resolved)
+    workdir = resolved.job.workdir or ""
     launch = launch._replace(
         links=in_home,
+        folder_links=in_job,
+        workdir=workdir[len(plans.JOB) + 1 :] if workdir.startswith(plans.JOB + "/") else "",
         bound=_bound(plan, users, made),
         provider=_provider(made.environment),
         interface=interface if isinstance(interface, str) else None,
@@ -287,9 +274,7 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> _Rendered:
         gpus=_gpus_of_each(resolved, chosen.start_option),
         own_launcher=chosen.own,
     )
-    workdir = resolved.job.workdir or ""
-    below = workdir[len(plans.JOB) + 1 :] if workdir.startswith(plans.JOB + "/") else ""
-    return _Rendered(folder, launch, script.render(inputs), script.agent(inputs), in_job, below)
+    return JobFolder(launch, script.render(inputs), script.agent(inputs))
 
 
 def _links(resolved: _Resolved) -> Tuple[Dict[str, str], Dict[str, str]]:
@@ -303,32 +288,6 @@ def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:
     """Return the word that tells `rank` which GPUs are its own; empty: all."""
     each = resolved.job.gpus
     return "" if each is None else gpus.word(each, resolved.plan, _near_gpus(resolved, option))
-
-
-def _write(store: Store, rendered: _Rendered) -> None:
-    """Make the job's folder, completely or not at all."""
-    with files.errors_named("make " + rendered.folder):
-        os.makedirs(store.jobs, exist_ok=True)
-        unfinished.reap(store.jobs)
-        with unfinished.folder(store.jobs) as half:
-            result_reserve.keep(half, rendered.launch.ranks)
-            if rendered.launch.warn is not None:
-                os.mkdir(os.path.join(half, result.CHECKPOINT))
-            links.make(half, rendered.links)
-            if rendered.workdir:
-                os.makedirs(os.path.join(half, rendered.workdir), exist_ok=True)
-            files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(rendered.launch.record()))
-            files.write_text(os.path.join(half, result.SCRIPT), rendered.script, 0o777)
-            if rendered.agent is not None:
-                files.write_text(os.path.join(half, result.AGENT), rendered.agent, 0o777)
-            try:
-                os.rename(half, rendered.folder)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
-                raise Refused(
-                    "there is a job %s" % os.path.basename(rendered.folder), "run the same command again"
-                ) from error
 
 
 def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
@@ -608,10 +567,6 @@ def _fast(environment: Mapping[str, Value], plan: Plan) -> Optional[str]:
         return "InfiniBand adapters (NCCL_IB_HCA%s)" % adapters
     interface = plan.environment.get("GLOO_SOCKET_IFNAME")  # the site's only with a fast fabric
     return "a fast fabric (%s)" % interface if interface else None
-
-
-def _new_token() -> str:
-    return "%s-%s" % (time.strftime("%Y%m%dT%H%M%S", time.gmtime()), os.urandom(2).hex())
 
 
 def show_script(folder: str) -> str:

@@ -156,7 +156,7 @@ def _request(inputs: Inputs) -> JobRequest:
     return JobRequest(
         name=launch.bundle,
         folder=inputs.folder,
-        log="%s/%s" % (inputs.folder, LOG),
+        log=None,
         nodes=layout.nodes,
         ranks_per_node=layout.ranks_per_node,
         cpus_per_rank=layout.asked_cpus,
@@ -193,23 +193,25 @@ job={folder}
 tool=({python} -S {tool})
 started=$(date +%s)
 stopped=
-{log}
+{id}{cluster}
 {trap}
 {result}
+{start}
 {batch}export USER=${{USER:-$(id -un)}}  # ch-run needs USER
 unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
 
-rm -rf "$job/hosts" "$job/ranks" "$job/result.json" "$job/payload.json"
-mkdir "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
+mkdir -p "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
 {judge}""",
             result=_result(),
             judge=_judge(inputs),
             folder=inputs.folder,
             python=inputs.python,
             tool=inputs.tool,
-            log=code('exec >>"$job"/{log} 2>&1\n', log=LOG) if scheduler.own_log else code(""),
+            id=scheduler.identified,
+            cluster=code("""id+=";$SLURM_CLUSTER_NAME"\n""") if inputs.asked.cluster else code(""),
             trap=agent_script.trap(scheduler, inputs.asked_by) if agent else _trap(scheduler),
-            batch=_batch(scheduler, inputs.asked.cluster),
+            start=_start(scheduler),
+            batch=_batch(scheduler),
         )
     )
     if agent:
@@ -245,7 +247,7 @@ result() {{
         kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
         judge_PID=
     fi
-    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --started "$started" --signal "$stopped" "${{@:3}}"
+    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${{@:3}}"
 }}
 """,
         seconds=_JUDGE_SECONDS,
@@ -254,15 +256,42 @@ result() {{
 
 def _judge(inputs: Inputs) -> Code:
     """Return the lines that start the judge for all steps before the payload."""
-    number = inputs.scheduler.number
     until = PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS
     return code(
         """\
 # The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge {{ trap '' TERM USR1 USR2; exec "${{tool[@]}}" result "$job" --until {until}{id} --started "$started"; }}
+coproc judge {{
+    trap '' TERM USR1 USR2
+    exec "${{tool[@]}}" result "$job" --until {until} --id "$id" --started "$started"
+}}
 """,
         until=until,
-        id=code(" --id {number}", number=Word(number)) if number else code(""),
+    )
+
+
+def _start(scheduler: Scheduler) -> Code:
+    """Return the lines by which the first start of the script takes its folder, and others make one of their own."""
+    first, follows, log = code(""), code(""), code("")
+    if scheduler.prefix:
+        first = code("""(set -C; echo "$id" >"$job/job_id") 2>/dev/null\n[ "$(<"$job/job_id")" = "$id" ] && """)
+    if scheduler.opened.text:
+        follows = code("""    mv "$job/{opened}" "$next" 2>/dev/null\n""", opened=scheduler.opened)
+        move = """mv "$job/{opened}" "$job"/{log} 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/{log}\n"""
+        log = code(move, opened=scheduler.opened, log=LOG)
+    elif scheduler.own_log:
+        log = code("""exec >>"$job"/{log} 2>&1\n""", log=LOG)
+    return code(
+        """\
+# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
+{first}{{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; }} || {{
+    next=$("${{tool[@]}}" start "$job" --script "$0" --id "$id") || exit $?
+{follows}    exec /bin/bash -l "$next/job.sh"
+}}
+{log}chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
+""",
+        first=first,
+        follows=follows,
+        log=log,
     )
 
 
@@ -296,7 +325,7 @@ def _home(inputs: Inputs) -> Code:
     elif inputs.scheduler.way == AGENT:
         remove = code("""each rm -rf -- "$home" >/dev/null 2>&1 || rm -rf -- "$home\"""")
     else:
-        # Slurm starts no more steps for a job that is asked to end: then the next job removes the rest.
+        # Slurm starts no more steps for a job that is asked to end: then the ranks remove it on their nodes.
         remove = code(
             """\
 [ -z "$stopped" ] && timeout 30 {one_a_node} \\
@@ -328,20 +357,16 @@ trap 'stopped=TERM' TERM
     )
 
 
-def _batch(scheduler: Scheduler, cluster: Optional[str]) -> Code:
-    """Return the lines that only a job of a batch system needs."""
-    if not scheduler.number:
-        return code("")
-    number = scheduler.number_in(cluster)
-    keep = code("""grep -qsx {number} "$job/job_id" || echo {number} >"$job/job_id"\n""", number=number)
+def _batch(scheduler: Scheduler) -> Code:
+    """Return the lines that only Slurm's steps need."""
     if scheduler.way != STEPS:
-        return keep
+        return code("")
     return code(
         """\
-# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment.
-unset SLURM_EXPORT_ENV
-{keep}""",
-        keep=keep,
+# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
+# shell that submitted the job.
+unset SLURM_EXPORT_ENV SLURM_UMASK
+"""
     )
 
 
@@ -564,6 +589,7 @@ def _probe(inputs: Inputs) -> Code:
         command += ["--library", inputs.plan.mpi.library.rsplit("/", 1)[-1]]
     if inputs.plan.abi == plans.NO_MPI:
         command += ["--without-mpi"]
+    command += _leaving(inputs)
     for expected in inputs.launch.expects:
         command += ["--expect", expected] if expected != ITEX else []
     return code(
@@ -585,10 +611,8 @@ def _payload(inputs: Inputs) -> Code:
     watch = code("")
     if inputs.image_python:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
-        options += _abort(inputs)
         options += ["--itex"] if ITEX in inputs.launch.expects else []
-        options += [*_warning(inputs), *_ending(inputs)]
-        options += _meeting(inputs)
+        options += _options(inputs)
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs.image_python, _given(inputs, plans.TOOL))
         command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
@@ -614,25 +638,25 @@ def _payload(inputs: Inputs) -> Code:
     )
 
 
-def _meeting(inputs: Inputs) -> List[Text]:
-    """Return the words that tell a rank where the others are, and which GPUs are its own."""
-    own: List[Text] = ["--gpus", inputs.gpus] if inputs.gpus else []
-    return ["--meet", Word(Variable("meet")), *own]
+def _options(inputs: Inputs) -> List[Text]:
+    """Return the words that `rank` gets wherever it runs.
+
+    ``--abort``: the launcher ends the other ranks only after a signal. ``--end``: job.sh asks the launcher by SIGUSR2.
+    """
+    found: List[Text] = [] if inputs.launcher.ends_on_exit else ["--abort"]
+    found += ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
+    found += ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
+    found += [*_leaving(inputs), "--meet", Word(Variable("meet"))]
+    return found + (["--gpus", inputs.gpus] if inputs.gpus else [])
 
 
-def _abort(inputs: Inputs) -> List[Text]:
-    """Return the word with which a failed rank ends the others, if the launcher ends them only after a signal."""
-    return [] if inputs.launcher.ends_on_exit else ["--abort"]
+def _leaving(inputs: Inputs) -> List[Text]:
+    """Return the words with which ranks remove the home on their node if the job is asked to end.
 
-
-def _warning(inputs: Inputs) -> List[Text]:
-    """Return the words with which ranks are warned of the time limit."""
-    return ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
-
-
-def _ending(inputs: Inputs) -> List[Text]:
-    """Return the word with which ranks end their payload on SIGUSR2, if job.sh asks the launcher by it."""
-    return ["--end"] if inputs.scheduler.way == AGENT and inputs.launcher.asked_by == "USR2" else []
+    Then Slurm starts no more steps that could do it. With a staged image, the step that holds it does.
+    """
+    alone = inputs.scheduler.way != STEPS or inputs.staging or not needs_home(inputs.container)
+    return [] if alone else ["--home", Word(OWN)]
 
 
 def _again(inputs: Inputs) -> Code:
@@ -658,8 +682,7 @@ def _outside(inputs: Inputs) -> List[Text]:
         tool, evidence = staging_script.tool(inputs.staging), staging_script.evidence()
         out = ["--out", evidence, "--shared", ranks]
     library = inputs.plan.mpi.library if inputs.plan.mpi else ""
-    more = [*_abort(inputs), *_warning(inputs), *_ending(inputs), *_meeting(inputs)]
-    return [*_rank(inputs.python, [tool]), *out, "--outside", library, *more, "--"]
+    return [*_rank(inputs.python, [tool]), *out, "--outside", library, *_options(inputs), "--"]
 
 
 def _evidence(inputs: Inputs) -> List[Text]:

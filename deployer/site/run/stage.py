@@ -27,7 +27,7 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract import evidence, json_records
 from deployer.contract import plan as plans
-from deployer.contract.choose import StagingNeed
+from deployer.contract.choose import Obstacle, StagingNeed
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
 from deployer.contract.manifest import KIT_PREFIX, Manifest
 from deployer.site.container import container, node_folder
@@ -135,8 +135,10 @@ def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: 
     size += engine
     objections = {}
     if not files.is_file(store.bundle(receipt)):
-        reason = "its bundle is not under %s: install it with --keep" % store.bundles
-        objections = {plans.MEMORY: reason, plans.DISK: reason}
+        unkept = Obstacle(
+            "its bundle is not under %s" % store.bundles, "install it again with --keep, or push it again"
+        )
+        objections = {plans.MEMORY: unkept, plans.DISK: unkept}
     sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
     squashed = squash.path(installed.folder)
     if files.is_file(squashed):

@@ -254,13 +254,10 @@ root=("${{container[@]}}" "$image" -- {words})
 
 def _words(staging: StagedImage, reader: Sequence[str]) -> Code:
     """Return the words of commands that the nodes run: what reads the canary, and what mounts the image."""
-    mount = code('"${{mount[@]}}"' if staging.held else "")
+    mount = code(' "${{mount[@]}}"' if staging.held else "")
     if reader:
-        return code(
-            ' --reader "${{#root[@]}}" -- "${{root[@]}}"{mount}',
-            mount=code(" {mount}", mount=mount) if staging.held else mount,
-        )
-    return code(" -- {mount}", mount=mount) if staging.held else mount
+        return code(' --reader "${{#root[@]}}" -- "${{root[@]}}"{mount}', mount=mount)
+    return code(" --{mount}", mount=mount) if staging.held else mount
 
 
 def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:

@@ -21,7 +21,7 @@ import os
 import re
 from typing import List, NamedTuple, Optional
 
-from deployer.contract import dialogue, json_records
+from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.system import files
 
@@ -270,14 +270,7 @@ class Store(NamedTuple):
         try:
             with files.open_regular(path) as stream:
                 fields = json_records.loads(stream.read(), "receipt", path, IntegrityError)
-            receipt = Receipt(
-                fields.text("name"),
-                fields.text("version"),
-                fields.text("digest"),
-                fields.number("installed"),
-                fields.number("files"),
-                fields.number("bytes"),
-            )
+            receipt = records.read(Receipt, fields)
         except IntegrityError as error:
             log.debug("no image: %s", error.message)
             return None

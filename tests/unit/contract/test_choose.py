@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract.choose import StagingNeed, choose
+from deployer.contract.choose import Obstacle, StagingNeed, choose
 from deployer.contract.errors import Refused
 from deployer.contract.plan import NodeShape, Plan, StartOption
 
@@ -17,7 +17,9 @@ OTHER = StartOption("udocker-folder", "udocker", "folder", "srun", "pmi2", None)
 def need(size, ranks=0, objection=None):
     """Return a need that is the same for each form."""
     forms = ("memory", "disk", "squashfs")
-    return StagingNeed(dict.fromkeys(forms, size), ranks, dict.fromkeys(forms, objection) if objection else {})
+    return StagingNeed(
+        dict.fromkeys(forms, size), ranks, dict.fromkeys(forms, Obstacle(*objection)) if objection else {}
+    )
 
 
 def plan(*options):
@@ -95,7 +97,7 @@ def test_nothing_left_is_refused_with_every_reason():
         (DISK, need(3001), "the image takes 3001 MiB, but /local has 3000 MiB"),
         (LARGE, need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks = 4001 MiB, but a job may use 4000"),
         (LARGE._replace(staging="squashfs"), need(2500, 1501), "2500 MiB for the image + 1501 MiB for the ranks"),
-        (DISK, need(1, 0, "its bundle is gone"), "its bundle is gone"),
+        (DISK, need(1, 0, ("its bundle is gone", "keep it")), "its bundle is gone"),
         (LARGE._replace(place=None), need(1), "this deployer does not know its staging"),
         (LARGE._replace(staging="moon"), need(1), "this deployer does not know its staging"),
     ],
@@ -129,3 +131,16 @@ def test_what_the_profile_rules_out_is_told():
     assert choice.reason.endswith("skipped: charliecloud-folder (the nodes have no user namespaces)")
     with pytest.raises(Refused, match=r"no user namespaces.*udocker-folder .no ptrace"):
         choose(without, 1, {"udocker": "no ptrace"})
+
+
+def test_what_to_do_is_the_hint_and_not_hidden_between_the_reasons():
+    """As with the default staging on more nodes than it is meant for, and no kept bundle."""
+    with pytest.raises(Refused) as error:
+        choose(
+            plan(SMALL, LARGE, DISK), 32, {}, need(1, 0, ("its bundle is not there", "install it again with --keep"))
+        )
+    assert error.value.message.endswith(
+        "charliecloud-folder (meant for at most 4 nodes), charliecloud-memory (its bundle is not there), "
+        "charliecloud-disk (its bundle is not there)"
+    )
+    assert error.value.hint == "use it on more nodes all the same: --staging folder; or install it again with --keep"

@@ -422,7 +422,7 @@ def test_a_library_beside_the_mpi_that_was_replaced_is_named():
 def test_an_mpi_that_was_replaced_since_the_capture_stops_the_job():
     launch = LAUNCH._replace(mpi=MPI._replace(identity="build-id:00"))
     verdict = result.assemble(launch, good(), after("hosts"))
-    assert codes(verdict) == [("mpi.host-drift", "cn1"), ("mpi.host-drift", "cn2")]
+    assert codes(verdict) == [("mpi.host-drift", "2 nodes: cn1-cn2")]
     assert verdict.exit_code != 0
     same = result.assemble(LAUNCH._replace(mpi=MPI._replace(identity="build-id:aa")), good(), after())
     assert codes(same) == []

@@ -22,7 +22,7 @@ def store(tmp_path, monkeypatch):
         ("ch-run", "exit 0"),
         ("python3", "exit 0"),
         ("sbatch", "echo 77"),
-        ("squeue", 'echo "COMPLETED|0:01|cn1|None"'),
+        ("squeue", 'echo "77|COMPLETED|0:01|cn1|None"'),
     ):
         made.program(folder, name, text)
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % folder)

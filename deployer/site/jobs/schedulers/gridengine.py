@@ -7,7 +7,7 @@ import re
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import Refused, TransferError, UsageError
-from deployer.contract.shell import Code, Variable, code
+from deployer.contract.shell import Code, code
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
 
 _FORGOTTEN = "does not exist"
@@ -32,6 +32,10 @@ _JOB = re.compile(r"<job_list .*?</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(\w+)>([^<]*)</")
 #: qsub replaces variables in a path, and reads "HOST:" before it and a comma after it.
 _PATH = re.compile(r"[^$:,\s'\"\\]+$")
+#: $TASK_ID is 0 here for a job that is no array, though its variable says undefined.
+_OUTPUT = "/batch-system-$JOB_ID-$TASK_ID.log"
+#: A job's id, or JOB.TASK for a task of an array.
+_ID = re.compile(r"\d+(\.\d+)?$")
 
 
 class GridEngine(Scheduler):
@@ -46,7 +50,8 @@ class GridEngine(Scheduler):
     answers = "qstat"
     silent = ("unable to send message to qmaster", "unable to contact qmaster", "commlib error", "got select error")
     look = "`qconf -sql`, `qconf -spl`, and the site's profile"
-    number = Variable("JOB_ID")
+    identified = code("id=$JOB_ID.$SGE_TASK_ID id=${{id%.undefined}}\n")
+    opened = code("batch-system-$JOB_ID-${{SGE_TASK_ID/undefined/0}}.log")
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-pe", "-q", "-P", "-ar", "-t", "-l h_rt")
     of_a_node = ("PE_HOSTFILE", "SGE_JOB_SPOOL_DIR", "JOB_SCRIPT")
     #: With -notify, all processes of a job get SIGUSR2 some time before SIGKILL; the queue's "notify" says how long.
@@ -56,13 +61,13 @@ class GridEngine(Scheduler):
     own_sessions = True
 
     def directives(self, request: JobRequest) -> List[str]:
-        if not _PATH.match(request.log):
-            raise UsageError("Grid Engine cannot write to the path %r" % request.log, "use another --root")
+        if not _PATH.match(request.log or request.folder):
+            raise UsageError("Grid Engine cannot write to the path %r" % request.folder, "use another --root")
         found = [
             "-S /bin/bash",
             "-N " + job_name(request.name),
             "-j y",
-            "-o " + request.log,
+            "-o " + (request.log or request.folder + _OUTPUT),
             "-r n",  # a job that begins anew over what it wrote is worse than one that failed
             "-notify",
             "-l h_rt=%d" % request.seconds,
@@ -103,11 +108,11 @@ class GridEngine(Scheduler):
         return code("""\"${{SGE_BINARY_PATH:+$SGE_BINARY_PATH/}}qrsh" -inherit -nostdin""")
 
     def owns(self, job_id: str) -> bool:
-        return job_id.isdigit()
+        return _ID.match(job_id) is not None
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
-        return ["qsub", "-terse", *(["-hold_jid", after] if after else []), script]
+        return ["qsub", "-terse", *(["-hold_jid", after.partition(".")[0]] if after else []), script]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
@@ -145,7 +150,8 @@ class GridEngine(Scheduler):
             state = fields.get("state", "")
             name = next((name for letter, name in _LETTERS if letter in state), state.upper())
             nodes = fields.get("queue_name", "").partition("@")[2]
-            found[fields.get("JB_job_number", "")] = JobState(name, "", "", nodes, True)
+            number, task = fields.get("JB_job_number", ""), fields.get("tasks", "")
+            found[number + ("." + task if task else "")] = JobState(name, "", "", nodes, True)
         return found
 
     def outputs(self) -> List[str]:
@@ -159,7 +165,8 @@ class GridEngine(Scheduler):
         return {value.strip().split(":")[-1] for name, _, value in lines if name == "stdout_path_list"}
 
     def cancel(self, job_id: str) -> List[str]:
-        return ["qdel", job_id]
+        number, _, task = job_id.partition(".")
+        return ["qdel", number, *(["-t", task] if task else [])]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         if code != 0 and _FORGOTTEN not in err + out:

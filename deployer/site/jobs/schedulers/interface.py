@@ -4,15 +4,13 @@ What job.sh needs of a batch system is here too (ADR 48): its directives, the jo
 starts on each node.
 """
 
-import os
 import re
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.contract.findings import coded
 from deployer.contract.plan import GpuRequest
-from deployer.contract.shell import Code, Variable, Word
-from deployer.site.jobs.result import LOG
+from deployer.contract.shell import Code, code
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or by an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
@@ -27,7 +25,7 @@ class JobRequest(NamedTuple):
     Attributes:
         name: the job's name.
         folder: the job's folder.
-        log: the file for its output.
+        log: the file for its output; None: a file of the folder, whose name has the job's id.
         nodes: number of nodes.
         ranks_per_node: ranks per node.
         cpus_per_rank: CPUs per rank, as the batch system counts them.
@@ -51,7 +49,7 @@ class JobRequest(NamedTuple):
 
     name: str
     folder: str
-    log: str
+    log: Optional[str]
     nodes: int
     ranks_per_node: int
     cpus_per_rank: int
@@ -136,14 +134,17 @@ class Scheduler(object):
     look = ""
     #: Patterns of its messages if it refuses a job; the code of each, and what to do.
     refusals: Tuple[Tuple[str, str, str], ...] = ()
-    #: The variable of a job with its id; None: the job has none.
-    number: Optional[Variable] = None
+    #: The lines of job.sh that set $id to the job's id, or to that of an array's task. It is empty if the job has none.
+    identified: Code = code("id=\n")
     #: Variables that describe a node, so that other nodes of the job do not get them: names of our own.
     of_a_node: Tuple[str, ...] = ()
     #: What of a request it can express, of those that not every batch system has.
     knows: Tuple[str, ...] = ()
     #: The first words of directives that job.sh sets itself.
     ours: Tuple[str, ...] = ()
+    #: In job.sh, the name of the file that the batch system has opened for the output; job.sh makes it the log. Empty:
+    #: there is none.
+    opened: Code = code("")
     #: The batch system's own file for the output, if it is complete only at the end: job.sh writes to the log itself.
     own_log = ""
     #: The signals by which it asks job.sh to end.
@@ -171,10 +172,10 @@ class Scheduler(object):
         error = self.failed("%s did not take the job" % self.title, err)
         reason = _reason(err)
         for said in (reason, err) if isinstance(error, Refused) else ():
-            for pattern, code, remedy in self.refusals:
+            for pattern, found, remedy in self.refusals:
                 if re.search(pattern, said):
                     certain = said == reason and exit_code > 0 and not any(map(self.owns, out.split()))
-                    return (NotTaken if certain else Refused)(coded(error.message, code), remedy)
+                    return (NotTaken if certain else Refused)(coded(error.message, found), remedy)
         return error
 
     def is_silent(self, err: str) -> bool:
@@ -201,14 +202,6 @@ class Scheduler(object):
         """Return the cluster to which the commands about a job must be directed; empty: the login node's own."""
         del job_id
         return ""
-
-    def number_in(self, cluster: Optional[str]) -> Word:
-        """Return the job's id as job.sh knows it; ``cluster`` is the one that the job was submitted to, if named.
-
-        Only for a scheduler with ``number``.
-        """
-        del cluster
-        return Word(self.number or "")
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         """Return argv that submits the batch script at the path ``script``.
@@ -279,10 +272,6 @@ class Scheduler(object):
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         """Return the paths of these files. Raises TransferError."""
         raise NotImplementedError
-
-    def logs(self, paths: Iterable[str]) -> Set[str]:
-        """Return the logs that job.sh writes beside these files, if they are the batch system's ``own_log``."""
-        return {os.path.join(os.path.dirname(path), LOG) for path in paths if os.path.basename(path) == self.own_log}
 
     def cancel(self, job_id: str) -> List[str]:
         """Return argv that cancels a job."""

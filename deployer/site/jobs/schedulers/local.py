@@ -66,14 +66,6 @@ class Local(Scheduler):
         del code, err
         return Queue(True, 1, 1, "%s, which has no batch system" % out.strip())
 
-    def state(self, job_id: str) -> List[str]:
-        script = _LIVES + ' || exit 3; ps -o etime= -p "$1"'
-        return ["sh", "-c", script, "sh", *_parts(job_id)]
-
-    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
-        del err, job_id
-        return JobState("RUNNING", "", out.strip(), "", True) if code == 0 else None
-
     def states(self, job_ids: Sequence[str]) -> List[str]:
         script = "while [ $# -gt 0 ]; do %s &&" % _LIVES
         script += ' echo "$1.$2.$3|$(ps -o etime= -p "$1")"; shift 3; done; true'

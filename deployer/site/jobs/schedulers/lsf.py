@@ -9,7 +9,7 @@ import re
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import Refused, UsageError
-from deployer.contract.shell import Code, Variable, code
+from deployer.contract.shell import Code, code
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
 
 #: bjobs.1 and bkill.1: LSF forgets a job CLEAN_PERIOD after its end, an hour by default (lsb.params.5).
@@ -28,12 +28,14 @@ _WORDS = {
     "EXIT": ("FAILED", False),
 }
 #: bjobs -o: a field without a width is not cut; a value that does not exist is "-".
-_FORMAT = "jobid stat run_time exec_host pend_reason delimiter='|'"
+_FORMAT = "jobid jobindex stat run_time exec_host pend_reason delimiter='|'"
 _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
 
 
 #: Reasons for which a host takes no jobs now, but does later (bhosts.1): its load, its jobs, its dispatch window.
 _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
+#: What bjobs prints as the index of a job that is no task of an array.
+_NO_TASK = ("0", "-", "")
 #: bsub replaces %J and %I in the path of the output.
 _REPLACED = "%"
 
@@ -57,8 +59,8 @@ class Lsf(Scheduler):
         "try later",
     )
     look = "`bqueues`, and queue, account and limits in the site's profile"
-    number = Variable("LSB_JOBID")
-    own_log = "lsf.log"
+    identified = code('id=$LSB_JOBID[${{LSB_JOBINDEX:-0}}] id=${{id%"[0]"}}\n')
+    own_log = "batch-system.log"
     ours = ("-J", "-o", "-e", "-r", "-rn", "-n", "-W", "-q", "-P", "-U")
     of_a_node = ("LSB_DJOB_HOSTFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "LSB_JOBFILENAME", "LSB_AFFINITY_HOSTFILE")
     #: At the run limit LSF sends SIGUSR2, and ends the job ten minutes later (bsub -W). bkill sends SIGINT, SIGTERM and
@@ -100,7 +102,7 @@ class Lsf(Scheduler):
         return code("blaunch")
 
     def owns(self, job_id: str) -> bool:
-        return job_id.isdigit()
+        return re.match(r"\d+(\[\d+\])?$", job_id) is not None
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
@@ -136,8 +138,8 @@ class Lsf(Scheduler):
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
             raise self.failed("bjobs failed", err)
-        rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 4]
-        return {row[0]: _state(row) for row in rows}
+        rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 5]
+        return {row[0] + ("" if row[1] in _NO_TASK else "[%s]" % row[1]): _state(row[1:]) for row in rows}
 
     def outputs(self) -> List[str]:
         return ["bjobs", "-noheader", "-o", "output_file"]
@@ -145,7 +147,7 @@ class Lsf(Scheduler):
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         if code != 0 and "No unfinished job found" not in err:
             raise self.failed("bjobs failed", err)
-        return self.logs(line.strip() for line in out.splitlines())
+        return {line.strip() for line in out.splitlines()}
 
     def cancel(self, job_id: str) -> List[str]:
         return ["bkill", job_id]

@@ -11,7 +11,7 @@ from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import clock
-from deployer.contract.shell import Code, Variable, code
+from deployer.contract.shell import Code, code
 from deployer.site.jobs.schedulers.interface import (
     JobRequest,
     JobState,
@@ -44,8 +44,8 @@ _FINAL = ("COMPLETED", "FAILED", "MOVED")
 _USABLE = frozenset(
     ("free", "job-busy", "job-exclusive", "resv-exclusive", "busy", "provisioning", "wait-provisioning")
 )
-#: NUMBER.SERVER; ids of local jobs are NUMBER.NUMBER.HOST.
-_ID = re.compile(r"^\d+\.[A-Za-z][A-Za-z0-9._-]*$")
+#: NUMBER.SERVER, of an array's task NUMBER[INDEX].SERVER; ids of local jobs are NUMBER.NUMBER.HOST.
+_ID = re.compile(r"^\d+(\[\d+\])?\.[A-Za-z][A-Za-z0-9._-]*$")
 #: A resource of a chunk: NAME=VALUE (qsub(1B), "Requesting Resources").
 _RESOURCE = re.compile(r"[A-Za-z]\w*=[^=:+]+$")
 
@@ -62,8 +62,8 @@ class Pbs(Scheduler):
     answers = "qstat -B"
     silent = ("cannot connect to server", "Connection refused", "Connection timed out")
     look = "`qstat -Q`, and queue, account and limits in the site's profile"
-    number = Variable("PBS_JOBID")
-    own_log = "pbs.log"
+    identified = code("id=$PBS_JOBID\n")
+    own_log = "batch-system.log"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
     #: PBS ends a job by the sessions of its tasks: SIGKILL comes kill_delay, 10 s by default, after SIGTERM
     #: (pbs_queue_attributes(7B)).
@@ -150,8 +150,7 @@ class Pbs(Scheduler):
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         if code != 0:
             raise self.failed("qstat failed", err)
-        paths = (fields.get("Output_Path", "").partition(":")[2] for fields in _records(out).values())
-        return self.logs(paths)
+        return {fields.get("Output_Path", "").partition(":")[2] for fields in _records(out).values()}
 
     def cancel(self, job_id: str) -> List[str]:
         return ["qdel", job_id]

@@ -6,7 +6,7 @@ import shlex
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import DeployerError, Refused, TransferError
-from deployer.contract.shell import Code, Variable, Word, code
+from deployer.contract.shell import Code, code
 from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is not complete yet.
@@ -31,8 +31,9 @@ _ACTIVE = frozenset(
 #: States of nodes that run jobs, now or after the current ones.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
-#: A job's id; of a cluster that was named to sbatch, with the cluster, as ``sbatch --parsable`` prints it.
-_ID = re.compile(r"^(\d+)(?:;([\w.-]+))?$")
+#: The id of a job or of an array's task; of a cluster that was named to sbatch, with the cluster, as ``sbatch
+#: --parsable`` prints it.
+_ID = re.compile(r"^(\d+)(?:_\d+)?(?:;([\w.-]+))?$")
 #: The beginning of squeue's line before the jobs of a cluster that was named to it.
 _CLUSTER = "CLUSTER: "
 #: A directive that names clusters; a script has one line for each directive.
@@ -109,7 +110,8 @@ class Slurm(Scheduler):
     )
     look = "`sinfo`, and partition, account and limits in the site's profile"
     refusals = _REFUSALS
-    number = Variable("SLURM_JOB_ID")
+    identified = code("id=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}\n")
+    opened = code("batch-system-$SLURM_JOB_ID.log")
 
     def failed(self, what: str, err: str) -> DeployerError:
         if "munge" in err.lower():
@@ -122,7 +124,7 @@ class Slurm(Scheduler):
     def directives(self, request: JobRequest) -> List[str]:
         found = [
             "--job-name=" + request.name,
-            "--output=" + request.log.replace("%", "%%"),
+            "--output=" + _output(request),
             "--nodes=%d" % request.nodes,
             "--ntasks-per-node=%d" % request.ranks_per_node,
             "--cpus-per-task=%d" % request.cpus_per_rank,
@@ -164,10 +166,6 @@ class Slurm(Scheduler):
     def place(self, job_id: str) -> str:
         return job_id.partition(";")[2]
 
-    def number_in(self, cluster: Optional[str]) -> Word:
-        number = Word(self.number)
-        return number + Word(";", Variable("SLURM_CLUSTER_NAME")) if cluster else number
-
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
         return ["sbatch", "--parsable", *(["--dependency=afterany:" + _number(after)] if after else []), script]
@@ -197,22 +195,9 @@ class Slurm(Scheduler):
         says = ", ".join("%s %s" % (row[2], row[3]) for row in rows)
         return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), sum(usable), says)
 
-    def state(self, job_id: str) -> List[str]:
-        # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
-        words = ["squeue", *_of_cluster(self.place(job_id)), "--noheader", "--states=all"]
-        return [*words, "--jobs=" + _number(job_id), "--format=%T|%M|%N|%r"]
-
-    def parse_state(self, code: int, out: str, err: str, job_id: str = "") -> Optional[JobState]:
-        del job_id
-        if code != 0:
-            if _FORGOTTEN in err:
-                return None
-            raise self.failed("squeue failed", err)
-        lines = _rows(out)
-        return _state(lines[0]) if lines else None
-
     def states(self, job_ids: Sequence[str]) -> List[str]:
         cluster = self.place(job_ids[0]) if job_ids else ""
+        # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
         words = ["squeue", *_of_cluster(cluster), "--noheader", "--states=all"]
         # What is not a field of the format is printed as it is: then each row has the whole id.
         number = "%i;" + cluster if cluster else "%i"
@@ -240,8 +225,9 @@ class Slurm(Scheduler):
             if line.startswith(_CLUSTER):
                 cluster = ";" + line[len(_CLUSTER) :].strip()
             number, _, command = line.strip().partition("|")
-            if self.owns(number + cluster) and int(number) > int(_number(found.get(command, "0"))):
-                found[command] = number + cluster  # the last one, if a person has submitted the script again
+            earlier = found.get(command)  # the first one counts: each later start has a folder of its own
+            if self.owns(number + cluster) and (earlier is None or _first(number) < _first(earlier)):
+                found[command] = number + cluster
         return found
 
     def outputs(self) -> List[str]:
@@ -270,6 +256,20 @@ class Slurm(Scheduler):
 def _number(job_id: str) -> str:
     """Return a job's id without its cluster."""
     return job_id.partition(";")[0]
+
+
+def _first(job_id: str) -> int:
+    """Return the number of a job, or of an array."""
+    return int(re.split("[_;]", job_id)[0])
+
+
+def _output(request: JobRequest) -> str:
+    """Return the path of a job's output. Slurm replaces %j in it by the number of the job or of an array's task."""
+    return (
+        request.folder.replace("%", "%%") + "/batch-system-%j.log"
+        if request.log is None
+        else request.log.replace("%", "%%")
+    )
 
 
 def _of_cluster(cluster: str) -> List[str]:

@@ -123,10 +123,10 @@ def test_a_rehearsal_at_the_site_explains_itself_unless_it_is_quiet(
     found = [SimpleNamespace(finding=SimpleNamespace(code="rehearse.network"))]
     done = SimpleNamespace(lines=lambda: ["verdict: RUN"], findings=found, exit_code=0)
     monkeypatch.setattr(rehearse, "rehearse", lambda *_: done)
-    for name in ("_store", "_exec_request"):
+    for name in ("locate", "_exec_request"):
         monkeypatch.setattr(site_jobs, name, lambda _: None)
     with terminal.manners(quiet, False):
-        site_jobs._rehearse(argparse.Namespace(json=False, accept=[], rest=[]))
+        site_jobs._rehearse(argparse.Namespace(root=None, json=False, accept=[], rest=[]))
     said = capsys.readouterr().out.splitlines()
     assert said[0] == "verdict: RUN"
     assert [line.split(":")[0] for line in said[1:]] == ([] if quiet else ["more"])

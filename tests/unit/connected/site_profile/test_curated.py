@@ -57,7 +57,7 @@ def test_each_makes_a_plan_and_a_script(name: str, short: Path, monkeypatch: pyt
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("PATH", str(made.program(short, "python3", "exit 0")).rpartition("/")[0])
     monkeypatch.setattr(script, "__version__", "VERSION")
-    monkeypatch.setattr(run, "_new_token", lambda: "1")
+    monkeypatch.setattr(run.jobfolder, "new_token", lambda: "1")
     monkeypatch.setattr(run, "vetoes", lambda *_: {})  # this machine is not the site's
     plan = make_plans(load(name), "hello:1", [family(name)])[0]
     jobs = [Job("hello", ["python3", "x.py"], 1, 1, 2 if plan.node.cores > 1 else 1, "00:10:00")]

@@ -83,7 +83,7 @@ def show(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Return a function to the script that `run --dry-run` prints."""
     monkeypatch.setenv("PATH", str(made.program(tmp_path, "python3", "exit 0")).rpartition("/")[0])
     monkeypatch.setattr(script, "__version__", "VERSION")
-    monkeypatch.setattr(run, "_new_token", lambda: "1")
+    monkeypatch.setattr(run.jobfolder, "new_token", lambda: "1")
 
     def shown(request: RunRequest, job: Job) -> str:
         store = store_of(plan, tmp_path, job)

@@ -98,6 +98,15 @@ def test_what_dead_jobs_left_is_removed_and_nothing_else(place):
     assert not os.path.exists(alive)
 
 
+def test_the_home_of_a_job_that_has_ended_is_removed_by_the_next_job_on_the_node(place, tmp_path):
+    """Its steps were killed, so nothing of it could remove it."""
+    ended, active = (mine(place, name) for name in ("ended", "active"))
+    for path in (ended, active):
+        home.make(path, str(tmp_path / os.path.basename(path)))
+    home.make(mine(place, "new"), "", lambda job: job == str(tmp_path / os.path.basename(ended)))
+    assert [os.path.isdir(path) for path in (ended, active)] == [False, True]
+
+
 def test_the_home_of_a_process_that_ended_is_removed_by_the_next_start(place):
     ended = subprocess.Popen(["true"])
     start = afterwards.began(ended.pid)

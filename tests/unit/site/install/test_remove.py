@@ -57,7 +57,7 @@ def submit(store, image, job="j1", number="77"):
 
 
 def squeue(folder, word):
-    running.program(folder, "squeue", "echo '%s|0:01|node1|None'\n" % word)
+    running.program(folder, "squeue", "echo '77|%s|0:01|node1|None'\n" % word)
 
 
 def call(store, *words):

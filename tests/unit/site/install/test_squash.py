@@ -108,9 +108,9 @@ def test_without_any_a_line_says_what_would_help(folder):
     with pytest.raises(MissingTool, match="no mksquashfs in PATH, nor in the bundle") as caught:
         squash.make(image, 1)
     assert "--kit squashfs-tools" in caught.value.hint
-    assert "no mksquashfs here, nor in the bundle" in squash.absent(image)
+    assert "no mksquashfs here, nor in the bundle" in squash.absent(image).reason
     put(folder)
-    assert squash.absent(image) == "it has no SquashFS file: `squash tiny:1.0` makes it"
+    assert squash.absent(image) == ("it has no SquashFS file", "make its SquashFS file: squash tiny:1.0")
 
 
 def test_one_that_does_not_work_is_passed_over(folder):

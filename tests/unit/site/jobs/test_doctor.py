@@ -56,7 +56,7 @@ class Site:
         made.program(self.programs, "ch-run", "echo root %d %d" % (root.st_dev, root.st_ino))
         made.program(self.programs, "scancel", 'echo "$@" >> %s/cancelled' % folder)
         self.say("sinfo", SINFO)
-        self.say("squeue", "COMPLETED|0:01|cn1|None")
+        self.say("squeue", "7|COMPLETED|0:01|cn1|None")
         self.result(GOOD)
         monkeypatch.setattr(here.machine, "user_namespaces", lambda tools: True)
 
@@ -201,7 +201,7 @@ def test_a_job_breaks_the_rung_that_its_finding_is_about(healthy, code, rung, ex
 
 @pytest.mark.thorough
 def test_a_job_that_waits_too_long_is_cancelled(healthy):
-    healthy.say("squeue", "PENDING|0:00||Priority")
+    healthy.say("squeue", "7|PENDING|0:00||Priority")
     broken(healthy.doctor("--patience", "0.1"), "one node", 8, "PENDING Priority", "--patience")
     assert (healthy.folder / "cancelled").read_text() == "7\n"
 
@@ -209,7 +209,7 @@ def test_a_job_that_waits_too_long_is_cancelled(healthy):
 def test_a_job_that_leaves_nothing(healthy, monkeypatch):
     monkeypatch.setattr("deployer.site.jobs.jobs._LAG", 0)
     made.program(healthy.programs, "sbatch", 'echo "no such folder" > "$(dirname "$2")/output.log"; echo 7')
-    healthy.say("squeue", "NODE_FAIL|0:01|cn1|None")
+    healthy.say("squeue", "7|NODE_FAIL|0:01|cn1|None")
     broken(healthy.doctor(), "one node", 1, "NODE_FAIL", "no such folder")
 
 

@@ -61,11 +61,9 @@ def job(store, name, number=None, days=0, exit_code=None, made=()):
 
 
 def squeue(store, *states):
-    """Put a squeue that knows these jobs, for one id or several."""
+    """Put a squeue that knows these jobs."""
     lines = "".join("%s|%s|0:01|cn1|None\\n" % pair for pair in states)
-    script = 'case "$*" in *%%i*) printf "{0}" ;; *) printf "{0}" | cut -d"|" -f2- | head -n 1 ;; esac'
-    folder = os.path.join(os.path.dirname(store.root), "bin")
-    running.program(folder, "squeue", script.format(lines).replace("%%", "%"))
+    running.program(os.path.join(os.path.dirname(store.root), "bin"), "squeue", 'printf "%s"' % lines)
 
 
 # --- images by their digest

@@ -206,9 +206,12 @@ def test_the_provider_in_the_library_s_own_words(text, provider):
     assert mpi.provider(text) == provider
 
 
-def run_rank(out, soname, code="", more="", **environment):
+def run_rank(out, soname, code="", more="False, None", **environment):
     """Run probe.rank in a process of its own, after ``code``: it gives its output away."""
-    code += "import sys; from deployer.site.rank import probe; sys.exit(probe.rank(sys.argv[1], sys.argv[2]%s))" % more
+    code += (
+        "import sys; from deployer.site.rank import probe; sys.exit(probe.rank(sys.argv[1], sys.argv[2], (), %s))"
+        % more
+    )
     env = dict({"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "SLURM_PROCID": "1"}, **environment)
     return subprocess.call([sys.executable, "-c", code, str(out), soname], env=env, stderr=subprocess.DEVNULL)
 
@@ -269,16 +272,20 @@ def test_a_library_that_ends_the_process_leaves_a_record_of_where(tmp_path, stan
 
 
 def test_a_probe_that_is_asked_to_end_leaves_its_output(tmp_path, stand_in):
-    """As at a time limit: the launcher signals the rank and its child."""
+    """As at a time limit: the launcher signals the rank and its child. The job's home goes too."""
+    home = tmp_path / "home"
+    home.mkdir()
+    more = "False, %r" % str(home)
     code = "import os, signal; os.setsid(); from deployer.site.rank import mpi; "
     code += "mpi.Library.meet = lambda self: (os.write(1, b'hangs\\n'), os.killpg(0, signal.SIGTERM)); "
-    assert run_rank(tmp_path, stand_in, code=code) == -signal.SIGTERM
+    assert run_rank(tmp_path, stand_in, code=code, more=more) == -signal.SIGTERM
+    assert not home.exists()
     assert read(tmp_path).stage == rank_record.STARTING
     assert json.loads(recorded(tmp_path, "probe-1.log")).endswith("hangs\n")
 
 
 def test_a_job_without_mpi_starts_none(tmp_path, stand_in):
-    assert run_rank(tmp_path, stand_in, more=", without_mpi=True", STAND_IN_ABORTS="1", SLURM_NTASKS="4") == 0
+    assert run_rank(tmp_path, stand_in, more="True, None", STAND_IN_ABORTS="1", SLURM_NTASKS="4") == 0
     record = read(tmp_path)
     assert (record.stage, record.library, record.reason) == (rank_record.DONE, None, None)
     assert (record.rank, record.size) == (1, 4)  # the launcher's

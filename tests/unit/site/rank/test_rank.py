@@ -234,3 +234,22 @@ def test_next_to_nothing_is_imported_before_the_payload_is_on_its_way():
 def test_it_is_called_by_the_script_alone(words, capsys):
     assert rank.main(words) == 2
     assert "job.sh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, None])
+def test_after_a_request_to_end_the_home_is_removed_on_each_node(tmp_path, number):
+    """Not before all payloads have ended: each may save its state there. Without a request, job.sh does it."""
+    home = tmp_path / "home"
+    (home / "closed").mkdir(parents=True)
+    (home / "closed").chmod(0o500)
+    saves = "trap 'sleep 0.5; echo saved >%s/state; exit 9' TERM; echo ready; %s" % (
+        home,
+        "sleep 60 & wait" if number else ":",
+    )
+    process = start(tmp_path, "sh", "-c", saves, options=["--home", str(home)], start_new_session=True)
+    assert process.stdout.readline() == b"ready\n"
+    if number:
+        os.killpg(process.pid, number)
+    code, _, err = finish(process)
+    assert (code, err) == (9 if number else 0, "")
+    assert home.exists() is (number is None)

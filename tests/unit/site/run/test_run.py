@@ -70,7 +70,7 @@ def fake_slurm(programs, state, exit_code=0, log=""):
             "echo 77\n" % (log, "null" if exit_code is None else exit_code)
         ),
     )
-    made.program(programs, "squeue", 'echo "%s|0:01|cn1|None"' % state)
+    made.program(programs, "squeue", 'echo "77|%s|0:01|cn1|None"' % state)
 
 
 def test_a_job_folder_holds_script_and_record(store):
@@ -147,7 +147,9 @@ def test_each_rank_gets_its_own_gpus_near_its_cpus(tmp_path, programs):
     )
     store = made.store(tmp_path / "root", plan=plan)
     text = run.show_script(run.prepare(store, REQUEST._replace(ranks_per_node=2, gpus_per_rank=2)))
-    assert 'rank --out /deployer/job/ranks --meet "$meet" --gpus 2:CUDA_VISIBLE_DEVICES=2,3,0,1 -- ' in text
+    assert (
+        'rank --out /deployer/job/ranks --home "$home" --meet "$meet" --gpus 2:CUDA_VISIBLE_DEVICES=2,3,0,1 -- ' in text
+    )
     assert "--set-env=CUDA_DEVICE_ORDER=PCI_BUS_ID\n" in text
     assert "--set-env=CUDA_VISIBLE_DEVICES" not in text
     some = SubmissionOptions(gpus=2)  # a part of the node's: the batch system says which
@@ -680,7 +682,7 @@ def test_a_silent_scheduler_is_asked_again(store, programs, monkeypatch):
         programs,
         "squeue",
         (
-            "if [ -e %s/asked ]; then echo 'COMPLETED|0:01|cn1|None'; exit; fi\n"
+            "if [ -e %s/asked ]; then echo '77|COMPLETED|0:01|cn1|None'; exit; fi\n"
             "touch %s/asked; echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1" % (folder, folder)
         ),
     )
@@ -730,7 +732,7 @@ def test_a_job_that_slurm_took_without_an_answer_is_found(store, programs, monke
     monkeypatch.setattr(jobs, "_PATIENCE", 1.0 if "sleep" in answer else 60.0)
     taken = os.path.join(store.root, "taken")
     made.program(programs, "sbatch", "echo $2 >%s; %s" % (taken, answer))
-    says = 'case "$*" in *%%o*) echo "9|/j/job.sh"; printf "77|"; cat %s ;; *) echo "RUNNING|0:01|cn1|None" ;; esac'
+    says = 'case "$*" in *%%o*) echo "9|/j/job.sh"; printf "77|"; cat %s ;; *) echo "77|RUNNING|0:01|cn1|None" ;; esac'
     made.program(programs, "squeue", says % taken)
     folder = run.prepare(store, REQUEST)
     assert run.submit(folder) == "77"
@@ -755,7 +757,7 @@ def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, pro
     told = []
     with pytest.raises(TransferError, match="Unable to contact"):  # nobody knows, so there is no second job
         run.earlier(store, request, told.append)
-    found = "case $* in *%%o*) echo '77|%s/job.sh' ;; *) echo 'PENDING|0:00||None' ;; esac" % folder
+    found = "case $* in *%%o*) echo '77|%s/job.sh' ;; *) echo '77|PENDING|0:00||None' ;; esac" % folder
     made.program(programs, "squeue", found)
     assert run.earlier(store, request, told.append) == (folder, "77", "")
 
@@ -784,10 +786,12 @@ def test_a_number_that_cannot_be_written_is_known_all_the_same(store, programs, 
     monkeypatch.setattr(files, "write_text", full)
     assert run.submit(folder) == "77"
     assert "warning: job 77 was submitted, but: cannot write %s/job_id: No space" % folder in capfd.readouterr().err
-    made.program(programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo RUNNING ;; esac' % folder)
+    made.program(programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo "77|RUNNING" ;; esac' % folder)
     assert not os.path.exists(os.path.join(folder, "job_id"))
     assert jobs.status(folder).line().startswith("%s  77  RUNNING" % os.path.basename(folder))
-    made.program(programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo COMPLETED ;; esac' % folder)
+    made.program(
+        programs, "squeue", 'case "$*" in *%%o*) echo "77|%s/job.sh" ;; *) echo "77|COMPLETED" ;; esac' % folder
+    )
     jobs.follow(folder, lambda line: None)
 
 
@@ -1165,7 +1169,7 @@ def test_the_record_of_a_repeated_run_says_so(store, programs, capfd):
     assert main.main(words) == 0
     capfd.readouterr()
     seen = os.path.join(store.root, "seen")
-    once = "if [ -e %s ]; then echo 'COMPLETED|0:01|cn1|None'; else touch %s; echo 'RUNNING|0:01|cn1|None'; fi"
+    once = "if [ -e %s ]; then echo '77|COMPLETED|0:01|cn1|None'; else touch %s; echo '77|RUNNING|0:01|cn1|None'; fi"
     made.program(programs, "squeue", once % (seen, seen))
     assert main.main([*words, "--wait"]) == 0
     assert json.loads(capfd.readouterr().out)["repeated"] is True

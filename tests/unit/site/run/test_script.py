@@ -345,10 +345,10 @@ def test_steps_ask_the_judge_that_has_started_before_or_another_one(tmp_path, mo
     monkeypatch.setattr(script, "_JUDGE_SECONDS", 1)
     text = script.render(CASES["local"])
     asks = text[text.index("result() {") : text.index("}\n", text.index("result() {")) + 2]
-    (start,) = [line for line in text.splitlines() if line.startswith("coproc judge")]
+    start = text[text.index("coproc judge") : text.index("\n}\n", text.index("coproc judge")) + 2]
     (tmp_path / "tool").write_text('case "$*" in *--until*) %s ;; *) exit 4 ;; esac\n' % judge)
     steps = "for step in 'hosts 5' 'probe 0' 'payload 0'; do result $step; echo -n \"$? \"; sleep 0.1; done"
-    lines = ["tool=(bash tool)", "job=x started=9 stopped=", asks, start, "sleep 0.1", steps]
+    lines = ["tool=(bash tool)", "job=x id= started=9 stopped=", asks, start, "sleep 0.1", steps]
     began = time.monotonic()
     with open(str(tmp_path / "log"), "wb") as log:
         done = subprocess.run(
@@ -564,15 +564,15 @@ def test_memory_for_the_image_is_asked_for_besides_the_ranks():
 
 def test_a_percent_sign_in_the_folder_is_not_slurm_s():
     text = script.render(CASES["host-mpi"]._replace(folder="/scratch/50%j/hello"))
-    assert "#SBATCH --output=/scratch/50%%j/hello/output.log\n" in text
+    assert "#SBATCH --output=/scratch/50%%j/hello/batch-system-%j.log\n" in text
 
 
 def test_what_is_to_be_proven_is_asked_of_the_probe():
     given = inputs()
     text = script.render(given._replace(launch=given.launch._replace(expects=("gpu", "itex"))))
-    asked = " --library libmpi.so.12 --expect gpu </dev/null"
+    asked = ' --library libmpi.so.12 --home "$home" --expect gpu </dev/null'
     assert [line.endswith(asked) for line in text.splitlines() if " probe --rank " in line] == [True]
-    assert ' /deployer/deployer.pyz rank --out /deployer/job/ranks --itex --meet "$meet" -- ' in text
+    assert ' /deployer/deployer.pyz rank --out /deployer/job/ranks --itex --home "$home" --meet "$meet" -- ' in text
 
 
 def test_without_python_ranks_are_watched_on_the_host():
@@ -586,15 +586,16 @@ def test_without_python_ranks_are_watched_on_the_host():
         assert '"${launch[@]}" "${watch[@]}" "${container[@]}"' in text
         array = text[text.index("watch=(") : text.index('\n"${launch[@]}" "${watch[@]}"')]
         shown = subprocess.check_output(
-            ["bash", "-c", 'stage=/s meet=2,1,a,1,e\n%s\nprintf "%%s\\0" "${watch[@]}"' % array]
+            ["bash", "-c", 'stage=/s home=/h meet=2,1,a,1,e\n%s\nprintf "%%s\\0" "${watch[@]}"' % array]
         )
         return shown.decode().split("\0")[:-1]
 
     tool = "/home/alice/deployer/deployer.pyz"
     whole = [*python, tool, "rank", "--out", FOLDER + "/ranks", "--outside", library]
     meet = ["--meet", "2,1,a,1,e"]
-    assert watch() == [*whole, *meet, "--"]
-    assert watch(shown=made.PLAN._replace(start_options=[option])) == [*whole, "--abort", *meet, "--"]
+    home = ["--home", "/h"]
+    assert watch() == [*whole, *home, *meet, "--"]
+    assert watch(shown=made.PLAN._replace(start_options=[option])) == [*whole, "--abort", *home, *meet, "--"]
     for kind, tool in ((plan.SQUASHFS, "/s/deployer.pyz"), (plan.MEMORY, "/s/rootfs/deployer/deployer.pyz")):
         folders = ["--out", "/s/evidence", "--shared", FOLDER + "/ranks"]
         expected = [*python, tool, "rank", *folders, "--outside", library, *meet, "--"]

@@ -41,6 +41,7 @@ HOSTILE = [
 #: All that the script calls; a missing program and an exit do not end it, so that each of its lines is reached.
 PRELUDE = """\
 exit() { return 0; }
+exec() { return 0; }
 command_not_found_handle() { return 0; }
 for each in shopt srun ch-run sbcast \\
     module mpiexec.hydra mpirun env bash python3 rm mkdir grep date id uname mktemp sleep; do
@@ -81,6 +82,7 @@ def full():
         "hello-1", "hello", "1", "sha256:0", "lab", "v", "first", "charliecloud", 2, 2, 1, "00:30:00",
         ["python3", "x y"], plan.mpi, "tcp", 0, ["sha256:1"], ["gpu"], checked, True, ["/a"], "straddles", "slurm",
         300, 2, "hello-0", "ib0", fast="InfiniBand (verbs)", links={".x/y": "/deployer/app/y"},
+        folder_links={"data": "/deployer/app/y"}, workdir="run",
     )  # fmt: skip
     binds = [
         Bind("/opt/mpi", "/opt/mpi", "why"),

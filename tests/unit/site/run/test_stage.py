@@ -383,7 +383,7 @@ def test_what_is_needed_is_counted_without_data(job):
     need = stage.need(job.store, job.image, manifest, 500)
     assert (need.sizes, need.ranks_mb) == ({"memory": 1, "disk": 1}, 500)
     assert list(need.objections) == ["squashfs"]
-    assert "no SquashFS file" in need.objections["squashfs"]
+    assert "no SquashFS file" in need.objections["squashfs"].reason
     receipt = job.image.receipt._replace(bytes=100 * 2**20 + 5000, files=1024)
     counted = stage.need(job.store, job.image._replace(receipt=receipt), manifest, 0)
     assert counted.size("memory") == 103
@@ -392,7 +392,7 @@ def test_what_is_needed_is_counted_without_data(job):
     need = stage.need(job.store, job.image, manifest, 0)
     assert need.size("squashfs") == 2
     assert sorted(need.objections) == ["disk", "memory"]
-    assert "--keep" in need.objections["memory"]
+    assert "--keep" in need.objections["memory"].remedy
 
 
 def test_bytecode_is_kept_in_one_file_and_comes_back(tmp_path):

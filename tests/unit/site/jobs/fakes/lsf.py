@@ -28,7 +28,7 @@ VALUES = {
     "-o": r"/[^%]*$",  # %J and %I are replaced
 }
 #: Fields of bjobs -o that are used here; there are some hundred.
-FIELDS = ("jobid", "stat", "run_time", "exec_host", "pend_reason", "output_file")
+FIELDS = ("jobid", "jobindex", "stat", "run_time", "exec_host", "pend_reason", "output_file")
 
 
 def fail(code, words):
@@ -90,8 +90,8 @@ def bjobs(words):
         with open(os.path.join(STATE, number)) as stream:
             found = json.load(stream)
         values = {
-            "jobid": number, "stat": found["stat"], "run_time": "7 second(s)", "exec_host": "2*cn1:2*cn2",
-            "pend_reason": "-", "output_file": found.get("-o", "-"),
+            "jobid": number, "jobindex": "0", "stat": found["stat"], "run_time": "7 second(s)",
+            "exec_host": "2*cn1:2*cn2", "pend_reason": "-", "output_file": found.get("-o", "-"),
         }  # fmt: skip
         fields, _, delimiter = words[2].partition("delimiter=")
         if any(field not in FIELDS for field in fields.split()):

@@ -1,0 +1,69 @@
+"""The folder of a job, or of a further start of its script, when it is new."""
+
+import os
+import stat
+import time
+from contextlib import ExitStack
+from typing import NamedTuple, Optional
+
+from deployer.contract import json_records
+from deployer.contract.errors import Refused
+from deployer.contract.evidence import Launch
+from deployer.site.container import links
+from deployer.site.jobs import result, result_reserve
+from deployer.site.storage import unfinished
+from deployer.system import files
+
+#: The mode of what is in a new folder, whatever the umask, which ssh does not have from the user's login files.
+_UMASK = 0o022
+#: Bits that a new folder does not have: job.sh opens it as far as the user's login files allow.
+_CLOSED = 0o077
+
+
+class JobFolder(NamedTuple):
+    """The content of the folder.
+
+    Attributes:
+        launch: the job.
+        script: the text of job.sh.
+        agent: the text of the agent's program; None: the job needs none.
+        number: the batch system's id of the job; empty: it is not known yet.
+    """
+
+    launch: Launch
+    script: str
+    agent: Optional[str]
+    number: str = ""
+
+
+def make(parent: str, content: JobFolder) -> str:
+    """Make the folder, completely or not at all, and return its path. Raises Refused if there is one of this name."""
+    launch = content.launch
+    target = os.path.join(parent, launch.job)
+    programs = [(result.SCRIPT, content.script), (result.AGENT, content.agent or "")]
+    with files.errors_named("make " + target), ExitStack() as held:
+        os.makedirs(parent, exist_ok=True)
+        held.callback(os.umask, os.umask(_UMASK))
+        unfinished.reap(parent)
+        with unfinished.folder(parent) as half:
+            os.chmod(half, stat.S_IMODE(os.stat(half).st_mode) & ~_CLOSED)
+            result_reserve.keep(half, launch.ranks)
+            if launch.warn is not None:
+                os.mkdir(os.path.join(half, result.CHECKPOINT))
+            links.make(half, launch.folder_links)
+            os.makedirs(os.path.join(half, launch.workdir), exist_ok=True)
+            files.write_text(os.path.join(half, result.LAUNCH_FILE), json_records.pretty(launch.record()))
+            if content.number:
+                files.write_text(os.path.join(half, result.JOB_ID), content.number + "\n")
+            for name, text in programs:
+                if text:
+                    files.write_text(os.path.join(half, name), text, 0o777)
+            if files.lexists(target):
+                raise Refused("there is a job %s" % launch.job, "run the same command again")
+            os.rename(half, target)
+    return target
+
+
+def new_token() -> str:
+    """Return the end of a new job's name."""
+    return "%s-%s" % (time.strftime("%Y%m%dT%H%M%S", time.gmtime()), os.urandom(2).hex())
