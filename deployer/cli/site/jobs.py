@@ -301,10 +301,17 @@ def _wait(
         sys.stdout.flush()
     if failure:
         for line in jobs.tail(folder) if tail else ():
-            sys.stderr.write("| %s\n" % line)
+            if not _repeats(failure, line):
+                sys.stderr.write("| %s\n" % line)
         raise failure
     _suggest_result(args, folder)
     return 0
+
+
+def _repeats(failure: JobFailed, line: str) -> bool:
+    """Return whether a line of a job's log, as its step ``result`` printed it, is a part of an error."""
+    known = line.startswith("deployer: error ") and line.split(": ", 2)[-1] in failure.message
+    return known or line == "hint: %s" % failure.hint or line.startswith("deployer: more: ")
 
 
 def _suggest_result(args: argparse.Namespace, folder: str) -> None:

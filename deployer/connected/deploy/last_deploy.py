@@ -39,7 +39,6 @@ class LastDeploy(NamedTuple):
         words: the words with which that job was submitted.
         pushed: the digest of the bundle that was installed at the site; empty: none was.
         payload: the digest of all that was packed, without outcomes of rehearsals.
-        origin: a site and its last warning about the bundle's signers, without a digest; empty: it gave none.
     """
 
     inputs: str = ""
@@ -49,7 +48,6 @@ class LastDeploy(NamedTuple):
     words: Sequence[str] = ()
     pushed: str = ""
     payload: str = ""
-    origin: str = ""
 
 
 def record_of(bundle: Path) -> Path:
@@ -68,7 +66,7 @@ def read(bundle: Path) -> LastDeploy:
             return LastDeploy()
         words, file = fields.words("words"), [int(number) for number in found["file"]]
         texts = [fields.text(name) for name in ("inputs", "digest", "job")]
-        later = [fields.maybe_text(name) or "" for name in ("pushed", "payload", "origin")]
+        later = [fields.maybe_text(name) or "" for name in ("pushed", "payload")]
         return LastDeploy(texts[0], file, texts[1], texts[2], words, *later)
     except (OSError, ValueError, KeyError, TypeError, DeployerError):
         return LastDeploy()
