@@ -30,7 +30,7 @@ def readme(manifest: Manifest, digest: str, shipment: Shipment, partial: bool) -
         partial: the folder lacks what the site has.
     """
     label, jobs = f"{manifest.name}:{manifest.version}", [job.name for job in manifest.jobs]
-    others = f"; others than {jobs[0]} are named after {label}: {', '.join(jobs[1:])}" if jobs[1:] else ""
+    others = f"; its name follows {label} (default: {jobs[0]}; others: {', '.join(jobs[1:])})" if jobs[1:] else ""
     run = _RUN.format(label=label, others=others, command="" if jobs else " -- COMMAND")
     return _TEXT.format(
         label=label,

@@ -422,7 +422,7 @@ def test_a_medium_tells_its_reader_what_to_do(tmp_path: Path) -> None:
     written = push_to(bundle, medium)
     text = (medium / "README.txt").read_text()
     assert written.digest in text
-    assert "others than train are named after tiny:1.0: test" in text
+    assert "its name follows tiny:1.0 (default: train; others: test)" in text
     lines = [line.strip() for line in text.splitlines()]
     commands = [line for line in lines if line.startswith(("sha256sum", "python3", "cd ROOT"))]
     commands += [line.partition(": ")[2] for line in lines if ": python3" in line]
