@@ -10,8 +10,9 @@ import re
 import struct
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from deployer.contract import records
 from deployer.contract.elf import EHDR, PHDR, ReadAt, notes
-from deployer.contract.json_records import Fields, Record
+from deployer.contract.json_records import Record
 from deployer.contract.linked_mpi import linked_mpi
 
 _DYN, _DYN_32 = struct.Struct("<qQ"), struct.Struct("<iI")
@@ -122,44 +123,7 @@ class Facts(NamedTuple):
 
     def record(self) -> Record:
         """Return the facts as a JSON object."""
-        found: Record = {"dynamic": dict(self.dynamic._asdict()), "imports": self.imports, "exports": self.exports}
-        if self.components:
-            found["components"] = list(self.components)
-        if self.level:
-            found["level"] = self.level
-        if self.linked:
-            found["linked"] = self.linked
-        if self.opens:
-            found["opens"] = True
-        if self.sha256:
-            found["sha256"] = self.sha256
-        return found
-
-    @staticmethod
-    def read(fields: Fields) -> "Facts":
-        inner = fields.child("dynamic")
-        versions = inner.child("versions")
-        return Facts(
-            Dynamic(
-                machine=inner.number("machine"),
-                interpreter=inner.maybe_text("interpreter"),
-                soname=inner.maybe_text("soname"),
-                needed=inner.texts("needed"),
-                rpath=inner.texts("rpath"),
-                runpath=inner.texts("runpath"),
-                versions={name: versions.texts(name) for name in versions.record},
-                defines=inner.texts("defines"),
-                now=inner.record.get("now") is True,
-                build_id=inner.maybe_text("build_id"),
-            ),
-            fields.texts("imports"),
-            fields.texts("exports"),
-            tuple(fields.texts("components")) if "components" in fields.record else (),
-            fields.maybe_number("level") or 0,
-            fields.maybe_text("linked"),
-            fields.record.get("opens") is True,
-            fields.maybe_text("sha256"),
-        )
+        return records.short(self)
 
 
 class Symbol(NamedTuple):

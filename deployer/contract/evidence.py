@@ -19,7 +19,7 @@ its content if it has no such note. A *task* is the launcher's number of a rank;
 import functools
 from typing import Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import json_records
+from deployer.contract import json_records, records
 from deployer.contract import links as linked
 from deployer.contract.json_records import Record
 from deployer.contract.measurements import Measures
@@ -115,50 +115,16 @@ class Launch(NamedTuple):
         return self.nodes * self.ranks_per_node
 
     def record(self) -> Record:
-        keys = {"start_option": START_OPTION_KEY}
-        fields = {keys.get(name, name): value for name, value in self._asdict().items()}
-        fields["mpi"] = self.mpi.record() if self.mpi else None
-        fields["checked"] = self.checked.record() if self.checked else None
+        fields = records.plain(self)
+        fields[START_OPTION_KEY] = fields.pop("start_option")
         return json_records.stamped(LAUNCH, fields)
 
 
 def read_launch(data: bytes, what: str) -> Launch:
     """Parse job.json. Raises UsageError."""
     fields = json_records.loads(data, LAUNCH, what, own=True)
-    mpi, checked = fields.maybe_child("mpi"), fields.maybe_child("checked")
-    return Launch(
-        job=fields.text("job"),
-        bundle=fields.text("bundle"),
-        version=fields.text("version"),
-        digest=fields.text("digest"),
-        site=fields.text("site"),
-        start_option=fields.text(START_OPTION_KEY),
-        reason=fields.text("reason"),
-        runtime=fields.text("runtime"),
-        nodes=fields.number("nodes"),
-        ranks_per_node=fields.number("ranks_per_node"),
-        threads=fields.number("threads"),
-        time=fields.text("time"),
-        command=fields.texts("command"),
-        mpi=HostMpi.read(mpi) if mpi else None,
-        provider=fields.maybe_text("provider"),
-        created=fields.number("created"),
-        data=tuple(fields.texts("data")),
-        expects=tuple(fields.texts("expects")),
-        checked=Checked.read(checked) if checked else None,
-        forced=fields.flag("forced"),
-        bound=tuple(fields.texts("bound")),
-        straddling=fields.maybe_text("straddling"),
-        scheduler=fields.text("scheduler"),
-        warn=fields.maybe_number("warn"),
-        again=fields.number("again"),
-        previous=fields.maybe_text("previous"),
-        interface=fields.maybe_text("interface"),
-        without_mpi=fields.flag("without_mpi"),
-        fast=fields.maybe_text("fast"),
-        links=linked.check_made(fields.mapping("links")),
-        workers=fields.number("workers"),
-    )
+    links = linked.check_made(fields.mapping("links"))
+    return records.read(Launch, fields, start_option=fields.text(START_OPTION_KEY), links=links)
 
 
 class HostRecord(NamedTuple):
@@ -183,23 +149,12 @@ class HostRecord(NamedTuple):
     changed: Mapping[str, str] = {}
 
     def record(self) -> Record:
-        fields = dict(self._asdict(), changed=dict(self.changed))
-        fields["addresses"] = [dict(item._asdict()) for item in self.addresses]
-        return json_records.stamped(HOST, fields)
+        return json_records.stamped(HOST, records.plain(self))
 
 
 def read_host(data: bytes, what: str) -> HostRecord:
     """Parse the record of a node. Raises UsageError."""
-    fields = json_records.loads(data, HOST, what, own=True)
-    return HostRecord(
-        fields.text("host"),
-        fields.maybe_text("identity"),
-        tuple(fields.texts("missing")),
-        tuple(fields.texts("numa")),
-        tuple(map(NodeAddress.read, fields.items("addresses"))),
-        fields.maybe_number("port"),
-        fields.mapping("changed"),
-    )
+    return records.read(HostRecord, json_records.loads(data, HOST, what, own=True))
 
 
 class NetworkRecord(NamedTuple):
@@ -225,14 +180,7 @@ class NetworkRecord(NamedTuple):
 
 def read_network(data: bytes, what: str) -> NetworkRecord:
     """Parse a node's record of the network. Raises UsageError."""
-    fields = json_records.loads(data, NETWORK, what, own=True)
-    return NetworkRecord(
-        fields.text("host"),
-        fields.maybe_text("reason"),
-        tuple(fields.texts("peers")) if fields.record.get("peers") is not None else None,
-        fields.maybe_number("nanoseconds"),
-        fields.maybe_number("bytes_per_second"),
-    )
+    return records.read(NetworkRecord, json_records.loads(data, NETWORK, what, own=True))
 
 
 class ProbeRecord(NamedTuple):
@@ -267,30 +215,12 @@ class ProbeRecord(NamedTuple):
     measures: Optional[Measures] = None
 
     def record(self) -> Record:
-        fields = dict(self._asdict())
-        fields["library"] = dict(self.library._asdict()) if self.library else None
-        fields["measures"] = self.measures.record() if self.measures else None
-        return json_records.stamped(PROBE, fields)
+        return json_records.stamped(PROBE, records.plain(self))
 
 
 def read_probe(data: bytes, what: str) -> ProbeRecord:
     """Parse the record of a probe. Raises UsageError."""
-    fields = json_records.loads(data, PROBE, what, own=True)
-    library, measures = fields.maybe_child("library"), fields.maybe_child("measures")
-    return ProbeRecord(
-        task=fields.number("task"),
-        host=fields.text("host"),
-        stage=fields.text("stage"),
-        library=MappedLibrary.read(library) if library else None,
-        reason=fields.maybe_text("reason"),
-        rank=fields.maybe_number("rank"),
-        size=fields.maybe_number("size"),
-        provider=fields.maybe_text("provider"),
-        thread_level=fields.maybe_text("thread_level"),
-        threads=fields.maybe_number("threads"),
-        cpus=fields.text("cpus"),
-        measures=Measures.read(measures) if measures else None,
-    )
+    return records.read(ProbeRecord, json_records.loads(data, PROBE, what, own=True))
 
 
 class NodeRecord(NamedTuple):
@@ -310,8 +240,7 @@ class NodeRecord(NamedTuple):
 
 def read_node(data: bytes, what: str) -> NodeRecord:
     """Parse the collected evidence of a node. Raises UsageError."""
-    fields = json_records.loads(data, NODE, what, own=True)
-    return NodeRecord(fields.text("host"), fields.mapping("files"))
+    return records.read(NodeRecord, json_records.loads(data, NODE, what, own=True))
 
 
 @functools.lru_cache(maxsize=4096)  # ranks of different nodes have the same

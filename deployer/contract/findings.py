@@ -6,10 +6,10 @@ shape with codes of its own.
 
 from typing import Any, Dict, List, NamedTuple
 
-from deployer.contract import batch_words
+from deployer.contract import batch_words, records
 from deployer.contract.errors import Refused
 from deployer.contract.hostfiles import of_system
-from deployer.contract.json_records import Fields, Record
+from deployer.contract.json_records import Record
 from deployer.contract.text import printable
 
 ERROR = "error"  # the job stops, or counts as failed
@@ -44,13 +44,7 @@ class Finding(NamedTuple):
 
     def record(self) -> Record:
         """Return the finding as a JSON object; control characters in text from programs and images are escaped."""
-        fields = self._asdict().items()
-        return {name: printable(value) for name, value in fields if value or name != "job"}
-
-    @staticmethod
-    def read(fields: Fields) -> "Finding":
-        code, severity, subject, message, remedy = (fields.text(name) for name in Finding._fields[:5])
-        return Finding(code, severity, subject, message, remedy, fields.maybe_text("job") or "")
+        return {name: printable(value) for name, value in records.short(self).items()}
 
     def __str__(self) -> str:
         return printable("%s %s: %s: %s" % (self.severity, self.code, self.about, self.message))

@@ -8,6 +8,7 @@ way a job gets one library of a system folder without the rest of that folder, s
 import re
 from typing import Callable, List, Mapping, NamedTuple, Sequence
 
+from deployer.contract import records
 from deployer.contract.json_records import Fields
 
 #: The folder in the container; flatten makes it in every image.
@@ -54,8 +55,7 @@ class HostFile(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "HostFile":
-        name, kind, source, why = (fields.text(name) for name in HostFile._fields[:4])
-        found = HostFile(name, kind, source, why, fields.flag("spare"))
+        found = records.read(HostFile, fields)
         if not _NAME.match(found.name) or found.kind not in (FILE, DIRECTORY, LINK):
             raise fields.error("%s: %s %r is not for %s" % (fields.what, found.kind, found.name, FOLDER))
         return found

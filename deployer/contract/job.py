@@ -4,7 +4,7 @@ import re
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from deployer.contract import links as linked
-from deployer.contract import variables
+from deployer.contract import records, variables
 from deployer.contract.errors import UsageError
 from deployer.contract.guess import guess
 from deployer.contract.json_records import Fields, Record
@@ -60,10 +60,7 @@ class Job(NamedTuple):
 
     def record(self) -> Record:
         """Return the job as a JSON object."""
-        fields = self._asdict()
-        if self.launch == RANKS:
-            del fields["launch"]
-        return {name: value for name, value in fields.items() if value not in (None, {})}
+        return records.short(self)
 
     def lacks_gpus(self, there: Optional[int]) -> str:
         """Return why a node with this number of GPUs has too few for the ranks; empty if it is enough or unknown."""
@@ -80,20 +77,18 @@ class Job(NamedTuple):
 
     @staticmethod
     def read(fields: Fields) -> "Job":
-        return Job(
-            _name(fields),
-            fields.words("command"),
-            fields.number("nodes"),
-            fields.number("ranks_per_node"),
-            fields.number("threads"),
-            check_time(fields.text("time")),
-            _path(fields, "workdir", check_workdir),
-            _path(fields, "stdin", check_stdin),
-            fields.maybe_number("memory"),
-            _environment(fields),
-            _launch(fields),
-            _gpus(fields),
-            _links(fields),
+        return records.read(
+            Job,
+            fields,
+            name=_name(fields),
+            command=fields.words("command"),
+            time=check_time(fields.text("time")),
+            workdir=_path(fields, "workdir", check_workdir),
+            stdin=_path(fields, "stdin", check_stdin),
+            environment=_environment(fields),
+            launch=_launch(fields),
+            gpus=_gpus(fields),
+            links=_links(fields),
         )
 
 

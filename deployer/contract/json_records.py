@@ -24,6 +24,7 @@ MAX_LARGE = 440_000_000
 
 _ASCII = bytes(range(128))
 _MAX_DIGITS = 20  # of any number in a record: all are counts, sizes, offsets or times
+_MAX_SECONDS = 1e12
 #: Bytes of memory that a byte of a document needs at most.
 _LARGEST_FACTOR = 300
 
@@ -207,6 +208,13 @@ class Fields(object):
             self._get(name, int)
             raise self.error("%s: field %r is negative" % (self.what, name))
         return value
+
+    def seconds(self, name: str) -> float:
+        """Return a field of seconds, which may have a fraction."""
+        value: Any = self.record.get(name)
+        if type(value) not in (int, float) or not 0 <= value < _MAX_SECONDS:
+            raise self.error("%s: field %r is not a number of seconds" % (self.what, name))
+        return float(value)
 
     def maybe_number(self, name: str) -> Optional[int]:
         """Return a non-negative integer field, or None if it is null or missing."""

@@ -1,9 +1,10 @@
 """bundle.json: content of a bundle, changes that flatten made, and one segment table for the file from byte 0."""
 
+import functools
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Type
 
-from deployer.contract import json_records, mount_points
+from deployer.contract import json_records, mount_points, records
 from deployer.contract.errors import DeployerError, IntegrityError, UsageError
 from deployer.contract.job import Job
 from deployer.contract.json_records import Fields, Record
@@ -74,10 +75,7 @@ class Segment(NamedTuple):
     holds: Optional[str] = None
 
     def record(self) -> Record:
-        fields = dict(self._asdict())
-        if self.raw is None:
-            del fields["raw"], fields["holds"]
-        return fields
+        return records.short(self)
 
     @staticmethod
     def usual(record: Any) -> "Optional[Segment]":
@@ -89,17 +87,6 @@ class Segment(NamedTuple):
         texts = made.kind in _KINDS and (made.holds is None or made.holds in HOLDINGS) and _is_sha256(made.sha256)
         numbers = [made.offset, made.size] if made.raw is None else [made.offset, made.size, made.raw]
         return made if texts and all(type(number) is int and number >= 0 for number in numbers) else None
-
-    @staticmethod
-    def read(fields: Fields) -> "Segment":
-        return Segment(
-            fields.text("kind"),
-            fields.number("offset"),
-            fields.number("size"),
-            fields.text("sha256"),
-            fields.maybe_number("raw"),
-            fields.maybe_text("holds"),
-        )
 
 
 class BundleMember(NamedTuple):
@@ -115,12 +102,9 @@ class BundleMember(NamedTuple):
     size: int
     mode: int
 
-    def record(self) -> Record:
-        return dict(self._asdict())
-
     @staticmethod
     def read(fields: Fields) -> "BundleMember":
-        return BundleMember(fields.path("name"), fields.number("size"), fields.number("mode"))
+        return records.read(BundleMember, fields, name=fields.path("name"))
 
 
 class Image(NamedTuple):
@@ -157,24 +141,10 @@ class Image(NamedTuple):
         """The most bytes that the unpacked layer needs."""
         return max(self.raw_size - self.holes, 0)
 
-    def record(self) -> Record:
-        return dict(self._asdict())
-
     @staticmethod
     def read(fields: Fields) -> "Image":
-        return Image(
-            fields.text("config_digest"),
-            fields.text("layer_digest"),
-            fields.text("architecture"),
-            fields.assignments("env"),
-            fields.text("workdir"),
-            fields.words("entrypoint"),
-            fields.words("cmd"),
-            fields.maybe_text("python"),
-            fields.number("raw_size"),
-            fields.number("entries"),
-            fields.number("holes"),
-        )
+        words = {name: fields.words(name) for name in ("entrypoint", "cmd")}
+        return records.read(Image, fields, env=fields.assignments("env"), **words)
 
 
 class DataNeed(NamedTuple):
@@ -188,12 +158,9 @@ class DataNeed(NamedTuple):
     data: str
     bundle: str
 
-    def record(self) -> Record:
-        return dict(self._asdict())
-
     @staticmethod
     def read(fields: Fields) -> "DataNeed":
-        need = DataNeed(fields.text("data"), fields.text("bundle"))
+        need = records.read(DataNeed, fields)
         name, _, version = need.bundle.partition(":")
         check_label(need.data, "0", IntegrityError)
         check_label(name, version or "0", IntegrityError)
@@ -243,19 +210,7 @@ class Manifest(NamedTuple):
 
     def record(self) -> Record:
         """Return the manifest as a JSON record."""
-        fields = dict(self._asdict())
-        fields["image"] = self.image.record()
-        fields["jobs"] = _records(self.jobs)
-        fields["members"] = _records(self.members)
-        fields["segments"] = _records(self.segments)
-        fields["needs"] = _records(self.needs)
-        fields["mpi"] = list(self.mpi)
-        fields["mount_points"] = list(self.mount_points)
-        return json_records.stamped(SCHEMA, fields)
-
-
-def _records(items: Iterable[Any]) -> List[Record]:
-    return [item.record() for item in items]
+        return json_records.stamped(SCHEMA, records.plain(self))
 
 
 def check_label(name: str, version: str, error: Type[DeployerError] = UsageError) -> None:
@@ -272,22 +227,9 @@ def read(data: bytes, what: str) -> Manifest:
     codec.text("name")
     for key in (key for key, value in codec.record.items() if isinstance(value, str)):
         codec.text(key)
-    name, version = fields.text("name"), fields.text("version")
-    check_label(name, version, IntegrityError)
-    return Manifest(
-        name=name,
-        version=version,
-        codec=codec.record,
-        tools=fields.mapping("tools"),
-        image=Image.read(fields.child("image")),
-        changes={name: fields.child("changes").number(name) for name in fields.child("changes").record},
-        jobs=[Job.read(item) for item in fields.items("jobs")],
-        members=[BundleMember.read(item) for item in fields.each("members")],
-        segments=fields.many("segments", Segment.usual, Segment.read),
-        needs=tuple(map(DataNeed.read, fields.items("needs"))),
-        mpi=tuple(fields.texts("mpi")),
-        mount_points=_mount_points(fields),
-    )
+    check_label(fields.text("name"), fields.text("version"), IntegrityError)
+    segments = fields.many("segments", Segment.usual, functools.partial(records.read, Segment))
+    return records.read(Manifest, fields, codec=codec.record, segments=segments, mount_points=_mount_points(fields))
 
 
 def _mount_points(fields: Fields) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from typing import Any, Callable, NamedTuple, Optional, Sequence
 
-from deployer.contract.json_records import Fields, Record
+from deployer.contract.json_records import Record
 
 #: What a job can be required to prove: GPUs that CUDA can use; Intel's extension active in TensorFlow.
 GPU, ITEX = "gpu", "itex"
@@ -32,11 +32,6 @@ class Allreduce(NamedTuple):
     bytes_per_second: int
     wrong: Optional[str] = None
 
-    @staticmethod
-    def read(fields: Fields) -> "Allreduce":
-        numbers = [fields.number(name) for name in Allreduce._fields[:3]]
-        return Allreduce(numbers[0], numbers[1], numbers[2], fields.maybe_text("wrong"))
-
     def shown(self) -> Record:
         """Return the figures in common units: microseconds, and 10^6 bytes per second."""
         return {
@@ -61,15 +56,6 @@ class GpuMeasurement(NamedTuple):
     devices: Optional[int]
     reason: Optional[str]
 
-    @staticmethod
-    def read(fields: Fields) -> "GpuMeasurement":
-        return GpuMeasurement(
-            fields.maybe_text("driver"),
-            fields.maybe_text("cuda"),
-            fields.maybe_number("devices"),
-            fields.maybe_text("reason"),
-        )
-
 
 class Measures(NamedTuple):
     """What the probe of one rank measured.
@@ -85,22 +71,6 @@ class Measures(NamedTuple):
     allreduce: Optional[Allreduce] = None
     gpu: Optional[GpuMeasurement] = None
     shm: Optional[int] = None
-
-    def record(self) -> Record:
-        found = dict(self._asdict())
-        for name in ("allreduce", "gpu"):
-            found[name] = dict(found[name]._asdict()) if found[name] else None
-        return found
-
-    @staticmethod
-    def read(fields: Fields) -> "Measures":
-        allreduce, gpu = (fields.maybe_child(name) for name in ("allreduce", "gpu"))
-        return Measures(
-            fields.maybe_number("memlock"),
-            Allreduce.read(allreduce) if allreduce else None,
-            GpuMeasurement.read(gpu) if gpu else None,
-            fields.maybe_number("shm"),
-        )
 
 
 def explain(free: Optional[int], ranks_per_node: int, note: Callable[..., Any], sure: bool = False) -> None:

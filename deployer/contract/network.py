@@ -6,8 +6,6 @@ Pure: ``site.rank.interfaces`` reads a node's addresses, ``site.jobs.rendezvous`
 import re
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract.json_records import Fields
-
 #: ARPHRD_INFINIBAND (linux/if_arp.h): IP over InfiniBand or Omni-Path.
 _INFINIBAND = 32
 #: Slingshot's interfaces, which have the type of Ethernet.
@@ -40,16 +38,6 @@ class NodeAddress(NamedTuple):
     def network(self) -> Tuple[int, int]:
         """Return the number and the prefix of its network."""
         return _number(self.address) >> (32 - self.prefix), self.prefix
-
-    @staticmethod
-    def read(fields: Fields) -> "NodeAddress":
-        return NodeAddress(
-            fields.text("interface"),
-            fields.text("address"),
-            fields.number("prefix"),
-            fields.number("kind"),
-            fields.number("speed"),
-        )
 
 
 class CommonNetwork(NamedTuple):

@@ -2,8 +2,8 @@
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import json_records
-from deployer.contract.json_records import Fields, Record
+from deployer.contract import json_records, records
+from deployer.contract.json_records import Record
 
 PAYLOAD = "payload"
 
@@ -21,10 +21,6 @@ class MappedLibrary(NamedTuple):
     identity: str
     says: Optional[str]
 
-    @staticmethod
-    def read(fields: Fields) -> "MappedLibrary":
-        return MappedLibrary(fields.text("path"), fields.text("identity"), fields.maybe_text("says"))
-
 
 class Itex(NamedTuple):
     """Intel's extension in a TensorFlow that the payload imported.
@@ -36,10 +32,6 @@ class Itex(NamedTuple):
 
     library: Optional[str]
     reason: Optional[str]
-
-    @staticmethod
-    def read(fields: Fields) -> "Itex":
-        return Itex(fields.maybe_text("library"), fields.maybe_text("reason"))
 
 
 class Outside(NamedTuple):
@@ -62,18 +54,6 @@ class Outside(NamedTuple):
     threads: Optional[int]
     cpus: str
     has_mpi: bool
-
-    @staticmethod
-    def read(fields: Fields) -> "Outside":
-        return Outside(
-            fields.maybe_number("rank"),
-            fields.maybe_number("size"),
-            fields.maybe_text("alone"),
-            fields.maybe_text("static"),
-            fields.maybe_number("threads"),
-            fields.text("cpus"),
-            fields.flag("has_mpi"),
-        )
 
 
 class NcclReport(NamedTuple):
@@ -111,20 +91,8 @@ class Communication(NamedTuple):
         return {
             "libraries": [{"path": item.path, "identity": item.identity} for item in self.libraries],
             "connected": self.connected,
-            "nccl": {**self.nccl._asdict(), "via": list(self.nccl.via)} if self.nccl else None,
+            "nccl": records.plain(self.nccl),
         }
-
-    @staticmethod
-    def read(fields: Fields) -> "Communication":
-        nccl = fields.maybe_child("nccl")
-        return Communication(
-            tuple(MappedLibrary.read(item) for item in fields.items("libraries")),
-            fields.maybe_flag("connected"),
-            fields.flag("itself"),
-            NcclReport(nccl.maybe_text("version"), nccl.maybe_text("network"), tuple(nccl.texts("via")))
-            if nccl
-            else None,
-        )
 
 
 class PayloadRecord(NamedTuple):
@@ -168,20 +136,4 @@ class PayloadRecord(NamedTuple):
 
 def read_payload(data: bytes, what: str) -> PayloadRecord:
     """Parse the record of a payload. Raises UsageError."""
-    fields = json_records.loads(data, PAYLOAD, what, own=True)
-    itex, outside, other = (fields.maybe_child(name) for name in ("itex", "outside", "communication"))
-    return PayloadRecord(
-        task=fields.number("task"),
-        host=fields.text("host"),
-        libraries=[MappedLibrary.read(item) for item in fields.items("libraries")],
-        exit_code=fields.maybe_number("exit_code"),
-        signal=fields.maybe_number("signal"),
-        ended=fields.maybe_number("ended"),
-        shm=fields.maybe_number("shm"),
-        itex=Itex.read(itex) if itex else None,
-        outside=Outside.read(outside) if outside else None,
-        oom_group=fields.maybe_number("oom_group"),
-        oom_node=fields.maybe_number("oom_node"),
-        communication=Communication.read(other) if other else None,
-        unset=tuple(fields.texts("unset")) if "unset" in fields.record else (),
-    )
+    return records.read(PayloadRecord, json_records.loads(data, PAYLOAD, what, own=True))

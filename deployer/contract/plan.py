@@ -7,7 +7,7 @@ of nodes and the facts of the site. Facts of the site can rule out a start optio
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import hostfiles, json_records
+from deployer.contract import hostfiles, json_records, records
 from deployer.contract.hostfiles import HostFile
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.verdict import Checked
@@ -53,10 +53,6 @@ class Bind(NamedTuple):
     target: str
     why: str
 
-    @staticmethod
-    def read(fields: Fields) -> "Bind":
-        return Bind(fields.text("source"), fields.text("target"), fields.text("why"))
-
 
 class NodeShape(NamedTuple):
     """What one node of the partition offers.
@@ -78,12 +74,6 @@ class NodeShape(NamedTuple):
     numa_domains: Optional[int] = None
     cpus: Optional[int] = None
     gpus: Optional[int] = None
-
-    @staticmethod
-    def read(fields: Fields) -> "NodeShape":
-        sockets, cores, threads, memory = (fields.number(name) for name in NodeShape._fields[:4])
-        more = (fields.maybe_number(name) for name in NodeShape._fields[4:])
-        return NodeShape(sockets, cores, threads, memory, *more)
 
 
 #: The ch-run of a bundle's kit. No policy names it: one that allows charliecloud allows it.
@@ -123,20 +113,10 @@ class HostMpi(NamedTuple):
     identity: Optional[str] = None
     libraries: Mapping[str, str] = {}
 
-    def record(self) -> Record:
-        fields = dict(self._asdict(), libraries=dict(self.libraries))
-        return {name: value for name, value in fields.items() if name != "libraries" or value}
-
     @property
     def abi(self) -> str:
         """Return the ABI for which the programs that it can run are compiled."""
         return ABIS.get(self.family, self.family)
-
-    @staticmethod
-    def read(fields: Fields) -> "HostMpi":
-        family, version, prefix, library, says = (fields.text(name) for name in HostMpi._fields[:5])
-        libraries = fields.mapping("libraries") if "libraries" in fields.record else {}
-        return HostMpi(family, version, prefix, library, says, fields.maybe_text("identity"), libraries)
 
 
 #: Where the image is while ranks run. FOLDER: where it was installed. The others are made once per node before ranks
@@ -187,25 +167,6 @@ class StartOption(NamedTuple):
     modules: Tuple[str, ...] = ()
     arguments: Tuple[str, ...] = ()
 
-    @staticmethod
-    def read(fields: Fields) -> "StartOption":
-        texts = [fields.text(name) for name in StartOption._fields[:5]]
-        return StartOption(
-            texts[0],
-            texts[1],
-            texts[2],
-            texts[3],
-            texts[4],
-            fields.maybe_number("max_nodes"),
-            fields.flag("join"),
-            fields.maybe_text("program"),
-            fields.maybe_text("place"),
-            fields.maybe_number("room_mb"),
-            fields.maybe_number("broadcast"),
-            tuple(fields.texts("modules")),
-            tuple(fields.texts("arguments")),
-        )
-
 
 class Limits(NamedTuple):
     """What a job in the plan's partition may request; None: unknown, or no limit.
@@ -219,10 +180,6 @@ class Limits(NamedTuple):
     max_nodes: Optional[int] = None
     max_time: Optional[str] = None
     account: bool = False
-
-    @staticmethod
-    def read(fields: Fields) -> "Limits":
-        return Limits(fields.maybe_number("max_nodes"), fields.maybe_text("max_time"), fields.flag("account"))
 
 
 #: Directives that request GPUs: then nothing else does.
@@ -251,10 +208,6 @@ class GpuRequest(NamedTuple):
     per_node: int
     type: Optional[str] = None
 
-    @staticmethod
-    def read(fields: Fields) -> "GpuRequest":
-        return GpuRequest(fields.text("word"), fields.number("per_node"), fields.maybe_text("type"))
-
 
 class GpuPlace(NamedTuple):
     """The place of a GPU in its node.
@@ -266,10 +219,6 @@ class GpuPlace(NamedTuple):
 
     gpu: int
     domain: int
-
-    @staticmethod
-    def read(fields: Fields) -> "GpuPlace":
-        return GpuPlace(fields.number("gpu"), fields.number("domain"))
 
 
 class Batch(NamedTuple):
@@ -301,25 +250,6 @@ class Batch(NamedTuple):
     exclusive: bool = False
     request_memory: bool = False
 
-    def record(self) -> Record:
-        return {
-            **self._asdict(),
-            "storage": list(self.storage),
-            "hosts": list(self.hosts),
-            "gpus": dict(self.gpus._asdict()) if self.gpus else None,
-        }
-
-    @staticmethod
-    def read(fields: Fields) -> "Batch":
-        queue, qos, cluster, constraint, suffix = (fields.maybe_text(name) for name in Batch._fields[:5])
-        gpus = fields.maybe_child("gpus")
-        storage = tuple(fields.texts("storage"))
-        request = GpuRequest.read(gpus) if gpus else None
-        environment = fields.maybe_text("parallel_environment")
-        flags = (fields.flag(name) for name in Batch._fields[-2:])
-        hosts = tuple(fields.texts("hosts"))
-        return Batch(queue, qos, cluster, constraint, suffix, storage, request, environment, hosts, *flags)
-
 
 class InsideWay(NamedTuple):
     """What replaces parts of a plan if the image's own MPI and launcher are used, in one container per node.
@@ -338,27 +268,9 @@ class InsideWay(NamedTuple):
     pass_environment: Tuple[str, ...]
     host: Tuple[HostFile, ...]
 
-    def record(self) -> Record:
-        return {
-            **self._asdict(),
-            "modules": list(self.modules),
-            "binds": [dict(bind._asdict()) for bind in self.binds],
-            "environment": dict(self.environment),
-            "pass_environment": list(self.pass_environment),
-            "host": [dict(item._asdict()) for item in self.host],
-        }
-
     @staticmethod
     def read(fields: Fields) -> "InsideWay":
-        return InsideWay(
-            fields.text("launcher"),
-            fields.text("abi"),
-            tuple(fields.texts("modules")),
-            tuple(map(Bind.read, fields.items("binds"))),
-            fields.environment("environment"),
-            tuple(fields.texts("pass_environment")),
-            tuple(map(HostFile.read, fields.items("host"))),
-        )
+        return records.read(InsideWay, fields, environment=fields.environment("environment"))
 
 
 class Plan(NamedTuple):
@@ -503,58 +415,13 @@ class Plan(NamedTuple):
 
     def record(self) -> Record:
         """Return the plan as a JSON record."""
-        fields = dict(self._asdict())
-        fields["node"] = dict(self.node._asdict())
-        fields["mpi"] = self.mpi.record() if self.mpi else None
-        fields["binds"] = [dict(bind._asdict()) for bind in self.binds]
-        fields["against"], fields["without"] = dict(self.against), dict(self.without)
-        fields["start_options"] = [dict(option._asdict()) for option in self.start_options]
-        fields["checked"] = self.checked.record() if self.checked else None
-        fields["host"] = [dict(item._asdict()) for item in self.host]
-        fields["limits"] = dict(self.limits._asdict())
-        fields["gpu_places"] = [dict(place._asdict()) for place in self.gpu_places]
-        fields["batch"] = self.batch.record()
-        fields["inside"] = self.inside.record() if self.inside else None
-        return json_records.stamped(SCHEMA, fields)
+        return json_records.stamped(SCHEMA, records.plain(self))
 
 
 def read(data: bytes, what: str) -> Plan:
     """Parse a plan; ``what`` names it in errors. Raises UsageError."""
     fields = json_records.loads(data, SCHEMA, what)
-    mpi, checked, inside = (fields.maybe_child(name) for name in ("mpi", "checked", "inside"))
-    return Plan(
-        site=fields.text("site"),
-        partition=fields.text("partition"),
-        bundle=fields.text("bundle"),
-        workspace=fields.text("workspace"),
-        python=fields.texts("python"),
-        node=NodeShape.read(fields.child("node")),
-        scheduler=fields.text("scheduler"),
-        directives=fields.texts("directives"),
-        modules=fields.texts("modules"),
-        mpi=HostMpi.read(mpi) if mpi else None,
-        binds=[Bind.read(item) for item in fields.items("binds")],
-        environment=fields.environment("environment"),
-        pass_environment=fields.texts("pass_environment"),
-        start_options=[StartOption.read(item) for item in fields.items("start_options")],
-        abi=fields.maybe_text("abi"),
-        checked=Checked.read(checked) if checked else None,
-        host=tuple(map(HostFile.read, fields.items("host"))),
-        account=fields.maybe_text("account"),
-        limits=Limits.read(fields.child("limits")),
-        against=fields.mapping("against"),
-        namespaces=fields.maybe_flag("namespaces"),
-        batch=Batch.read(fields.child("batch")),
-        scripts=tuple(fields.texts("scripts")),
-        module_paths=tuple(fields.texts("module_paths")),
-        mounts=tuple(fields.texts("mounts")),
-        devices=tuple(fields.texts("devices")),
-        without=fields.mapping("without"),
-        gpu_order=fields.text("gpu_order"),
-        gpu_places=tuple(map(GpuPlace.read, fields.items("gpu_places"))),
-        launch=fields.text("launch"),
-        inside=InsideWay.read(inside) if inside else None,
-    )
+    return records.read(Plan, fields, environment=fields.environment("environment"))
 
 
 def inside_options(options: Sequence[StartOption], launcher: str) -> List[StartOption]:

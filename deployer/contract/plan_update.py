@@ -9,7 +9,7 @@ import re
 import zlib
 from typing import List, NamedTuple, Tuple
 
-from deployer.contract import json_records, sshsig
+from deployer.contract import json_records, records, sshsig
 from deployer.contract import plan as plans
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
@@ -43,9 +43,7 @@ class PlanUpdate(NamedTuple):
 
     def text(self) -> str:
         """Return the file's text, without signatures."""
-        fields = {"digest": self.digest, "bundle": self.bundle, "made": self.made}
-        record = dict(fields, plans=[plan.record() for plan in self.plans])
-        return json_records.pretty(json_records.stamped(SCHEMA, record))
+        return json_records.pretty(json_records.stamped(SCHEMA, records.plain(self)))
 
 
 def packed(data: bytes) -> bytes:
@@ -83,11 +81,10 @@ def read(data: bytes, what: str) -> PlanUpdate:
     """
     message, _ = split(data)
     fields = json_records.loads(message, SCHEMA, what)
-    found = PlanUpdate(
-        fields.text("digest"),
-        fields.text("bundle"),
-        fields.number("made"),
-        [plans.read(json_records.dumps(item.record), item.what) for item in fields.items("plans")],
+    found = records.read(
+        PlanUpdate,
+        fields,
+        plans=[plans.read(json_records.dumps(item.record), item.what) for item in fields.items("plans")],
     )
     if not found.plans:
         raise UsageError("%s has no plan" % what, "make it again: deployer plan BUNDLE.tar --site SITE -o FILE")

@@ -8,7 +8,7 @@ import posixpath
 import re
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
-from deployer.contract import downloads, json_records, verdict
+from deployer.contract import downloads, json_records, records, verdict
 from deployer.contract import observation as seen
 from deployer.contract.downloads import Offline, Wanted
 from deployer.contract.errors import EXIT_DONE, Refused
@@ -168,18 +168,6 @@ class Used(NamedTuple):
     files_opened: Optional[int] = None
     gpus: Optional[int] = None
 
-    @staticmethod
-    def read(fields: Fields) -> "Used":
-        return Used(
-            _maybe_seconds(fields, "seconds_to_first_step"),
-            _maybe_seconds(fields, "seconds_per_step"),
-            fields.maybe_number("peak_memory"),
-            fields.maybe_number("threads"),
-            fields.maybe_number("temporary"),
-            fields.maybe_number("files_opened"),
-            fields.maybe_number("gpus"),
-        )
-
 
 class Bounds(NamedTuple):
     """What a rank may use at the site; None: unknown, or not limited.
@@ -221,21 +209,14 @@ class Reached(NamedTuple):
             file=place.file if place else None,
             line=place.line if place else None,
             stack=[list(frame) for frame in self.stack],
-            prepare=list(self.prepare),
-            definition=list(self.definition),
+            prepare=self.prepare,
+            definition=self.definition,
             processes=self.processes,
         )
 
     @staticmethod
     def read(fields: Fields) -> "Reached":
-        return Reached(
-            Finding.read(fields),
-            fields.flag("stopped"),
-            _frames(fields),
-            tuple(fields.texts("prepare")),
-            tuple(fields.texts("definition")),
-            fields.number("processes"),
-        )
+        return records.read(Reached, fields, finding=records.read(Finding, fields), stack=_frames(fields))
 
     def lines(self, stack: bool = False) -> List[str]:
         """Return the finding for people."""
@@ -316,13 +297,7 @@ class Rehearsal(NamedTuple):
         return self.ending.how in (DONE, LIMIT) and all(item.finding.severity != ERROR for item in self.findings)
 
     def record(self) -> Record:
-        fields = dict(self._asdict())
-        fields["watched"], fields["accepted"] = list(self.watched), list(self.accepted)
-        fields["command"], fields["requested"] = list(self.command), list(self.requested)
-        fields["ending"], fields["used"] = dict(self.ending._asdict()), dict(self.used._asdict())
-        fields["findings"] = [item.record() for item in self.findings]
-        fields["verdict"] = self.checked.verdict
-        return json_records.stamped(SCHEMA, fields)
+        return json_records.stamped(SCHEMA, dict(records.plain(self), verdict=self.checked.verdict))
 
     def summary(self) -> str:
         """Return the line for a security officer: what ``inspect`` shows of a bundle."""
@@ -360,30 +335,7 @@ class Rehearsal(NamedTuple):
 def read(data: bytes, what: str) -> Rehearsal:
     """Parse the record of a rehearsal. Raises UsageError."""
     fields = json_records.loads(data, SCHEMA, what)
-    ending = fields.child("ending")
-    return Rehearsal(
-        fields.text("bundle"),
-        fields.text("image"),
-        fields.text("job"),
-        fields.text("site"),
-        _date(fields),
-        fields.text("deployer"),
-        fields.number("nodes"),
-        fields.number("ranks"),
-        tuple(fields.texts("watched")),
-        JobEnding(
-            ending.text("how"),
-            ending.maybe_number("exit_code"),
-            ending.maybe_text("last"),
-            _maybe_seconds(ending, "seconds") or 0.0,
-        ),
-        Used.read(fields.child("used")),
-        tuple(Reached.read(item) for item in fields.items("findings")),
-        tuple(fields.texts("accepted")),
-        tuple(fields.words("command")),
-        tuple(fields.texts("requested")),
-        fields.text("payload"),
-    )
+    return records.read(Rehearsal, fields, date=_date(fields), command=tuple(fields.words("command")))
 
 
 def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:
@@ -403,15 +355,6 @@ def _date(fields: Fields) -> int:
     if found > seen.MAX_TIME:
         raise fields.error("%s: field 'date' is not a time before the year 3000" % fields.what)
     return found
-
-
-def _maybe_seconds(fields: Fields, name: str) -> Optional[float]:
-    value = fields.record.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
-        raise fields.error("%s: field %r is not a number of seconds" % (fields.what, name))
-    return float(value)
 
 
 # ------------------------------------------------------------------------------------------------ the judgement

@@ -4,7 +4,6 @@ from typing import Container, Iterable, List, NamedTuple, Sequence
 
 from deployer import __version__
 from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.json_records import Fields, Record
 
 RUN, WARN, UNKNOWN, REFUSE = "RUN", "WARN", "UNKNOWN", "REFUSE"
 #: The severity of a finding about missing facts.
@@ -69,16 +68,6 @@ class Checked(NamedTuple):
         if len(findings) == len(self.findings):
             return self
         return judged(findings, self.accepted)._replace(deployer=self.deployer)
-
-    def record(self) -> Record:
-        """Return the verdict as a JSON object."""
-        findings = [item.record() for item in self.findings]
-        return {**self._asdict(), "findings": findings, "accepted": list(self.accepted)}
-
-    @staticmethod
-    def read(fields: Fields) -> "Checked":
-        findings = [Finding.read(item) for item in fields.items("findings")]
-        return Checked(fields.text("verdict"), findings, fields.texts("accepted"), fields.text("deployer"))
 
 
 def judged(findings: Sequence[Finding], accepted: Iterable[str] = ()) -> Checked:

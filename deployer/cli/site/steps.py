@@ -166,6 +166,7 @@ def _result(args: argparse.Namespace) -> int:
 
 def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     """Judge a job after a step, print what is wrong, and return the exit code for job.sh."""
+    from deployer.contract import records
     from deployer.contract.findings import ERROR, Finding
     from deployer.contract.json_records import Fields
     from deployer.contract.result import StepOutcome
@@ -186,7 +187,7 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     verdict = result.write_result(args.folder, outcome)
     codes = []
     for record in verdict.record["findings"]:
-        found = Finding.read(Fields(record, "a finding", own=True))
+        found = records.read(Finding, Fields(record, "a finding", own=True))
         if found.severity == ERROR and found.code != "job.unfinished":
             sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
             codes.append(found.code)

@@ -31,7 +31,7 @@ from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import OnDisk, Stored, shown
-from deployer.contract import json_records, mount_points, oci, sealed_file, tarformat
+from deployer.contract import json_records, mount_points, oci, records, sealed_file, tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import (
     APP_PREFIX,
@@ -105,7 +105,7 @@ class Packed(NamedTuple):
             "changes": self.manifest.changes,
             "frames": sum(segment.kind == FRAME for segment in self.manifest.segments),
             "frames_reused": self.reused,
-            "plans": {name: plan.checked.record() for name, plan in self.named_plans() if plan.checked},
+            "plans": {name: records.plain(plan.checked) for name, plan in self.named_plans() if plan.checked},
         }
 
     def named_plans(self) -> list[tuple[str, Plan]]:

@@ -41,7 +41,7 @@ from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import hostfiles, json_records, limits, memory_copies
+from deployer.contract import hostfiles, json_records, limits, memory_copies, records
 from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, Unknown, UsageError
 from deployer.contract.findings import WARNING, Finding
@@ -134,7 +134,7 @@ class Verdict(NamedTuple):
         where = {"bundle": self.bundle, "site": self.site, "partition": self.partition, "way": self.way}
         order = [{"name": name, "against": against} for name, against in self.plan.order] if self.plan else []
         copies = memory_copies.reasons(self.plan) if self.plan else []
-        return {**where, "runtimes": order, "memory_copies": copies, **self.checked.record()}
+        return {**where, "runtimes": order, "memory_copies": copies, **records.plain(self.checked)}
 
 
 def check(

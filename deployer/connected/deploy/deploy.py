@@ -25,7 +25,7 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
-from deployer.contract import dialogue, json_records
+from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.findings import ERROR
 from deployer.contract.manifest import REHEARSALS_PREFIX
@@ -139,7 +139,7 @@ class Deployed(NamedTuple):
         return {
             **self._asdict(),
             "bundle": str(self.bundle) if self.bundle else None,
-            "verdict": self.verdict.record() if self.verdict else None,
+            "verdict": records.plain(self.verdict),
             "seconds": round(self.seconds, 3),
         }
 

@@ -22,7 +22,7 @@ from deployer.connected.linker import fatbin, package_imports
 from deployer.connected.linker.code_facts import CodeFacts
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
-from deployer.contract import dynamic, json_records, tarformat, wheel
+from deployer.contract import dynamic, json_records, records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
 from deployer.contract.errors import DeployerError
@@ -260,7 +260,7 @@ def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
 def _read_entry(
     name: str, kind: str, target: str, facts: Any, bad: str, executable: bool, kernels: Sequence[str]
 ) -> Indexed:
-    found = Facts.read(json_records.Fields(facts, name, own=True)) if facts else None
+    found = records.read(Facts, json_records.Fields(facts, name, own=True)) if facts else None
     return Indexed(kind, target, found, bad, executable, tuple(kernels))
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from deployer.connected.ground.yaml_model import form
-from deployer.contract import mount_points, placeholders
+from deployer.contract import mount_points, placeholders, records
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields
@@ -15,7 +15,7 @@ from deployer.contract.runtime_table import NAMED
 
 def _read_facts(value: Any) -> Facts:
     try:
-        return Facts.read(Fields(value, "it"))
+        return records.read(Facts, Fields(value, "it"))
     except UsageError as error:
         raise ValueError(error.message) from error
 

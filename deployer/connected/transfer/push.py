@@ -23,7 +23,7 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.connected.site_profile.published import newest
 from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import delta, json_records
+from deployer.contract import delta, json_records, records
 from deployer.contract.delta import HeldSegments
 from deployer.contract.dialogue import UNKNOWN_SIGNERS
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
@@ -116,7 +116,7 @@ class Pushed(NamedTuple):
     then: json_records.Record | None = None
 
     def record(self) -> json_records.Record:
-        found = {**self._asdict(), "checked": self.checked.record() if self.checked else None}
+        found = {**self._asdict(), "checked": records.plain(self.checked)}
         del found["then"]
         return found
 

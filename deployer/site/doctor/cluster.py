@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from typing import List, Optional, Sequence, Tuple
 
+from deployer.contract import records
 from deployer.contract.errors import DeployerError, JobFailed, Refused, TransferError, Unknown
 from deployer.contract.findings import Finding, errors
 from deployer.contract.job import Job
@@ -204,7 +205,7 @@ def _speed(found: Fields) -> str:
 
 
 def _findings(found: Fields) -> List[Finding]:
-    return [Finding.read(item) for item in found.items("findings")]
+    return [records.read(Finding, item) for item in found.items("findings")]
 
 
 def _stop_at(found: Fields, codes: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any, List
 
-from deployer.contract import json_records
+from deployer.contract import json_records, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import WARNING, Finding
 from deployer.contract.text import counted, printable
@@ -30,7 +30,7 @@ def lines(status: Status) -> List[str]:
     found = ["%s: %s" % (name, ", ".join(words)), "log: %s" % os.path.join(status.folder, result.LOG)]
     try:
         fields = result.read(status.folder)
-        findings = [Finding.read(item) for item in fields.items("findings")]
+        findings = [records.read(Finding, item) for item in fields.items("findings")]
     except DeployerError as error:
         return [*found, "result: none: %s" % error.message]
     found.append("result: %s" % os.path.join(status.folder, result.RESULT_FILE))

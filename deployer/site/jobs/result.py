@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, json_records, rank_record
+from deployer.contract import evidence, json_records, rank_record, records
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
 from deployer.contract.findings import Finding, errors, finding
@@ -172,7 +172,7 @@ def findings(folder: str) -> List[Finding]:
     if not files.is_file(path):
         return []
     record = read_file(path)
-    return [Finding.read(item) for item in record.items("findings")]
+    return [records.read(Finding, item) for item in record.items("findings")]
 
 
 def read_file(path: str) -> Fields:

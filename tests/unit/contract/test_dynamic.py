@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from deployer.contract import dynamic, json_records
+from deployer.contract import dynamic, json_records, records
 from deployer.contract.dynamic import BadElf, Facts
 
 PYTHON = os.path.realpath(sys.executable)
@@ -45,7 +45,7 @@ def test_facts_survive_being_written():
     for path in libraries():
         facts = dynamic.facts(reader(path))
         text = json.dumps(facts.record())
-        assert Facts.read(json_records.Fields(json.loads(text), "facts")) == facts
+        assert records.read(Facts, json_records.Fields(json.loads(text), "facts")) == facts
 
 
 def test_programs_that_open_libraries_by_name():

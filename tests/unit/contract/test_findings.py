@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from deployer.contract import findings
+from deployer.contract import findings, records
 from deployer.contract.json_records import Fields
 
 
@@ -18,7 +18,7 @@ def test_each_rule_is_whole(code):
     values = dict.fromkeys([name for name in names if name not in ("batch", "capture_node")], 1)
     made = findings.finding(code, "rank 0", **values)
     assert "{" not in made.message
-    assert made == findings.Finding.read(Fields(made.record(), "a finding"))
+    assert made == records.read(findings.Finding, Fields(made.record(), "a finding"))
 
 
 def test_errors_are_told_from_warnings():
@@ -32,5 +32,5 @@ def test_a_finding_names_its_job_once():
     wrong = findings.finding("mpi.alone", "/usr/bin/x", reason="none")._replace(job="train")
     assert str(wrong).startswith("error mpi.alone: /usr/bin/x (job train): ")
     assert str(wrong._replace(subject="job train")).startswith("error mpi.alone: job train: ")
-    assert findings.Finding.read(Fields(wrong.record(), "a finding")) == wrong
+    assert records.read(findings.Finding, Fields(wrong.record(), "a finding")) == wrong
     assert "job" not in wrong._replace(job="").record()

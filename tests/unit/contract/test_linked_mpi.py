@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from deployer.contract import dynamic
+from deployer.contract import dynamic, records
 from deployer.contract.linked_mpi import SYMBOLS, TEXTS, linked_mpi
 
 LIBRARY = """
@@ -76,7 +76,7 @@ def test_facts_are_kept(compiled):
     found = dynamic.facts(compiled(LIBRARY + MAIN % ""))
     record = found.record()
     assert record["linked"] == SYMBOLS
-    again = dynamic.Facts.read(json_records.Fields(record, "facts"))
+    again = records.read(dynamic.Facts, json_records.Fields(record, "facts"))
     assert again == found
 
 

@@ -1,86 +1,93 @@
+"""Records are read and written by their annotations."""
+
 import json
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import pytest
 
-from deployer.contract import json_records
-from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract import records
+from deployer.contract.errors import UsageError
+from deployer.contract.json_records import Fields
 
 
-def stamped(**fields):
-    return json_records.dumps(json_records.stamped("test", fields))
+class Wheel(NamedTuple):
+    name: str
+    size: int = 1
+
+    @staticmethod
+    def read(fields):
+        if fields.text("name") == "none":
+            raise fields.error("%s: no name" % fields.what)
+        return records.read(Wheel, fields)
 
 
-def test_dumps_is_canonical():
-    assert json_records.dumps({"b": 1, "a": "é"}) == b'{"a":"\\u00e9","b":1}\n'
+class Car(NamedTuple):
+    name: str
+    doors: int
+    sold: bool
+    note: Any
+    owner: Optional[str]
+    spare: Optional[Wheel]
+    colours: List[str]
+    wheels: Tuple[Wheel, ...]
+    prices: Dict[str, int]
+    names: Mapping[str, str]
+    parts: Dict[str, List[str]]
+    keys: Sequence[str] = ()
+    lamp: Wheel = Wheel("lamp")
+    by_place: Mapping[str, Wheel] = {}
 
 
-def test_loads_gives_typed_fields():
-    fields = json_records.loads(stamped(name="x", count=3, words=["a"], env={"A": "b"}, sub=[{"n": 1}]), "test", "it")
-    assert fields.text("name") == "x"
-    assert fields.number("count") == 3
-    assert fields.texts("words") == ["a"]
-    assert fields.mapping("env") == {"A": "b"}
-    assert fields.items("sub")[0].number("n") == 1
-    assert fields.maybe_text("nothing") is None
+WHOLE = Car(
+    "a", 3, True, [1], None, Wheel("s"), ["red"], (Wheel("l", 2), Wheel("r")), {"EUR": 9}, {"de": "Auto"}, {"x": ["y"]}
+)
+
+
+def fields(**changes):
+    return Fields(dict(json.loads(json.dumps(records.plain(WHOLE))), **changes), "the car")
+
+
+@pytest.mark.parametrize("car", [WHOLE, WHOLE._replace(keys=("k",), by_place={"front": Wheel("f")}, spare=None)])
+def test_what_is_written_is_read_again(car):
+    assert records.read(Car, Fields(json.loads(json.dumps(records.plain(car))), "the car")) == car
+
+
+def test_the_short_form_leaves_out_what_is_usual_and_is_read_again():
+    short = json.loads(json.dumps(records.short(WHOLE)))
+    assert not {"keys", "lamp"} & set(short)
+    assert "owner" in short
+    assert records.read(Car, Fields(short, "the car")) == WHOLE
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("changes", "error"),
     [
-        b"",
-        b"[]",
-        b"{",
-        b"\xff",
-        b'{"schema":"deployer.other","format":1,"min_reader":1}',
-        b'{"schema":"deployer.test"}',
-        b'{"a":1,"a":2}',
-        b"[" * 100000,
+        ({"name": 3}, "the car: field 'name' is not of type str"),
+        ({"doors": -1}, "the car: field 'doors' is negative"),
+        ({"sold": None}, "the car: field 'sold' is not of type bool"),
+        ({"owner": 3}, "the car: field 'owner' is not of type str"),
+        ({"colours": [3]}, "the car: field 'colours' is not a list of strings"),
+        ({"spare": []}, "the car: field 'spare' is not of type dict"),
+        ({"spare": {"name": "none"}}, "the car, spare: no name"),
+        (
+            {"wheels": [{"name": "l"}, {"name": "r", "size": "2"}]},
+            "the car, wheels[1]: field 'size' is not of type int",
+        ),
+        ({"prices": {"EUR": "9"}}, "the car, prices: field 'EUR' is not of type int"),
+        ({"by_place": {"front": 3}}, "the car, by_place: field 'front' is not of type dict"),
+        ({"keys": None}, "the car: field 'keys' is not of type list"),
     ],
 )
-def test_what_is_no_record_is_refused_by_name(data):
-    with pytest.raises(IntegrityError, match="the thing"):
-        json_records.loads(data, "test", "the thing", IntegrityError)
+def test_errors_name_the_wrong_field(changes, error):
+    with pytest.raises(UsageError) as caught:
+        records.read(Car, fields(**changes))
+    assert str(caught.value) == error
 
 
-def test_a_newer_format_is_refused_with_a_hint():
-    record = json_records.stamped("test", {})
-    record.update(format=9, min_reader=9)
-    with pytest.raises(UsageError, match="format 9") as caught:
-        json_records.loads(json_records.dumps(record), "test", "it")
-    assert "newer deployer" in caught.value.hint
+def test_a_missing_field_without_a_default_is_an_error():
+    with pytest.raises(UsageError, match="field 'doors' is missing"):
+        records.read(Car, Fields({"name": "a"}, "the car"))
 
 
-def test_a_newer_format_that_we_can_read_is_read():
-    record = json_records.stamped("test", {"unheard": 1})
-    record.update(format=9)
-    assert json_records.loads(json_records.dumps(record), "test", "it").number("unheard") == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "value"),
-    [
-        ("text", 1),
-        ("number", "1"),
-        ("number", True),
-        ("number", -1),
-        ("texts", ["a", 1]),
-        ("mapping", {"a": 1}),
-        ("items", [1]),
-        ("child", []),
-    ],
-)
-def test_a_mistyped_field_is_named(method, value):
-    fields = json_records.loads(stamped(field=value), "test", "it")
-    with pytest.raises(UsageError, match="field"):
-        getattr(fields, method)("field")
-
-
-def test_a_record_with_a_row_per_item_is_the_same_record():
-    ranks = [{"task": 0, "measures": {"a": [1, "x\ny"]}}, {"task": 1, "measures": None}]
-    whole = json_records.stamped("test", {"findings": [{"code": "a"}], "ranks": ranks, "payload": None})
-    text = json_records.pretty_rows(whole, "ranks")
-    assert json.loads(text) == whole
-    assert list(json.loads(text)) == list(whole)
-    assert [json.loads(line.rstrip(",")) for line in text.splitlines() if line.startswith('    {"task"')] == ranks
-    for without in ({**whole, "ranks": []}, {"payload": 1}):
-        assert json_records.pretty_rows(without, "ranks") == json_records.pretty(without)
+def test_the_caller_may_read_a_field_itself():
+    assert records.read(Car, fields(name="\n"), name="b").name == "b"

@@ -1,6 +1,6 @@
 import pytest
 
-from deployer.contract import json_records, sealed_file
+from deployer.contract import json_records, records, sealed_file
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import Segment
 from tests import bundles
@@ -83,7 +83,7 @@ USUAL = {"kind": "frame", "offset": 5, "size": 6, "sha256": "a" * 64, "raw": 7, 
     ],
 )
 def test_a_usual_segment_is_read_as_any_other(record):
-    assert Segment.usual(record) == Segment.read(json_records.Fields(record, "it")) is not None
+    assert Segment.usual(record) == records.read(Segment, json_records.Fields(record, "it")) is not None
 
 
 @pytest.mark.parametrize(
