@@ -31,7 +31,8 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> int:
-    image = None if files.exists(args.what) else store.locate(args.root).find(args.what)
+    is_path = files.exists(args.what) or "/" in args.what or args.what.endswith(".tar")
+    image = None if is_path else store.locate(args.root).find(args.what)
     path = store.locate(args.root).bundle(image.receipt) if image else args.what
     keys: Optional[List[Key]] = None
     if image and not files.is_file(path):

@@ -70,3 +70,10 @@ def test_what_is_damaged_or_missing(tmp_path, bundle, data, capsys, damage, code
     code_, out, err = run(capsys, bundle if damage else "nothing", "--root", tmp_path)
     assert (code_, out) == (code.exit_code, "")
     assert err.startswith("deployer: error: ")
+
+
+def test_a_path_is_never_looked_for_among_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("DEPLOYER_ROOT", raising=False)
+    code, _, err = run(capsys, tmp_path / "none.tar")
+    assert code == UsageError.exit_code
+    assert "none.tar" in err.splitlines()[0]
