@@ -151,6 +151,7 @@ def _add_watching(add: _Add) -> None:
     parser = _rooted(add("status"))
     parser.add_argument("job", metavar="JOB", nargs="?", help="its name or the scheduler's id (default: the last)")
     parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
+    parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` has printed its log
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_status)
     parser = _rooted(add("logs"))
@@ -300,9 +301,12 @@ def _wait(
         _print_lines(ending.lines(status))
         sys.stdout.flush()
     if failure:
-        for line in jobs.tail(folder) if tail else ():
-            if not _repeats(failure, line):
-                sys.stderr.write("| %s\n" % line)
+        lines = jobs.tail(folder)
+        new = [line for line in lines if not _repeats(failure, line)]
+        for line in new if tail else ():
+            sys.stderr.write("| %s\n" % line)
+        if getattr(args, "after_log", False) and len(new) < len(lines):
+            raise JobFailed(failure.message.partition(": ")[0])
         raise failure
     _suggest_result(args, folder)
     return 0

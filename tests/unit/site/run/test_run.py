@@ -398,6 +398,10 @@ def test_a_wait_for_a_job_that_failed_ends_with_the_remedy(store, programs, caps
     err = capsys.readouterr().err
     assert "| said\n| deployer: error mpi.x: y\n| hint: z\ndeployer: error: job " in err  # what follows is not repeated
     assert err.count("no module") == 1
+    assert main.main(["status", "--wait", "--root", store.root]) == 1
+    assert "no module" in capsys.readouterr().err
+    assert main.main(["status", "--wait", "--after-log", "--root", store.root]) == 1  # the log that was printed has it
+    assert capsys.readouterr().err.splitlines()[0].endswith("(77) ended as FAILED")
 
 
 def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys, monkeypatch):
