@@ -2,8 +2,6 @@
 
 import argparse
 import datetime as dt
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,7 @@ from deployer.contract.errors import UsageError
 from deployer.contract.manifest import REHEARSALS_PREFIX, Manifest
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import read_manifest
-from deployer.contract.text import printable
-from deployer.system import files
+from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
@@ -54,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.sbom:
         if sbom is None:
             raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
-        sys.stdout.write(sbom.decode())
+        terminal.show_text(sbom.decode())
         return 0
     flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)
@@ -64,17 +61,17 @@ def run(args: argparse.Namespace) -> int:
         record["packages"] = packages if sbom else None
         record["rehearsals"] = [outcome.record() for outcome in rehearsals]
         record["out_of_support"] = [flag.record() for flag in flags]
-        print(json.dumps(record))
+        terminal.show_json(record)
         return 0
     show_manifest(manifest)
     for outcome in rehearsals:
         day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
-        where = printable(f" for {outcome.site}" if outcome.site else "")
-        print(common.wrapped(f"job {printable(outcome.job)} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
+        where = f" for {outcome.site}" if outcome.site else ""
+        terminal.show(*common.wrapped(f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
     found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
-    print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
+    terminal.show(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:
-        print(common.wrapped(flag.line(), "", "    "))
+        terminal.show(*common.wrapped(flag.line(), "", "    "))
     return 0
 
 
@@ -84,7 +81,7 @@ def _page(args: argparse.Namespace) -> int:
 
     files.check_not_folder(str(args.html))  # before the bundle is read
     html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
-    print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
+    common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
     return 0
 
 
@@ -94,7 +91,7 @@ def _files(args: argparse.Namespace) -> int:
         with progress.bar("verify", Path(args.bundle).stat().st_size) as advance:
             verify(stream, args.bundle, progress=advance)  # a partial list of a damaged bundle would mislead
         for listed in files_of(begin(stream, args.bundle)):
-            print(json.dumps(listed.record()) if args.json else listed.line())
+            common.show_result(args, listed.record(), listed.line())
     return 0
 
 

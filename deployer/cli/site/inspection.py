@@ -1,7 +1,6 @@
 """inspect: what is in a bundle, in a folder that push --to wrote, or in an installed image."""
 
 import argparse
-import json
 from typing import Any, Dict, List, Optional, Tuple
 
 from deployer.cli.site import common
@@ -12,7 +11,7 @@ from deployer.contract.plan import NO_MPI
 from deployer.contract.sealed_file import Seal
 from deployer.contract.shell import quoted
 from deployer.contract.sshsig import Key
-from deployer.contract.text import counted, printable
+from deployer.contract.text import counted
 from deployer.site.install import incoming
 from deployer.site.storage import store
 from deployer.site.storage.space import human
@@ -42,15 +41,15 @@ def _inspect(args: argparse.Namespace) -> int:
         digest = seal.digest
     if args.json:
         signers = None if keys is None else [key.fingerprint for key in keys]
-        print(json.dumps(dict(manifest.record(), segments=len(manifest.segments), digest=digest, keys=signers)))
+        terminal.show_json(dict(manifest.record(), segments=len(manifest.segments), digest=digest, keys=signers))
         return 0
     show_manifest(manifest)
-    print("digest %s" % digest)
+    terminal.show("digest %s" % digest)
     if keys is not None:
         others = "signed by " + ", ".join(key.fingerprint for key in keys) if keys else "not signed"
-        print(trust.own(keys) or others)
+        terminal.show(trust.own(keys) or others)
     if image:
-        print(printable("installed: %s" % image.folder))
+        terminal.show("installed: %s" % image.folder)
     return 0
 
 
@@ -71,11 +70,11 @@ def show_manifest(manifest: Manifest) -> None:
     """Print what a bundle has: its image, jobs, members and data."""
     image = manifest.image
     what = "only data" if manifest.is_data else "%d entries, %s" % (image.entries, human(image.raw_size))
-    print(common.wrapped("%s:%s  %s, %s" % (manifest.name, manifest.version, what, manifest.codec["name"])))
+    terminal.show(*common.wrapped("%s:%s  %s, %s" % (manifest.name, manifest.version, what, manifest.codec["name"])))
     if NO_MPI in manifest.mpi:
-        print("runs without MPI")
+        terminal.show("runs without MPI")
     elif manifest.mpi:
-        print("runs on MPI of %s" % ", ".join(manifest.mpi))
+        terminal.show("runs on MPI of %s" % ", ".join(manifest.mpi))
     for job in manifest.jobs:
         layout = " x ".join(
             counted(number, what)
@@ -85,7 +84,7 @@ def show_manifest(manifest: Manifest) -> None:
             layout += " x %s" % counted(job.gpus, "GPU")
         if job.launch != RANKS:
             layout += ", launch %s" % job.launch
-        print(common.wrapped("job %s: %s: %s" % (job.name, layout, quoted(job.command)), "", "    "))
+        terminal.show(*common.wrapped("job %s: %s: %s" % (job.name, layout, quoted(job.command)), "", "    "))
     folders: Dict[str, List[int]] = {}
     for member in manifest.members:
         if member.name.startswith(REHEARSALS_PREFIX):
@@ -93,14 +92,14 @@ def show_manifest(manifest: Manifest) -> None:
         if member.name.startswith(DATA_PREFIX):
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
-            print("%12d  %s" % (member.size, _name(member.name, _SIZE)))
+            terminal.show("%12d  %s" % (member.size, _name(member.name, _SIZE)))
     for name, sizes in folders.items():
         label = _name(name, terminal.columns() // 2)
-        print("data %s: %s, %s" % (label, counted(len(sizes), "file"), human(sum(sizes))))
+        terminal.show("data %s: %s, %s" % (label, counted(len(sizes), "file"), human(sum(sizes))))
     for need in manifest.needs:
-        print("data %s: from the bundle %s" % (need.data, need.bundle))
+        terminal.show("data %s: from the bundle %s" % (need.data, need.bundle))
 
 
 def _name(name: str, taken: int) -> str:
     """Return a name for printing, as it fits beside ``taken`` columns. --json prints complete names."""
-    return common.shortened(printable(name), taken)
+    return common.shortened(name, taken)
