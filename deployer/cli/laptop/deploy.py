@@ -102,7 +102,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
     shows = not (args.json or terminal.is_quiet())
-    with Deploy(_request(args), _show if shows else _silent, say, submitted) as deploy:
+    with Deploy(_request(args), _show if shows else lambda _: None, say, submitted) as deploy:
         _foresee(args, deploy)
         try:
             done = deploy.run()
@@ -237,10 +237,6 @@ def _ended(deploy: Deploy, job: str) -> DeployerError | None:
 def _show(stage: DeployStage) -> None:
     state = terminal.word(f"{stage.state:<9}")
     progress.show_beside(f"{stage.name:<8} {state} {stage.seconds:6.1f} s  {stage.text}", sys.stdout)
-
-
-def _silent(stage: DeployStage) -> None:
-    pass
 
 
 def say(line: str) -> None:

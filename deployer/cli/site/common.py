@@ -14,7 +14,7 @@ from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoRet
 
 from deployer import __version__
 from deployer.contract.dialogue import ANSWERS, CALLER, OWN_KEY
-from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
+from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, SpaceError, UsageError
 from deployer.contract.guess import guess
 from deployer.system import terminal
 
@@ -459,7 +459,7 @@ def _run(
     except BrokenPipeError:  # the reader of our output has ended: `deployer logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (DeployerError, OSError) as found:
+    except (DeployerError, OSError, MemoryError) as found:
         error = found if isinstance(found, DeployerError) else _named(found)
         if log:
             import logging
@@ -524,8 +524,10 @@ def show_anything() -> None:
         sys.stdout = io.TextIOWrapper(out.detach(), encoding, "backslashreplace", line_buffering=by_line)
 
 
-def _named(error: OSError) -> DeployerError:
+def _named(error: Exception) -> DeployerError:
     """Return an unexpected error of the operating system, such as an unreadable folder, as an error of ours."""
+    if not isinstance(error, OSError):  # a MemoryError
+        return SpaceError("there is not enough memory for this command", "see `ulimit -v`; use a node with more memory")
     from deployer.system import files
 
     what = "continue" if error.filename is None else "use %s" % error.filename

@@ -39,7 +39,7 @@ from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import DeployerError, Refused
-from deployer.contract.findings import ERROR
+from deployer.contract.findings import ERROR, WARNING
 from deployer.contract.json_records import Fields
 from deployer.contract.rehearsal import Rehearsal
 from deployer.system.verify import begin, opened, read_seal
@@ -225,7 +225,9 @@ class Deploy(Packing):
         request, path = self._request, packed.path
         with self._stage(REHEARSE) as said, self._forgotten_if_damaged(path):
             with opened(str(path)) as stream:
-                names = [each.subject for each in rehearsed.required(begin(stream, str(path)), self._profile)]
+                bundle = begin(stream, str(path))
+                names = [each.subject for each in rehearsed.required(bundle, self._profile)]
+                self._warn_of(rehearsed.of(bundle))
             if not names or request.dry_run:
                 said += [WOULD, f"rehearse {', '.join(names)}"] if names else [UNCHANGED, "each job was rehearsed"]
                 return packed
@@ -235,6 +237,7 @@ class Deploy(Packing):
                 outcome = usual.rehearsal(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
                     raise self._not_clean(outcome)
+                self._warn_of([outcome])
                 rehearsals.record(path, outcome)
                 with opened(str(path)) as stream:
                     digest = read_seal(stream, str(path)).digest
@@ -242,8 +245,14 @@ class Deploy(Packing):
                     self._keep(path, last, digest)
             if request.key:  # once, since a security key may have to be touched
                 self._keep(path, last, digest)
-            said += [DONE, f"{', '.join(names)}: nothing that {self._profile.name} lacks"]
+            said += [DONE, f"{', '.join(names)}: no error"]
             return PackedBundle(path, digest)
+
+    def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
+        """Show what rehearsals warn of, such as a network error that the program swallowed."""
+        for outcome in outcomes:
+            for found in (item.finding for item in outcome.findings if item.finding.severity == WARNING):
+                self._say(f"warning: the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}")
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:
         """Return the error for a rehearsal that the site would not accept."""

@@ -108,6 +108,7 @@ class Reach:
         calls: the number of calls that were observed.
         seconds: how long they waited.
         all_listed: no file is missing in ``opened`` because there were too many.
+        resolving: for each process that asked the name server, "yes" if its main thread did so last, else nothing.
         begun: when the first program of a container made a call, by the monotonic clock; None: none has.
     """
 
@@ -137,6 +138,7 @@ class Reach:
         self._pythons: dict[int, Tracee] = {}
         self._listed = 0
         self._read: set[tuple[tuple[int, ...], bytes]] = set()
+        self.resolving: dict[int, str] = {}
         self.opened: set[str] = set()
         self.all_listed = True
         self.begun: float | None = None
@@ -430,16 +432,21 @@ class Reach:
             family, raw = socket.AF_INET, raw[12:]
         ip = socket.inet_ntop(family, raw)
         own = ip.startswith("127.") or ip in ("::1", "0.0.0.0", "::")  # noqa: S104
+        main = "yes" if who.task == who.process else ""
+        if own and port == _DNS:
+            if len(self.resolving) >= _MAX_WAITING:
+                self.resolving.clear()
+            self.resolving[who.process] = main
         if ip in self._local or (own and port == _DNS):
             return None
         licence = ""
         with suppress(OSError):  # only now: it may end before it is asked again
             licence = "" if own else who.licence(ip)
-        return lambda: self._connected(who, ip, port, own, licence)
+        return lambda: self._connected(who, ip, port, own, {"licence": licence, "main": main})
 
-    def _connected(self, who: Tracee, ip: str, port: int, own: bool, licence: str) -> None:
+    def _connected(self, who: Tracee, ip: str, port: int, own: bool, about: dict[str, str]) -> None:
         if not own or len(self._waiting) >= _MAX_WAITING:
-            self._tell("address", f"{ip} port {port}", who, licence=licence)
+            self._tell("address", f"{ip} port {port}", who, **about)
         elif (ip, port) not in self._waiting and port not in self._ports():
             self._waiting[(ip, port)] = who
 

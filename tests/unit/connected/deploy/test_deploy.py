@@ -41,7 +41,9 @@ from deployer.contract.errors import (
     UsageError,
 )
 from deployer.contract.json_records import Fields, dumps
-from deployer.contract.rehearsal import FAILED, STOPPED, Rehearsal
+from deployer.contract.observation import Observation, Observed
+from deployer.contract.rehearsal import DONE as REHEARSED
+from deployer.contract.rehearsal import FAILED, STOPPED, JobEnding, Rehearsal, judge
 from deployer.contract.sealed_file import payload
 from deployer.contract.verdict import judged
 from deployer.system.verify import begin, opened
@@ -878,6 +880,18 @@ def test_a_site_that_requires_a_rehearsal_gets_one(
     assert [stage.state for stage in deploy.stages] == ["done", "unchanged"]
     last = last_deploy.read(strict.path)  # so that the next deploy does not pack again
     assert (last.inputs, last.digest, list(last.file)) == ("inputs", new.digest, last_deploy.state_of(strict.path))
+
+
+def test_what_a_rehearsal_warns_of_is_shown_before_each_push(
+    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(deploy, "_say", said.append)
+    found = judge(Observed((Observation("host", "a.example", 1.0),)), JobEnding(REHEARSED, 0))
+    monkeypatch.setattr(usual, "rehearsal", lambda bundle, *_: outcome(Path(bundle))._replace(findings=found))
+    new = deploy._rehearse(strict)
+    deploy._rehearse(new)
+    assert said == ["warning: the rehearsal of train: rehearse.network: a.example: asked for a.example"] * 2
 
 
 def test_a_rehearsal_with_an_error_ends_the_deploy_with_its_remedy(

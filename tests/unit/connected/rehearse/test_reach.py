@@ -290,3 +290,18 @@ def test_the_program_sees_no_difference(observe, tmp_path):
     seen = observe(script)
     assert os.WEXITSTATUS(seen.status) == plain == 7
     assert (tmp_path / "codes").read_text() == before == "1\n127\n"
+
+
+def test_the_main_thread_is_told_from_others(observe):
+    program = """
+import socket, threading
+def ask(port):
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.7", port))
+ask(7)
+thread = threading.Thread(target=ask, args=(9,))
+thread.start()
+thread.join()
+"""
+    seen = observe([sys.executable, "-c", program])
+    main = {what: about["main"] for kind, what, about in seen.notes if kind == "address"}
+    assert main == {"192.0.2.7 port 7": "yes", "192.0.2.7 port 9": ""}
