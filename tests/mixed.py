@@ -1,4 +1,4 @@
-"""A site of three kinds of nodes and five partitions: what Slurm is told, and what a capture must find.
+"""Sites of several kinds of nodes and partitions: what a batch system is told, and what a capture must find.
 
 The truth is written by hand beside the configuration. Recordings of real Slurms of this site are replayed by the tests
 of ``capture``; a lab of it is captured as a whole.
@@ -111,3 +111,85 @@ OF_GRID_ENGINE: Dict[str, Dict[str, Any]] = {
         "parallel_environment": "mpi",
     },
 }
+
+#: What qmgr is told of a site of PBS: queues with limits, with nodes of their own, behind routes and for some users.
+PBS = """\
+create resource Qlist type=string_array,flag=h
+create resource cpu_type type=string,flag=h
+create resource gpu_model type=string,flag=h
+set server resources_max.walltime = 48:00:00
+set server default_chunk.mem = 500mb
+create queue batch queue_type=execution,resources_max.walltime=24:00:00,resources_max.nodect=1,default_chunk.Qlist=batch
+create queue large queue_type=execution,default_chunk.mem=30gb
+create queue accelerated queue_type=execution,resources_max.walltime=12:00:00,default_chunk.Qlist=accelerated
+set queue accelerated resources_default.place = scatter:excl
+create queue short queue_type=execution,resources_max.walltime=00:30:00,default_chunk.Qlist=short
+create queue wide queue_type=execution,resources_max.walltime=01:00:00,default_chunk.Qlist=short,from_route_only=True
+create queue orphan queue_type=execution,from_route_only=True
+create queue project queue_type=execution,acl_group_enable=True,acl_groups=alice,default_chunk.Qlist=batch
+set queue project acl_user_enable = True
+set queue project acl_users = "-root@*,+"
+create queue closed queue_type=execution,acl_user_enable=True,acl_users=root
+create queue staff queue_type=execution,acl_group_enable=True,acl_groups=root
+create queue intake queue_type=route,route_destinations=batch
+create queue members queue_type=route,route_destinations=wide,acl_user_enable=True,acl_users=root
+create queue public queue_type=route,route_destinations=wide
+set queue @default resources_default.walltime = 00:10:00
+set queue @default enabled = True
+set queue @default started = True
+set server default_queue = intake
+delete queue workq
+set node cn1,cn2 resources_available.ncpus = 4
+set node cn1,cn2 resources_available.mem = 8000mb
+set node cn1,cn2 resources_available.ngpus = 0
+set node cn1,cn2 resources_available.cpu_type = thin
+set node cn1,cn2 resources_available.Qlist = "batch,short"
+set node cn3,cn3[0],cn3[1] resources_available.cpu_type = fat
+set node cn3,cn3[0],cn3[1] queue = large
+set node cn4,cn5 resources_available.ncpus = 6
+set node cn4,cn5 resources_available.mem = 16gb
+set node cn4,cn5 resources_available.ngpus = 4
+set node cn4,cn5 resources_available.cpu_type = gpu
+set node cn4,cn5 resources_available.gpu_model = a100
+set node cn4,cn5 resources_available.Qlist = "accelerated,short"
+"""
+#: A host that its MoM divides into two vnodes, as those of NUMA domains.
+DIVIDED = "cn3"
+VNODES = """\
+$configversion 2
+cn3: resources_available.ncpus=0
+cn3: resources_available.mem=0
+cn3[0]: resources_available.ncpus=8
+cn3[0]: resources_available.mem=16gb
+cn3[1]: resources_available.ncpus=8
+cn3[1]: resources_available.mem=16gb
+"""
+_OF_PBS_THIN = {"cpus": 4, "memory_mb": 8000}
+_OF_PBS_FAT = {"cpus": 16, "memory_mb": 32768}
+_OF_PBS_GPUS = {"cpus": 6, "memory_mb": 16384, "gpus": {"count": 4}}
+_OF_PBS_SHORT = {"nodes": 2, "max_time": "00:30:00", "queue": "short", "request_memory": True}
+_OF_PBS_WIDE = {"nodes": 2, "max_time": "01:00:00", "queue": "public", "request_memory": True}
+OF_PBS: Dict[str, Dict[str, Any]] = {
+    "batch": {"nodes": 2, "max_nodes": 1, "max_time": "24:00:00", "request_memory": True, "node": _OF_PBS_THIN},
+    "accelerated": {
+        "nodes": 2,
+        "max_time": "12:00:00",
+        "exclusive": True,
+        "request_memory": True,
+        "gpu_request": "ngpus",
+        "node": _OF_PBS_GPUS,
+    },
+    "large": {"nodes": 1, "max_time": "48:00:00", "node": _OF_PBS_FAT},
+    "project": {"nodes": 2, "max_time": "48:00:00", "request_memory": True, "node": _OF_PBS_THIN},
+    "short-thin": dict(_OF_PBS_SHORT, constraint="cpu_type=thin", node=_OF_PBS_THIN),
+    "short-gpu": dict(_OF_PBS_SHORT, constraint="cpu_type=gpu", gpu_request="ngpus", node=_OF_PBS_GPUS),
+    "wide-thin": dict(_OF_PBS_WIDE, constraint="cpu_type=thin", node=_OF_PBS_THIN),
+    "wide-gpu": dict(_OF_PBS_WIDE, constraint="cpu_type=gpu", gpu_request="ngpus", node=_OF_PBS_GPUS),
+}
+#: The notes about queues that the user may not use.
+PBS_CLOSED = [
+    "queue closed: left out: its acl_users do not list you",
+    "queue staff: left out: its acl_groups do not list you",
+    "queue members: left out: its acl_users do not list you",
+    "queue orphan: left out: no routing queue leads to it",
+]

@@ -17,8 +17,10 @@ PROGRESS_LINE = "deployer-progress:"
 COLOUR = "DEPLOYER_COLOUR"
 #: The options with which commands of the laptop's `deployer` name this site, as shell text: hints print them.
 CALLER = "DEPLOYER_CALLER"
-#: The beginnings of the warnings about a bundle whose signers no policy names, which `deploy` prints once.
+#: The beginnings of the warnings about a bundle whose signers no policy names.
 NOT_SIGNED, UNKNOWN_SIGNERS = ORIGINS = ("not signed: ", "signed by ")
+#: The end of what is no warning: the user's own key signed it.
+OWN_KEY = ", one of your own keys (~/.ssh)"
 #: What a laptop chooses as the end of a job's name before it submits the job: the time, and digits that nobody guesses.
 TOKEN = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}\Z")
 #: The folder of a root folder in which a laptop puts the site's program, each version in a folder of its own.

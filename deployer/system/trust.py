@@ -1,9 +1,14 @@
 """Who signed a bundle, determined from raw bytes before anything parses them."""
 
+import glob
+import os
+from contextlib import suppress
 from typing import List, NamedTuple, Optional, Sequence
 
+from deployer.contract import dialogue
+from deployer.contract.errors import UsageError
 from deployer.contract.sshsig import Key
-from deployer.system import policy, signature
+from deployer.system import files, policy, signature
 from deployer.system.policy import Policy
 
 
@@ -35,3 +40,15 @@ def establish(
     """
     keys = [signature.check(blob, message) for blob in signatures]
     return Trust(keys, policy.judge(policy.load() if policies is None else policies, keys, what=what))
+
+
+def own(keys: Sequence[Key]) -> str:
+    """Return who signed, if all keys are the user's own, as the files in ~/.ssh show; else an empty text."""
+    lines = ""
+    folder = os.path.expanduser("~/.ssh")
+    for path in [os.path.join(folder, "authorized_keys"), *glob.glob(os.path.join(glob.escape(folder), "*.pub"))]:
+        with suppress(UsageError):
+            lines += files.read_text(path)
+    if not keys or any(key.line not in lines for key in keys):
+        return ""
+    return dialogue.UNKNOWN_SIGNERS + ", ".join(key.fingerprint for key in keys) + dialogue.OWN_KEY

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
 from deployer.contract import layout
+from deployer.contract.json_records import Record
 from deployer.contract.plan import MPICH_ABI, Plan
 from deployer.site.capture import node
 from deployer.site.capture.tools import Tools
@@ -21,7 +22,7 @@ from deployer.site.jobs.schedulers.slurm import Slurm
 from deployer.site.run.submission import SubmissionOptions, ask
 from tests import mixed
 from tests.integration.conftest import Cli
-from tests.lab import Lab, record_gridengine, roots
+from tests.lab import Lab, record_gridengine, record_pbs, roots
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first run makes the nodes' root
 #: Facts of a node that only its kernel shows.
@@ -80,20 +81,25 @@ def _submitted(site: Lab, plan: Plan) -> str:
     return shown
 
 
-def test_a_captured_grid_engine_is_the_truth() -> None:
-    lab = Lab(f"pytest-{os.getpid()}-queues", root=Path("/"), say=lambda line: None)
+def _captured(start: Callable[[Lab], None], nodes: int, name: str) -> Record:
+    """Return what a capture with a job in each partition finds on a lab with another batch system than Slurm."""
+    lab = Lab(f"pytest-{os.getpid()}-{name}", root=Path("/"), say=lambda line: None)
     try:
-        lab.up(nodes=2)
-        record_gridengine.start(lab)
+        lab.up(nodes=nodes)
+        start(lab)
         (lab.home / "alice" / "deployer.pyz").write_bytes(make_pyz())
         # The lab's Slurm is hidden from the login node and from the jobs.
         hide = "mkdir bin && printf '#!/bin/sh\\nexit 1\\n' >bin/sinfo && chmod +x bin/sinfo"
         lab.sh("login1", "alice", hide + " && echo 'PATH=$HOME/bin:$PATH' >.bash_profile").check("hide Slurm")
         command = "python3 deployer.pyz capture --partitions all -o captured.json"
         lab.sh("login1", "alice", ["bash", "-lc", command], timeout=300).check("capture")
-        record = json.loads((lab.home / "alice" / "captured.json").read_text())
+        return json.loads((lab.home / "alice" / "captured.json").read_text())
     finally:
         lab.down(purge=True)
+
+
+def test_a_captured_grid_engine_is_the_truth() -> None:
+    record = _captured(record_gridengine.start, 2, "queues")
     assert record["scheduler"].items() >= {"kind": "gridengine", "version": "8.1.9", "gpu_request": "gpu"}.items()
     assert set(record["partitions"]) == set(mixed.OF_GRID_ENGINE)
     here = node.node(Tools())
@@ -104,3 +110,17 @@ def test_a_captured_grid_engine_is_the_truth() -> None:
         assert {key: found.get(key) for key in ("nodes", "max_time", "parallel_environment")} == {
             key: expected.get(key) for key in ("nodes", "max_time", "parallel_environment")
         }
+
+
+@pytest.mark.needs("openpbs")
+def test_a_captured_pbs_is_the_truth() -> None:
+    record = _captured(record_pbs.start, len(mixed.NODES), "pbs")
+    assert record["scheduler"].items() >= {"kind": "pbs", "version": "23.06.06"}.items()
+    assert list(record["partitions"]) == list(mixed.OF_PBS)
+    assert set(mixed.PBS_CLOSED) <= set(record["notes"])
+    here = node.node(Tools())
+    for name, expected in mixed.OF_PBS.items():
+        found = record["partitions"][name]
+        assert found["node"] == {**here, **expected["node"]}, name  # each job ran, on a node with the captured shape
+        asked = {key for each in mixed.OF_PBS.values() for key in each if key != "node"}
+        assert {key: found.get(key) for key in asked} == {key: expected.get(key) for key in asked}, name

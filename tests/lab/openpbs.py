@@ -79,6 +79,7 @@ mkdir -p /run/postgresql
 chmod 1777 /run/postgresql
 {PREFIX}/libexec/pbs_postinstall server "$PBS_VERSION" {PREFIX} {_HOME} {_OWNER} sameconf
 {PREFIX}/libexec/pbs_init.d start
+for try in $(seq 150); do qstat -B >/dev/null 2>&1 && break; sleep 0.2; done
 qmgr >/dev/null <<'END'
 set server job_history_enable = True
 set server flatuid = True

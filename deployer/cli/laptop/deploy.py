@@ -199,7 +199,7 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Follow
         job, number = after.text("job"), after.maybe_text("job_id") or "-"
         terminal.tell(f"deployer: job {job} continues it")
     if status != EXIT_INTERRUPTED:  # also without a log: only `status` knows how the job ended
-        status = deploy.remote.attach(["status", job, "--wait", *quiet], site).status
+        status = deploy.remote.attach(["status", job, "--wait", "--after-log", *quiet], site).status
     if status in _ENDED:
         deploy.followed(done.job)
     elif status == EXIT_INTERRUPTED:

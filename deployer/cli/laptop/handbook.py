@@ -50,7 +50,7 @@ def _page(title: str, blocks: Iterator[str] | list[str]) -> str:
 
 def _commands(front: Front) -> Iterator[str]:
     found = commands(front)
-    for title, listed in front.groups:
+    for title, listed in front.groups.items():
         yield f"## {title[0].upper()}{title[1:]}"
         for command in listed:
             for each in found:

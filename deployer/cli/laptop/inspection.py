@@ -6,21 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
+from deployer.cli.site.inspection import show_manifest
 from deployer.connected.bundle import end_of_support
 from deployer.connected.bundle import sbom as sboms
 from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import html_page, progress
-from deployer.connected.rootfs.entries import shown
 from deployer.contract.errors import UsageError
-from deployer.contract.job import RANKS
-from deployer.contract.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
-from deployer.contract.plan import NO_MPI
+from deployer.contract.manifest import REHEARSALS_PREFIX, Manifest
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import read_manifest
-from deployer.contract.shell import quoted
-from deployer.contract.text import counted
-from deployer.site.storage.space import human
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
@@ -68,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         record["out_of_support"] = [flag.record() for flag in flags]
         terminal.show_json(record)
         return 0
-    _show(manifest)
+    show_manifest(manifest)
     for outcome in rehearsals:
         day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
         where = f" for {outcome.site}" if outcome.site else ""
@@ -78,45 +73,6 @@ def run(args: argparse.Namespace) -> int:
     for flag in flags:
         terminal.show(*common.wrapped(flag.line(), "", "    "))
     return 0
-
-
-def _show(manifest: Manifest) -> None:
-    image = manifest.image
-    what = "only data" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
-    terminal.show(*common.wrapped(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}"))
-    if NO_MPI in manifest.mpi:
-        terminal.show("runs without MPI")
-    elif manifest.mpi:
-        terminal.show(f"runs on MPI of {', '.join(manifest.mpi)}")
-    for job in manifest.jobs:
-        layout = " x ".join(
-            counted(number, what)
-            for number, what in ((job.nodes, "node"), (job.ranks_per_node, "rank"), (job.threads, "thread"))
-        )
-        if job.gpus is not None:
-            layout += f" x {counted(job.gpus, 'GPU')}"
-        if job.launch != RANKS:
-            layout += f", launch {job.launch}"
-        terminal.show(*common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
-    folders: dict[str, list[int]] = {}
-    for member in manifest.members:
-        if member.name.startswith(REHEARSALS_PREFIX):
-            continue
-        if member.name.startswith(DATA_PREFIX):
-            folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
-        else:
-            terminal.show(f"{member.size:>12}  {_name(member.name, _SIZE)}")
-    for name, sizes in folders.items():
-        terminal.show(
-            f"data {_name(name, terminal.columns() // 2)}: {counted(len(sizes), 'file')}, {human(sum(sizes))}"
-        )
-    for need in manifest.needs:
-        terminal.show(f"data {need.data}: from the bundle {need.bundle}")
-
-
-def _name(name: str, taken: int) -> str:
-    """Return a name for printing, as it fits beside ``taken`` columns. --json prints complete names."""
-    return common.shortened(shown(name.encode()), taken)
 
 
 def _page(args: argparse.Namespace) -> int:

@@ -11,206 +11,118 @@ from deployer.connected.ground import xdg
 from deployer.system import terminal
 
 #: The commands by task, as ``--help`` lists them.
-GROUPS = (
-    (
-        "all at once",
-        (
-            Command(
-                "deploy",
-                "laptop.deploy",
-                "build, pack, check, push, run and follow what changed",
-                "deployer deploy bundles/trained lab --nodes 2",
-            ),
+GROUPS = {
+    "all at once": (
+        Command(
+            "deploy",
+            "laptop.deploy",
+            "build, pack, check, push, run and follow what changed",
+            "bundles/trained lab --nodes 2",
         ),
     ),
-    (
-        "write a definition and build its image",
-        (
-            Command(
-                "init",
-                "laptop.definitions",
-                "write a new definition that works without changes",
-                "deployer init trained --template pytorch-ddp",
-            ),
-            Command(
-                "lint",
-                "laptop.definitions",
-                "check a definition, its Dockerfile and its built layers",
-                "deployer lint bundles/trained",
-            ),
-            Command(
-                "build",
-                "laptop.build",
-                "build a definition's image in the Docker engine",
-                "deployer build bundles/trained",
-            ),
-            Command(
-                "schema",
-                "laptop.definitions",
-                "print the keys of bundle.yaml, as a JSON schema or a table",
-                "deployer schema --table",
-            ),
+    "write a definition and build its image": (
+        Command(
+            "init",
+            "laptop.definitions",
+            "write a new definition that works without changes",
+            "trained --template pytorch-ddp",
+        ),
+        Command(
+            "lint", "laptop.definitions", "check a definition, its Dockerfile and its built layers", "bundles/trained"
+        ),
+        Command("build", "laptop.build", "build a definition's image in the Docker engine", "bundles/trained"),
+        Command(
+            "schema", "laptop.definitions", "print the keys of bundle.yaml, as a JSON schema or a table", "--table"
         ),
     ),
-    (
-        "make a bundle and look into it",
-        (
-            Command(
-                "pack",
-                "laptop.pack",
-                "flatten an image and pack it into one bundle",
-                "deployer pack bundles/trained --site lab -o trained.tar",
-            ),
-            Command("inspect", "laptop.inspection", "show what a bundle contains", "deployer inspect trained.tar"),
-            Command(
-                "diff", "laptop.bundles", "show what changed between two bundles", "deployer diff old.tar trained.tar"
-            ),
-            Command(
-                "verify",
-                "site.images",
-                "check every byte of a bundle, and its signatures",
-                "deployer verify trained.tar --signers allowed_signers",
-            ),
+    "make a bundle and look into it": (
+        Command(
+            "pack",
+            "laptop.pack",
+            "flatten an image and pack it into one bundle",
+            "bundles/trained --site lab -o trained.tar",
+        ),
+        Command("inspect", "laptop.inspection", "show what a bundle contains", "trained.tar"),
+        Command("diff", "laptop.bundles", "show what changed between two bundles", "old.tar trained.tar"),
+        Command(
+            "verify",
+            "site.images",
+            "check every byte of a bundle, and its signatures",
+            "trained.tar --signers allowed_signers",
         ),
     ),
-    (
-        "prepare it for a site",
-        (
-            Command(
-                "capture",
-                "laptop.capture",
-                "make a site's profile over ssh: capture its nodes, list decisions",
-                "deployer capture login1.example.org -o lab.yaml",
-            ),
-            Command(
-                "profile",
-                "laptop.profiles",
-                "list, show, validate, compare and sign site profiles",
-                "deployer profile validate lab",
-            ),
-            Command(
-                "check",
-                "laptop.check",
-                "predict whether a bundle will run on a site",
-                "deployer check trained.tar --site lab",
-            ),
-            Command(
-                "rehearse",
-                "laptop.rehearse",
-                "run a job here as a site would, without a network",
-                "deployer rehearse trained.tar --site lab",
-            ),
-            Command(
-                "plan",
-                "laptop.bundles",
-                "make a new plan for a bundle that is installed at a site",
-                "deployer plan trained.tar --site lab -o trained.plan",
-            ),
-            Command(
-                "sign",
-                "laptop.bundles",
-                "sign a bundle or a plan with an OpenSSH key",
-                "deployer sign trained.tar --key ~/.ssh/id_ed25519",
-            ),
+    "prepare it for a site": (
+        Command(
+            "capture",
+            "laptop.capture",
+            "make a site's profile over ssh: capture its nodes, list decisions",
+            "login1.example.org -o lab.yaml",
+        ),
+        Command("profile", "laptop.profiles", "list, show, validate, compare and sign site profiles", "validate lab"),
+        Command("check", "laptop.check", "predict whether a bundle will run on a site", "trained.tar --site lab"),
+        Command(
+            "rehearse", "laptop.rehearse", "run a job here as a site would, without a network", "trained.tar --site lab"
+        ),
+        Command(
+            "plan",
+            "laptop.bundles",
+            "make a new plan for a bundle that is installed at a site",
+            "trained.tar --site lab -o trained.plan",
+        ),
+        Command(
+            "sign",
+            "laptop.bundles",
+            "sign a bundle or a plan with an OpenSSH key",
+            "trained.tar --key ~/.ssh/id_ed25519",
         ),
     ),
-    (
-        "send it",
-        (
-            Command(
-                "push",
-                "laptop.bundles",
-                "send a bundle to a site, verify it there and install it",
-                "deployer push trained.tar lab",
-            ),
-            Command(
-                "pyz", "laptop.bundles", "write deployer.pyz, the program for the site", "deployer pyz -o deployer.pyz"
-            ),
+    "send it": (
+        Command("push", "laptop.bundles", "send a bundle to a site, verify it there and install it", "trained.tar lab"),
+        Command("pyz", "laptop.bundles", "write deployer.pyz, the program for the site", "-o deployer.pyz"),
+    ),
+    "on the site, over ssh (with --site SITE)": (
+        Command("run", "laptop.remote", "submit a job of an installed image", "--site lab trained --nodes 2 --wait"),
+        Command("jobs", "laptop.remote", "list the jobs, the newest first", "--site lab"),
+        Command("status", "laptop.remote", "show the state of a job", "--site lab"),
+        Command("logs", "laptop.remote", "show what a job printed", "--site lab -f"),
+        Command("result", "laptop.result", "fetch and show what a job wrote", "--site lab"),
+        Command("cancel", "laptop.remote", "end a job", "--site lab 4711"),
+        Command("list", "laptop.remote", "show the installed images", "--site lab"),
+        Command(
+            "remove", "laptop.remote", "remove an installed image, or with --all everything", "--site lab trained:1.0.0"
+        ),
+        Command(
+            "gc",
+            "laptop.remote",
+            "remove old bundles and images, or with --jobs old job folders",
+            "--site lab --dry-run",
+        ),
+        Command("squash", "laptop.remote", "make the SquashFS file of an installed image", "--site lab trained"),
+        Command(
+            "doctor", "laptop.remote", "test each layer from the kernel to Horovod on two nodes", "--site lab trained"
         ),
     ),
-    (
-        "on the site, over ssh (with --site SITE)",
-        (
-            Command(
-                "run",
-                "laptop.remote",
-                "submit a job of an installed image",
-                "deployer run --site lab trained --nodes 2 --wait",
-            ),
-            Command("jobs", "laptop.remote", "list the jobs, the newest first", "deployer jobs --site lab"),
-            Command("status", "laptop.remote", "show the state of a job", "deployer status --site lab"),
-            Command("logs", "laptop.remote", "show what a job printed", "deployer logs --site lab -f"),
-            Command("result", "laptop.result", "fetch and show what a job wrote", "deployer result --site lab"),
-            Command("cancel", "laptop.remote", "end a job", "deployer cancel --site lab 4711"),
-            Command("list", "laptop.remote", "show the installed images", "deployer list --site lab"),
-            Command(
-                "remove",
-                "laptop.remote",
-                "remove an installed image, or with --all everything",
-                "deployer remove --site lab trained:1.0.0",
-            ),
-            Command(
-                "gc",
-                "laptop.remote",
-                "remove old bundles and images, or with --jobs old job folders",
-                "deployer gc --site lab --dry-run",
-            ),
-            Command(
-                "squash",
-                "laptop.remote",
-                "make the SquashFS file of an installed image",
-                "deployer squash --site lab trained",
-            ),
-            Command(
-                "doctor",
-                "laptop.remote",
-                "test each layer from the kernel to Horovod on two nodes",
-                "deployer doctor --site lab trained",
-            ),
+    "this machine": (
+        Command(
+            "report",
+            "laptop.report",
+            "compare the results of several jobs: speed and efficiency",
+            "--site lab 4711 4712 --plot speed.svg",
         ),
+        Command("cache", "laptop.cache", "show and prune deployer's caches", "list"),
+        Command("config", "laptop.settings", "show the settings that are in effect, and where they come from"),
     ),
-    (
-        "this machine",
-        (
-            Command(
-                "report",
-                "laptop.report",
-                "compare the results of several jobs: speed and efficiency",
-                "deployer report --site lab 4711 4712 --plot speed.svg",
-            ),
-            Command("cache", "laptop.cache", "show and prune deployer's caches", "deployer cache list"),
-            Command(
-                "config",
-                "laptop.settings",
-                "show the settings that are in effect, and where they come from",
-                "deployer config",
-            ),
+    "get help": (
+        Command("explain", "site.explain", "explain the code of a finding or an exit code", "mpi.family"),
+        Command(
+            "completion",
+            "laptop.completion",
+            "print completion for bash, zsh or fish",
+            "bash > ~/.local/share/bash-completion/completions/deployer",
         ),
+        Command("man", "laptop.manual", "write the man pages of deployer and deployer.pyz", "~/.local/share/man/man1"),
     ),
-    (
-        "get help",
-        (
-            Command(
-                "explain",
-                "site.explain",
-                "explain the code of a finding or an exit code",
-                "deployer explain mpi.family",
-            ),
-            Command(
-                "completion",
-                "laptop.completion",
-                "print completion for bash, zsh or fish",
-                "deployer completion bash > ~/.local/share/bash-completion/completions/deployer",
-            ),
-            Command(
-                "man",
-                "laptop.manual",
-                "write the man pages of deployer and deployer.pyz",
-                "deployer man ~/.local/share/man/man1",
-            ),
-        ),
-    ),
-)
+}
 
 #: What users want, and the commands that lead there in this order.
 PATHS = (

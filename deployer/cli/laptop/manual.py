@@ -53,7 +53,7 @@ def _overview(front: Front, found: list[Described]) -> Iterator[str]:
     yield from _head(front.prog, " ".join(front.text.split()).rstrip("."))
     yield from (".SH SYNOPSIS", f".B {_roff(front.prog)}", "COMMAND ...", ".SH COMMANDS")
     examples = {each.words: each.example for each in found}
-    for title, listed in front.groups:
+    for title, listed in front.groups.items():
         yield f".SS {_roff(title)}"
         for command in listed:
             yield from (".TP", f".B {_roff(command.name)}", _roff(command.summary) + ".")

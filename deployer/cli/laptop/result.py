@@ -2,15 +2,18 @@
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from deployer.cli.laptop import settings
-from deployer.cli.laptop.remote import add_site
+from deployer.cli.laptop.remote import add_site, site_options
 from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.contract.errors import TransferError
 from deployer.contract.json_records import Fields
+from deployer.contract.text import counted
+from deployer.site.storage.space import human
 from deployer.system import terminal
 
 #: Bytes of a result.json: with the evidence of some 100,000 ranks.
@@ -46,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
             result = _result(remote.fetch(f"{folder}/{_NAME}", _LIMIT), status)
         if args.output:
             remote.download(folder, args.output)
+        found = [] if args.output or args.json else remote.files_in(folder)
     if args.json:
         terminal.show_json({**status.record, "result": result, "fetched": str(args.output) if args.output else None})
         return 0
@@ -54,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
         terminal.show(f"job folder copied to: {args.output}")
         if result is not None:
             common.suggest(args, "report", str(args.output), "--html", "page.html")
+        return 0
+    _show_files(found)
+    common.suggest(args, "result", *site_options(args), status.text("job"), "-o", "DIR")
     return 0
 
 
@@ -84,6 +91,17 @@ def _show(status: Fields, result: json_records.Record | None) -> None:
     else:
         terminal.show(*_json(payload).splitlines())
     terminal.show(f"on the site: {status.text('folder')}")
+
+
+def _show_files(found: Iterable[tuple[str, int]]) -> None:
+    """Print the files of a job, those of each folder together."""
+    sizes: dict[str, list[int]] = {}
+    for path, size in sorted(found):
+        top, below, _ = path.partition("/")
+        sizes.setdefault(top + below, []).append(size)
+    for name, each in sizes.items():
+        count = f"  ({counted(len(each), 'file')})" if name.endswith("/") else ""
+        terminal.show(f"{human(sum(each)):>12}  {name}{count}")
 
 
 def _json(value: Any, before: str = "") -> str:

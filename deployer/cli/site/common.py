@@ -13,7 +13,7 @@ import sys
 from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from deployer import __version__
-from deployer.contract.dialogue import ANSWERS, CALLER
+from deployer.contract.dialogue import ANSWERS, CALLER, OWN_KEY
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, SpaceError, UsageError
 from deployer.contract.guess import guess
 from deployer.system import terminal
@@ -103,7 +103,7 @@ class Command(NamedTuple):
         name: the command.
         module: the module of ``deployer.cli`` that registers it.
         summary: one line.
-        example: a command line that its ``--help`` shows.
+        example: the words after it in the command line that its ``--help`` shows
     """
 
     name: str
@@ -146,7 +146,7 @@ class Front(Parser):
         self,
         prog: str,
         text: str,
-        groups: Sequence[Tuple[str, Sequence[Command]]],
+        groups: Mapping[str, Sequence[Command]],
         internal: Mapping[str, str] = {},
         elsewhere: Mapping[str, str] = {},
         paths: Sequence[Tuple[str, Sequence[str]]] = (),
@@ -162,7 +162,7 @@ class Front(Parser):
         self.text, self.groups, self.internal, self.elsewhere = text, groups, internal, elsewhere
         self.paths = paths
         self.set_defaults(front=self)
-        self.table = {command.name: command for _, commands in groups for command in commands}
+        self.table = {command.name: command for commands in groups.values() for command in commands}
         self._sub: Any = self.add_subparsers(
             dest="command", help=argparse.SUPPRESS, parser_class=Parser, prog=prog, action=_WantedOnly
         )
@@ -180,7 +180,7 @@ class Front(Parser):
             parser = self._sub.choices[wanted]
             _add_quiet(parser)
             parser.description = parser.description or command.summary
-            parser.example = command.example
+            parser.example = _line(self.prog, wanted, command.example)
 
     def command_parsers(self) -> List[Parser]:
         """Return the parsers of all commands that ``--help`` lists, in its order."""
@@ -196,7 +196,7 @@ class Front(Parser):
         width = max(map(len, self.table))
         listed = [
             "\n".join([title + ":"] + ["  %-*s  %s" % (width, each.name, each.summary) for each in commands])
-            for title, commands in self.groups
+            for title, commands in self.groups.items()
         ]
         self.description = "\n\n".join([self.text, *listed])
         return super().format_help()
@@ -212,10 +212,14 @@ class Front(Parser):
 
 def _joined(prog: str, paths: Sequence[Tuple[str, Sequence[str]]]) -> str:
     """Return the end of ``--help``: what users want, and the commands that lead there."""
-    program = "python3 " + prog if prog.endswith(".pyz") else prog
     return "".join(
-        "%s:\n%s\n" % (goal, "".join("  %s %s\n" % (program, words) for words in commands)) for goal, commands in paths
+        "%s:\n%s\n" % (goal, "".join("  %s\n" % _line(prog, words) for words in commands)) for goal, commands in paths
     )
+
+
+def _line(prog: str, *words: str) -> str:
+    """Return a command line of a program."""
+    return " ".join(filter(None, ("python3 " + prog if prog.endswith(".pyz") else prog, *words)))
 
 
 def _add_quiet(parser: argparse.ArgumentParser) -> None:
@@ -268,9 +272,9 @@ def count(text: str) -> int:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Print warnings for the user on stderr."""
+    """Print warnings for the user on stderr, and that the own key signed, which is none."""
     for warning in warnings:
-        terminal.warn(warning)
+        (terminal.tell if warning.endswith(OWN_KEY) else terminal.warn)(warning)
 
 
 def table(

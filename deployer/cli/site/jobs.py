@@ -153,6 +153,7 @@ def _add_watching(add: _Add) -> None:
         parser.add_argument("job", metavar="JOB", nargs="?", help=job % default)
         if name == "status":
             parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
+            parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` printed its log
         if name == "logs":
             parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
         else:
@@ -295,10 +296,20 @@ def _wait(
         terminal.show(*ending.lines(status))
         sys.stdout.flush()
     if failure:
-        terminal.complain(["| %s" % line for line in (jobs.tail(folder) if tail else ())])
+        lines = jobs.tail(folder)
+        new = [line for line in lines if not _repeats(failure, line)]
+        terminal.complain(["| %s" % line for line in (new if tail else ())])
+        if getattr(args, "after_log", False) and len(new) < len(lines):
+            raise JobFailed(failure.message.partition(": ")[0])
         raise failure
     _suggest_result(args, folder)
     return 0
+
+
+def _repeats(failure: JobFailed, line: str) -> bool:
+    """Return whether a line of a job's log, as its step ``result`` printed it, is a part of an error."""
+    known = line.startswith("deployer: error ") and line.split(": ", 2)[-1] in failure.message
+    return known or line == "hint: %s" % failure.hint or line.startswith("deployer: more: ")
 
 
 def _suggest_result(args: argparse.Namespace, folder: str) -> None:

@@ -9,128 +9,63 @@ from deployer.cli.site.common import Command
 from deployer.contract.errors import UsageError
 
 #: The commands by task, as ``--help`` lists them.
-GROUPS = (
-    (
-        "receive and install bundles",
-        (
-            Command(
-                "verify",
-                "site.images",
-                "check every byte of a bundle, its signatures and the policies",
-                "python3 deployer.pyz verify trained.tar --signers allowed_signers",
-            ),
-            Command(
-                "install",
-                "site.installs",
-                "verify a bundle and unpack it under the root folder",
-                "python3 deployer.pyz install trained.tar --root /scratch/me/deployer",
-            ),
-            Command(
-                "receive",
-                "site.installs",
-                "rebuild a bundle from carried parts, and install it",
-                "python3 deployer.pyz receive /media/usb/trained",
-            ),
-            Command(
-                "receipt",
-                "site.transfers",
-                "list the segments that this site has, for push --to --have",
-                "python3 deployer.pyz receipt -o receipt.json",
-            ),
-            Command(
-                "take-plan",
-                "site.installs",
-                "use a newer plan for an installed image",
-                "python3 deployer.pyz take-plan trained.plan",
-            ),
+GROUPS = {
+    "receive and install bundles": (
+        Command(
+            "verify",
+            "site.images",
+            "check every byte of a bundle, its signatures and the policies",
+            "trained.tar --signers allowed_signers",
+        ),
+        Command(
+            "inspect",
+            "site.inspection",
+            "show the jobs, sizes and signers of a bundle",
+            "/media/usb/trained",
+        ),
+        Command(
+            "install",
+            "site.installs",
+            "verify a bundle and unpack it under the root folder",
+            "trained.tar --root /scratch/me/deployer",
+        ),
+        Command(
+            "receive", "site.installs", "rebuild a bundle from carried parts, and install it", "/media/usb/trained"
+        ),
+        Command(
+            "receipt", "site.transfers", "list the segments that this site has, for push --to --have", "-o receipt.json"
+        ),
+        Command("take-plan", "site.installs", "use a newer plan for an installed image", "trained.plan"),
+    ),
+    "run jobs": (
+        Command("run", "site.jobs", "submit a job of an installed image", "trained --nodes 2 --wait"),
+        Command("jobs", "site.jobs", "list the jobs, the newest first"),
+        Command("status", "site.jobs", "show the state of a job"),
+        Command("logs", "site.jobs", "show what a job printed", "-f"),
+        Command("cancel", "site.jobs", "end a job", "4711"),
+        Command("report", "site.report", "compare the results of several jobs: speed and efficiency", "4711 4712"),
+    ),
+    "work in the container": (
+        Command("exec", "site.jobs", "run one command in the container, here and now", "trained -- python3 --version"),
+        Command("shell", "site.jobs", "open a shell in the container", "trained"),
+    ),
+    "manage images": (
+        Command("list", "site.images", "show the installed images"),
+        Command("squash", "site.installs", "make the SquashFS file of an installed image", "trained"),
+        Command("remove", "site.images", "remove an installed image, or with --all everything", "trained:1.0.0"),
+        Command("gc", "site.images", "remove old bundles and images, or with --jobs old job folders", "--dry-run"),
+    ),
+    "examine the site": (
+        Command("doctor", "site.doctor", "test each layer from the kernel to Horovod on two nodes", "trained"),
+        Command(
+            "capture",
+            "site.capture",
+            "write a profile of this site; changes nothing there",
+            "--partitions all -o site.json",
         ),
     ),
-    (
-        "run jobs",
-        (
-            Command(
-                "run",
-                "site.jobs",
-                "submit a job of an installed image",
-                "python3 deployer.pyz run trained --nodes 2 --wait",
-            ),
-            Command("jobs", "site.jobs", "list the jobs, the newest first", "python3 deployer.pyz jobs"),
-            Command("status", "site.jobs", "show the state of a job", "python3 deployer.pyz status"),
-            Command("logs", "site.jobs", "show what a job printed", "python3 deployer.pyz logs -f"),
-            Command("cancel", "site.jobs", "end a job", "python3 deployer.pyz cancel 4711"),
-            Command(
-                "report",
-                "site.report",
-                "compare the results of several jobs: speed and efficiency",
-                "python3 deployer.pyz report 4711 4712",
-            ),
-        ),
-    ),
-    (
-        "work in the container",
-        (
-            Command(
-                "exec",
-                "site.jobs",
-                "run one command in the container, here and now",
-                "python3 deployer.pyz exec trained -- python3 --version",
-            ),
-            Command("shell", "site.jobs", "open a shell in the container", "python3 deployer.pyz shell trained"),
-        ),
-    ),
-    (
-        "manage images",
-        (
-            Command("list", "site.images", "show the installed images", "python3 deployer.pyz list"),
-            Command(
-                "squash",
-                "site.installs",
-                "make the SquashFS file of an installed image",
-                "python3 deployer.pyz squash trained",
-            ),
-            Command(
-                "remove",
-                "site.images",
-                "remove an installed image, or with --all everything",
-                "python3 deployer.pyz remove trained:1.0.0",
-            ),
-            Command(
-                "gc",
-                "site.images",
-                "remove old bundles and images, or with --jobs old job folders",
-                "python3 deployer.pyz gc --dry-run",
-            ),
-        ),
-    ),
-    (
-        "examine the site",
-        (
-            Command(
-                "doctor",
-                "site.doctor",
-                "test each layer from the kernel to Horovod on two nodes",
-                "python3 deployer.pyz doctor trained",
-            ),
-            Command(
-                "capture",
-                "site.capture",
-                "write a profile of this site; changes nothing there",
-                "python3 deployer.pyz capture --partitions all -o site.json",
-            ),
-        ),
-    ),
-    (
-        "get help",
-        (
-            Command(
-                "explain",
-                "site.explain",
-                "explain the code of a finding or an exit code",
-                "python3 deployer.pyz explain mpi.family",
-            ),
-        ),
-    ),
-)
+    "get help": (Command("explain", "site.explain", "explain the code of a finding or an exit code", "mpi.family"),),
+}
 
 #: What users of a site want, and the commands that lead there in this order.
 PATHS = (

@@ -17,6 +17,7 @@ _CHUNK = 1024 * 1024
 
 #: A list of all files with their SHA-256 for ``sha256sum -c``. It is written last.
 SUMS = "SHA256SUMS"
+README = "README.txt"
 
 
 class Shipment(NamedTuple):
@@ -61,10 +62,15 @@ def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None])
     yield delta.END
 
 
-def as_files(stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None]) -> list[Path]:
+def as_files(
+    stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None], readme: str = ""
+) -> list[Path]:
     """Write the shipment into a new or empty folder, with the deployer.pyz that receives it. Return the files.
 
     After an error, the written files are removed.
+
+    Args:
+        readme: what a person who receives the folder should read.
 
     Raises:
         UsageError: the folder is not empty.
@@ -91,6 +97,7 @@ def as_files(stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[
 
     try:
         sums += write("deployer.pyz", iter([make_pyz()]))
+        sums += write(README, iter([readme.encode()])) if readme else ""
         sums += write(what.ending.name, iter([what.data]))
         for part in what.parts:
             sums += write(part.name, _read(stream, part))

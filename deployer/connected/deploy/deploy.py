@@ -345,20 +345,13 @@ class Deploy(Packing):
             said += [DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
         last = last_deploy.read(packed.path)
         now = last._replace(pushed=packed.digest) if pushed.folder else last
-        if pushed.folder and pushed.sent:  # else it was installed before, without warnings
-            now = now._replace(origin=self._origin(pushed))
-        known = [dialogue.replaces(self._label, last.pushed)] if last.pushed else []  # what this command pushed
-        known += dialogue.ORIGINS if now.origin == last.origin else ()
+        # What this command made and pushed before is no news.
+        known = (*dialogue.ORIGINS, *([dialogue.replaces(self._label, last.pushed)] if last.pushed else []))
         for warning in pushed.warnings:
-            if not warning.startswith(tuple(known)):
+            if not warning.startswith(known):
                 self._say(f"warning: {warning}")
         if now != last:
             self._record(packed.path, now)
-
-    def _origin(self, pushed: "Pushed") -> str:
-        """Return what the site says of a bundle's signers, the same for each unsigned bundle; empty: nothing."""
-        said = [warning for warning in pushed.warnings if warning.startswith(dialogue.ORIGINS)]
-        return " ".join([f"{self._profile.name}:", *said]).replace(pushed.digest, "") if said else ""
 
     def _run(self, packed: PackedBundle, done: Deployed) -> Deployed:
         request = self._request

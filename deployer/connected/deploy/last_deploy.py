@@ -39,7 +39,6 @@ class LastDeploy(NamedTuple):
         words: the words with which that job was submitted.
         pushed: the digest of the bundle that was installed at the site; empty: none was.
         payload: the digest of all that was packed, without outcomes of rehearsals.
-        origin: a site and its last warning about the bundle's signers, without a digest; empty: it gave none.
     """
 
     inputs: str = ""
@@ -49,7 +48,6 @@ class LastDeploy(NamedTuple):
     words: Sequence[str] = ()
     pushed: str = ""
     payload: str = ""
-    origin: str = ""
 
 
 def record_of(bundle: Path) -> Path:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from deployer.connected.bundle import medium
 from deployer.connected.bundle.shipment import Shipment, as_files, as_stream, shipment_for
 from deployer.connected.check.check import Verdict, check_carried
 from deployer.connected.ground import locked_folder, progress
@@ -24,12 +25,13 @@ from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records, records
 from deployer.contract.delta import HeldSegments
+from deployer.contract.dialogue import UNKNOWN_SIGNERS
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.json_records import Fields
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.text import counted
 from deployer.contract.verdict import REFUSE, Checked
-from deployer.system import files, terminal
+from deployer.system import files, terminal, trust
 from deployer.system.verify import Verification, begin, opened, verify_rest
 
 #: The site unpacks and verifies at disk speed, and a shared file system may be slow.
@@ -186,7 +188,9 @@ def push(
             pushed = _push(stream, verification, remote, options)._replace(checked=verdict.checked if verdict else None)
             if options.squashfs and pushed.folder:
                 pushed = pushed._replace(squashfs=_squash(verification, remote))
-            return pushed
+            mine = trust.own(verification.trust.keys)
+            warnings = (mine if mine and each.startswith(UNKNOWN_SIGNERS) else each for each in pushed.warnings)
+            return pushed._replace(warnings=tuple(warnings))
 
 
 def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> Verdict | None:
@@ -447,8 +451,9 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
         _verify(verification, bundle)
         manifest = verification.manifest
         shipment = shipment_for(stream, verification.seal, manifest, held)
+        text = medium.readme(manifest, verification.digest, shipment, bool(held))
         with progress.bar("write", shipment.size) as advance:
-            as_files(stream, shipment, folder, advance)
+            as_files(stream, shipment, folder, advance, text)
     size, count = shipment.size, len(shipment.parts)
     return FolderPush(verification.digest, str(folder), size, count, plans_in(manifest), manifest.is_data)
 

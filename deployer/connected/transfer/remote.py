@@ -66,6 +66,8 @@ _ASK_SECONDS = 1.0  # after which ssh is asked without one: it costs a process
 _CALL_SECONDS = 120
 _SIZE_SECONDS = 10  # only for a bar
 _UPLOAD_SECONDS = 24 * 3600
+#: The most files of a folder that are listed.
+_MOST_FILES = 10000
 
 #: The site's half of deployer, in the workspace.
 _TOOL = "deployer.pyz"
@@ -524,6 +526,18 @@ class Remote:
         found = f"[ -e {shlex.quote(name)} ] || [ -L {shlex.quote(name)} ]"
         script = f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; if {found}; then echo {MARK}has; fi"
         return f"{MARK}has" in self.shell(script).stdout.splitlines()
+
+    def files_in(self, folder: str) -> list[tuple[str, int]]:
+        """Return the path and size of each file below a folder of the site, or of the first of very many.
+
+        Raises:
+            TransferError: the connection failed.
+            DeployerError: the folder cannot be entered.
+        """
+        found = f"find . -type f -printf '{MARK}file=%s %P\\n' | head -n {_MOST_FILES}"
+        said = self.shell(f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; {found}").stdout
+        rows = re.findall(rf"^{re.escape(MARK)}file=(\d{{1,18}}) (.+)$", said, re.MULTILINE)
+        return [(path, int(size)) for size, path in rows]
 
     def download(self, folder: str, target: Path) -> None:
         """Copy a folder of the site to ``target``, which gets its name when it is complete.

@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
@@ -17,14 +17,31 @@ _GPU = re.compile(r"(?:^|,)gpu(?::([\w.-]+))??(?::no_consume)?:(\d+)(?=[,(]|$)")
 _GPUS = "gpus"
 _GRES = "gres"
 #: What a layout is made of: these values belong together.
-_LAYOUT = ("sockets", "cores", "threads_per_core", "cpus")
+_CPUS = "cpus"
+_LAYOUT = ("sockets", "cores", "threads_per_core", _CPUS)
 _MEMORY = "memory_mb"
 #: A feature that can be part of a partition's name, and the most kinds of nodes that are entries of their own.
-_FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,24}$")
+_FEATURE = re.compile(r"([A-Za-z]\w*=)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,24}$")
 _MAX_KINDS = 8
 #: A job without a request has enough memory if it gets this part of its nodes'.
 ENOUGH = 0.9
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
+
+
+class Nodes(NamedTuple):
+    """Equal nodes of a partition.
+
+    Attributes:
+        number: how many there are.
+        shape: a profile's ``node``.
+        features: the words with which jobs request them.
+        cpus: the CPUs that the batch system counts; 0: unknown.
+    """
+
+    number: int
+    shape: Record
+    features: List[str]
+    cpus: int = 0
 
 
 class BatchFacts(NamedTuple):
@@ -144,49 +161,48 @@ def _partitions(
     partitions: Record = {}
     for name in sorted(rows, key=lambda name: (name != default, name)):
         own = details.get(name, {})
-        for feature, kind in _kinds(rows[name]).items():
-            if feature:
-                entry = "%s-%s" % (name, feature)
-                partitions[entry] = _partition(entry, kind, tools, own, settings)
-                partitions[entry].update(queue=name, constraint=feature)
-            else:
-                partitions[name] = _partition(name, kind, tools, own, settings)
+        for entry, words, nodes in kinds(name, [_nodes(row) for row in rows[name]]):
+            partitions[entry] = dict(_partition(entry, rows[name][0], nodes, tools, own, settings), **words)
     return partitions
 
 
-def _kinds(rows: List[List[str]]) -> Dict[str, List[List[str]]]:
-    """Return a partition's rows by a feature that all nodes of a kind have, and no others; the largest kind first.
+def kinds(name: str, nodes: List[Nodes]) -> List[Tuple[str, Record, List[Nodes]]]:
+    """Return the entries of a partition with the words that select their nodes: one, or one for each kind of nodes.
 
-    If the nodes are of one kind, or features do not tell all kinds apart, all rows are under an empty text.
+    A feature that all nodes of a kind have, and no others, tells it apart; the largest kind is first. If features do
+    not tell all kinds apart, there is one entry.
     """
-    shapes = [_shape(row) for row in rows]
-    kinds: Dict[str, List[List[str]]] = {}
-    for shape in shapes:
-        own = [row for row, each in zip(rows, shapes) if each == shape]
-        others = {word for row, each in zip(rows, shapes) if each != shape for word in row[10].split(",")}
-        shared = set.intersection(*(set(row[10].split(",")) for row in own)) - others
-        telling = [word for word in own[0][10].split(",") if word in shared and _FEATURE.match(word)]
-        if len(own) == len(rows) or not telling:
-            return {"": rows}
-        kinds[telling[0]] = own
-    largest = sorted(kinds, key=lambda feature: -sum(int(row[1]) for row in kinds[feature]))
-    return {feature: kinds[feature] for feature in largest} if len(kinds) <= _MAX_KINDS else {"": rows}
+    found: Dict[str, Tuple[str, Record, List[Nodes]]] = {}
+    for shape in [each.shape for each in nodes]:
+        own = [each for each in nodes if each.shape == shape]
+        others = {word for each in nodes if each.shape != shape for word in each.features}
+        shared = set.intersection(*(set(each.features) for each in own)) - others
+        telling = [word for word in own[0].features if word in shared and _FEATURE.match(word)]
+        if len(own) == len(nodes) or not telling:
+            return [(name, {}, nodes)]
+        entry = "%s-%s" % (name, telling[0].rpartition("=")[2])
+        found[entry] = entry, {"queue": name, "constraint": telling[0]}, own
+    largest = sorted(found.values(), key=lambda kind: -sum(each.number for each in kind[2]))
+    whole = 0 < sum(len(own) for _, _, own in largest) == len(nodes)  # no two kinds have one name
+    return largest if whole and len(largest) <= _MAX_KINDS else [(name, {}, nodes)]
 
 
-def _partition(name: str, rows: List[List[str]], tools: Tools, own: Dict[str, str], settings: Dict[str, str]) -> Record:
-    found: Record = {"nodes": sum(int(row[1]) for row in rows)}
-    sizes = re.match(r"^(?:\d+-)?(\d+)$", rows[0][8])  # only one number if both are the same
+def _partition(
+    name: str, row: List[str], nodes: List[Nodes], tools: Tools, own: Dict[str, str], settings: Dict[str, str]
+) -> Record:
+    found: Record = {"nodes": sum(each.number for each in nodes)}
+    sizes = re.match(r"^(?:\d+-)?(\d+)$", row[8])  # only one number if both are the same
     if sizes:
         found["max_nodes"] = int(sizes.group(1))
-    if rows[0][7] not in ("infinite", "n/a", ""):
-        found["max_time"] = rows[0][7]
-    shapes = [_shape(row) for row in rows]
+    if row[7] not in ("infinite", "n/a", ""):
+        found["max_time"] = row[7]
+    shapes = [each.shape for each in nodes]
     shape = common(name, shapes, tools)
     if any(_GPUS in each for each in shapes):
         found["gpu_request"] = _GRES
     if own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE":  # the latter since 25
         found["exclusive"] = True
-    cpus = [int(row[9]) for row in rows if row[9].isdigit()]
+    cpus = [each.cpus for each in nodes if each.cpus]
     if _MEMORY in shape and cpus and _limit_memory(shape, min(cpus), own, settings):
         found["request_memory"] = True
     if shape:
@@ -217,6 +233,10 @@ def _per_node(limit: str, cpus: int, settings: Dict[str, str]) -> Optional[int]:
     return None
 
 
+def _nodes(row: List[str]) -> Nodes:
+    return Nodes(int(row[1]), _shape(row), row[10].split(","), int(row[9]) if row[9].isdigit() else 0)
+
+
 def _shape(row: List[str]) -> Record:
     found: Record = {}
     sockets, cores, threads, memory = row[2:6]
@@ -226,7 +246,7 @@ def _shape(row: List[str]) -> Record:
     if threads.isdigit() and int(threads):
         found["threads_per_core"] = int(threads)
         if row[9].isdigit() and found.get("cores", 0) * int(threads) != int(row[9]):
-            found["cpus"] = int(row[9])
+            found[_CPUS] = int(row[9])
     if memory.isdigit() and int(memory) > 1:  # 1 is Slurm's default if the memory is not configured
         found[_MEMORY] = int(memory)
     gpus = _GPU.findall(row[6])
@@ -256,8 +276,9 @@ def common(name: str, shapes: List[Record], tools: Tools) -> Record:
     if all("cores" in shape for shape in shapes) and set(_LAYOUT).intersection(differing):
         least = min(shapes, key=lambda shape: (shape["cores"], shape.get("threads_per_core", 1)))
         found.update({key: least[key] for key in _LAYOUT if key in least})
-    if _MEMORY in differing and all(_MEMORY in shape for shape in shapes):
-        found[_MEMORY] = min(shape[_MEMORY] for shape in shapes)
+    for key in (_MEMORY, _CPUS):
+        if key in differing and key not in found and all(key in shape for shape in shapes):
+            found[key] = min(shape[key] for shape in shapes)
     if _GPUS in differing:
         counts = sorted({shape.get(_GPUS, {}).get("count", 0) for shape in shapes})
         found[_GPUS] = {"count": counts[0]} if len(counts) == 1 else {}

@@ -7,7 +7,7 @@ from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.site.storage.store import Store
 from deployer.system import files, policy
 from deployer.system.policy import Policy
-from deployer.system.trust import Trust
+from deployer.system.trust import Trust, own
 
 
 def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies: Sequence[Policy]) -> List[str]:
@@ -42,14 +42,18 @@ def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
 
 
 def origin(trust: Trust, digest: str) -> List[str]:
-    """Return a warning about a bundle whose signers no policy names."""
+    """Return a warning about a bundle whose signers no policy names, or that the user's own key signed it."""
     if trust.signers:
         return []
+    mine = own(trust.keys)
+    if mine:
+        return [mine]
     if trust.keys:
         keys = ", ".join(key.fingerprint for key in trust.keys)
         known = "which no policy here knows; to trust signers, use --signers FILE"
         return ["%s%s, %s" % (dialogue.UNKNOWN_SIGNERS, keys, known)]
-    return ["%scompare %s with the stager's by phone or on paper" % (dialogue.NOT_SIGNED, digest)]
+    ask = "compare %s with the digest that `pack` printed; if another person packed it, by phone or on paper"
+    return [dialogue.NOT_SIGNED + ask % digest]
 
 
 def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:

@@ -18,7 +18,7 @@ from deployer.contract.manifest import Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Parcel, SegmentSource
 from deployer.site.install.install import InstallOutcome, InstallProgress, install, keep
-from deployer.site.storage import inventory
+from deployer.site.storage import inventory, space
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal
 from deployer.system.verify import opened, read_seal
@@ -95,6 +95,7 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress], lat
     checked = False  # an earlier receive may have copied what it did not check
     if not (is_rebuilt(target, digest) and _has_ending(target, parcel)):  # it may have been signed since
         checked = parcel.arrived > parcel.seal.offset * LITTLE
+        _check_space(parcel, store, parcel.arrived if checked and parcel.folder == gathered else 0)
         # Without its parts it must outlive a power failure; with them it can be assembled again.
         rebuild(parcel, store, target, progress, checked, flushed=checked)
         if parcel.folder == gathered and checked:  # the image needs their space
@@ -113,6 +114,21 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress], lat
     if late and not checked and is_rebuilt(target, digest):
         return Received(outcome, digest, late.keep(store, target, outcome.image))
     return Received(outcome, digest, finish(store, digest, outcome.image))
+
+
+def _check_space(parcel: Parcel, store: Store, freed: int) -> None:
+    """Raise SpaceError unless there is space for the bundle, and for the image unless it may share an installed one's.
+
+    Args:
+        freed: the bytes of parts that are removed before the image is written.
+    """
+    bundle, manifest = parcel.seal.offset + len(parcel.ending), parcel.manifest
+    with files.errors_named("write under " + store.root, incoming.NO_SPACE):
+        os.makedirs(store.images, exist_ok=True)
+        if store.installed():
+            space.check(store.images, bundle, 1)
+        else:
+            space.check(store.images, max(bundle, bundle + manifest.unpacked - freed), manifest.image.entries)
 
 
 def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:

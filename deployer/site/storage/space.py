@@ -25,7 +25,8 @@ def check(folder: str, size: int, entries: int) -> None:
     need = size + entries * state.f_frsize // 2
     free = state.f_bavail * state.f_frsize
     if free < need:
-        raise SpaceError("%s has %s free; %s are needed" % (folder, human(free), human(need)), _HINT)
+        words = (folder, human(free), human(need), human(need - free))
+        raise SpaceError("%s has %s free; %s are needed: %s are missing" % words, _HINT)
     if state.f_files and state.f_favail < entries:
         raise SpaceError("%s has %d inodes free; %d are needed" % (folder, state.f_favail, entries), _HINT)
     if not in_memory(folder):

@@ -360,7 +360,7 @@ def test_pbs(programs):
         "node": {"memory_mb": 262144, "gpus": {"count": 4}},
     }  # fmt: skip
     (note,) = tools.notes
-    assert note == "partition workq: its nodes differ in gpus (0 or 4 per node), memory_mb: " + KINDS
+    assert note == "partition workq: its nodes differ in cpus, gpus (0 or 4 per node), memory_mb: " + KINDS
 
 
 def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
@@ -398,6 +398,64 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
     }  # fmt: skip
     assert "gpu_request" not in partitions["workq"]
     assert partitions["workq"]["nodes"] == 2  # n1's own vnode belongs to all queues without vnodes
+
+
+def listed_queues(*queues):
+    """Return a qstat with these queues, whose nodes are four hosts of two models that differ a little in memory."""
+    lines = [
+        "Queue: %s\n    queue_type = Execution\n%s\n" % (name, "\n".join("    " + one for one in own))
+        for name, *own in queues
+    ]
+    return "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\ncat <<'EOF'\n%s\nEOF" % (
+        "\n".join(lines)
+    )
+
+
+def listed_nodes(*nodes):
+    return "cat <<'EOF'\n%s\nEOF" % "\n".join(
+        "%s\n%s\n" % (name, "\n".join("     " + one for one in own)) for name, *own in nodes
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "usable"),
+    [
+        (["acl_user_enable = True", "acl_users = bob,me@*"], True),
+        (["acl_user_enable = True", "acl_users = -me@login1,+"], False),
+        (["acl_user_enable = True", "acl_users = +,-bob"], True),
+        (["acl_user_enable = True", "acl_users = bob"], False),
+        (["acl_user_enable = True"], False),
+        (["acl_user_enable = False", "acl_users = bob"], True),
+        (["acl_group_enable = True", "acl_groups = hpc"], True),
+        (["acl_group_enable = True", "acl_groups = others"], False),
+        (["from_route_only = True"], False),
+    ],
+)
+def test_queues_of_pbs_that_a_user_may_use(programs, own, usable):
+    made.program(programs, "id", "case $1 in -un) echo me ;; -Gn) echo users hpc ;; esac")
+    made.program(programs, "qstat", listed_queues(["q", *own]))
+    tools = Tools()
+    assert set(pbs.pbs(tools).partitions) == ({"q"} if usable else set())
+    assert any("queue q: left out" in note for note in tools.notes) != usable
+
+
+def test_kinds_of_nodes_of_pbs(programs):
+    made.program(programs, "qstat", listed_queues(["q"]))
+    mem, model = "resources_available.mem = %dkb", "resources_available.model = %s"
+    nodes = [("n1", 100000000, "old"), ("n2", 99999000, "old"), ("n3", 200000000, "new"), ("n4", 199000000, "new")]
+    rows = [[name, mem % size, model % word, "sharing = default_excl"] for name, size, word in nodes]
+    made.program(programs, "pbsnodes", listed_nodes(*rows))
+    tools = Tools()
+    one = {"nodes": 2, "exclusive": True, "queue": "q"}
+    assert pbs.pbs(tools).partitions == {
+        "q-old": dict(one, constraint="model=old", node={"memory_mb": 97655}),
+        "q-new": dict(one, constraint="model=new", node={"memory_mb": 194335}),
+    }
+    assert not any("differ" in note for note in tools.notes)
+    # Two kinds would have one name.
+    rows[2][2] = rows[3][2] = "resources_available.gpu = old"
+    made.program(programs, "pbsnodes", listed_nodes(*rows))
+    assert pbs.pbs(Tools()).partitions == {"q": {"nodes": 4, "exclusive": True, "node": {"memory_mb": 97655}}}
 
 
 BQUEUES = """cat <<'EOF'

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from deployer.contract.shell import quoted
-from deployer.site.capture import gridengine, machine, mpi, node, scheduler
+from deployer.site.capture import gridengine, machine, mpi, node, pbs, scheduler
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import merge
 from deployer.site.capture.tools import Tools
@@ -104,6 +104,16 @@ def test_each_field_of_a_real_grid_engine(tmp_path, monkeypatch):
     assert found.partitions == mixed.OF_GRID_ENGINE
     assert found.scheduler == {"kind": "gridengine", "version": "8.1.9", "gpu_request": "gpu"}
     assert [note.partition(":")[0] for note in tools.notes] == ["partition batch"]  # its nodes differ in GPUs
+
+
+def test_each_field_of_a_real_pbs(tmp_path, monkeypatch):
+    replay(tmp_path, monkeypatch, os.path.join(FOLDER, "pbs-23.06.json"))
+    tools = Tools()
+    found = pbs.pbs(tools)
+    assert found.scheduler == {"kind": "pbs", "version": "23.06.06"}
+    assert found.partitions == mixed.OF_PBS
+    assert next(iter(found.partitions)) == "batch"  # the default queue leads there
+    assert tools.notes == mixed.PBS_CLOSED
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Dict, List, Optional, Sequence, Set
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.job import clock
 from deployer.contract.shell import Code, code
+from deployer.site.capture.pbs import records
 from deployer.site.jobs.schedulers.interface import (
     JobRequest,
     JobState,
@@ -142,7 +143,7 @@ class Pbs(Scheduler):
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
             raise self.failed("qstat failed", err)
-        return {number: _state(fields) for number, fields in _records(out).items()}
+        return {name.rpartition(" ")[2]: _state(fields) for name, fields in records(out).items()}
 
     def outputs(self) -> List[str]:
         return ["qstat", "-f"]
@@ -150,7 +151,7 @@ class Pbs(Scheduler):
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
         if code != 0:
             raise self.failed("qstat failed", err)
-        return {fields.get("Output_Path", "").partition(":")[2] for fields in _records(out).values()}
+        return {fields.get("Output_Path", "").partition(":")[2] for fields in records(out).values()}
 
     def cancel(self, job_id: str) -> List[str]:
         return ["qdel", job_id]
@@ -175,19 +176,6 @@ def _path(path: str) -> str:
     if ":" in path:
         raise UsageError("PBS cannot write to the path %r" % path, "use another --root")
     return word("the path", path)
-
-
-def _records(out: str) -> Dict[str, Dict[str, str]]:
-    """Return the attributes of each job in ``qstat -f``; a long line continues after a tab."""
-    found: Dict[str, Dict[str, str]] = {}
-    fields: Dict[str, str] = {}
-    for line in out.replace("\n\t", "").splitlines():
-        if line.startswith("Job Id: "):
-            fields = found.setdefault(line[len("Job Id: ") :].strip(), {})
-        elif " = " in line:
-            name, _, value = line.strip().partition(" = ")
-            fields[name] = value
-    return found
 
 
 def _state(fields: Dict[str, str]) -> JobState:

@@ -102,11 +102,14 @@ _LINE = re.compile(r"^ +((?:python3 )?deployer(?:\.pyz)? .*)$|`((?:python3 )?dep
 @pytest.mark.parametrize("made", [front, site_front])
 def test_command_lines_in_help_are_accepted_as_they_are_written(made: Callable[[], Front]) -> None:
     parsers = dict(zip(made().table, made().command_parsers(), strict=True))
+    examples = set()
     for command in made().table.values():
-        assert parsers[command.name].format_help().endswith(f"\nexample:\n  {command.example}\n")
+        example = parsers[command.name].example
+        assert example.endswith(f" {command.name} {command.example}".rstrip())
+        assert parsers[command.name].format_help().endswith(f"\nexample:\n  {example}\n")
+        examples.add(example)
     texts = [made().format_help(), *(_all_help(parser) for parser in parsers.values())]
     lines = {"".join(found) for text in texts for found in _LINE.findall(text)}
-    examples = {command.example for command in made().table.values()}
     assert examples <= lines
     for line in lines:
         words = shlex.split(line.split(" > ")[0], comments=True)

@@ -45,6 +45,9 @@ class _FakeRemote:
         assert self.result is not None
         return self.result
 
+    def files_in(self, folder: str) -> list[tuple[str, int]]:
+        return [("ranks/0/out", 5), ("output.log", 1200), ("ranks/1", 7), ("a\x1b[31mb", 3)]
+
     def download(self, folder: str, target: Path) -> None:
         target.mkdir()
 
@@ -71,6 +74,16 @@ def test_a_job_without_a_result(site: type[_FakeRemote], tmp_path: Path, capsys:
     site.active = False
     assert main(words) == 0
     assert "\nproblem: a node died\nremedy: run it again\nit left no result.json\n" in capsys.readouterr().out
+
+
+def test_the_files_of_a_job_are_listed_with_the_command_that_fetches_them(
+    site: type[_FakeRemote], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["result", "--site", "lab"]) == 0
+    said = capsys.readouterr()
+    listed = ["         3 B  a\\x1b[31mb", "      1.2 kB  output.log", "        12 B  ranks/  (2 files)"]
+    assert said.out.splitlines()[-3:] == listed
+    assert said.err == "next: deployer result --site lab x-1 -o DIR\n"
 
 
 def test_the_folder_of_a_job_leads_to_its_page(

@@ -204,7 +204,7 @@ def test_help_lists_the_commands_by_task_in_80_columns_and_imports_none(
         front.main(["--help"])
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
-    for title, commands in front.GROUPS:
+    for title, commands in front.GROUPS.items():
         block = shown.split(f"{title}:\n")[1].split("\n\n")[0].splitlines()
         assert [line.split()[0] for line in block] == [command.name for command in commands]
     internal = set(site.INTERNAL) - ({"result"} if front is main else set())  # the laptop has one for people

@@ -838,31 +838,17 @@ def test_only_a_bundle_that_this_command_pushed_is_replaced_without_a_warning(
     assert [text.split(" ")[1] for text in said] == ["another", "its", "its", "another", "its"]
 
 
-def test_a_missing_signature_is_reported_once(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
-        connected(made, _FakeRemote())
-        for number, warning in enumerate(["not signed: %s", "not signed: %s", "signed by a", "", "signed by b", ""]):
-            digest = f"sha256:{number}"
-            texts = tuple(filter(None, [warning.replace("%s", digest)]))
-            done = Pushed(digest, 9 * bool(texts), 9, 1, "/r/images/x", 0.1, 0.1, "3.6", texts)
-            monkeypatch.setattr(push, "push", lambda *_, done=done: done)
-            made._push(PackedBundle(tmp_path / "b.tar", digest))
-    assert said == ["warning: not signed: sha256:0", "warning: signed by a", "warning: signed by b"]
-
-
-def test_a_missing_signature_is_reported_for_each_site_of_a_file(
+def test_a_deploy_does_not_ask_who_made_its_own_bundle(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    done = Pushed("sha256:1", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6", ("not signed: sha256:1",))
-    monkeypatch.setattr(push, "push", lambda *_: done)
-    for site in "lab", "lab", "other":
-        with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
-            monkeypatch.setattr(made, "_profile", made._profile.model_copy(update={"name": site}))
-            connected(made, _FakeRemote())
-            made._push(PackedBundle(tmp_path / "b.tar", "sha256:1"))
-    assert said == ["warning: not signed: sha256:1"] * 2
+    with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
+        connected(made, _FakeRemote())
+        texts = ("not signed: compare it", "signed by a", "other")
+        done = Pushed("sha256:1", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6", texts)
+        monkeypatch.setattr(push, "push", lambda *_: done)
+        made._push(PackedBundle(tmp_path / "b.tar", "sha256:1"))
+    assert said == ["warning: other"]
 
 
 @pytest.fixture

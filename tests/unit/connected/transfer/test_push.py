@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -413,6 +414,30 @@ def test_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (root / "bundles" / "tiny-2.tar").read_bytes() == second.read_bytes()
     assert list((tmp_path / "media2").glob("*.end"))  # media are left alone
     assert not list((root / "incoming").iterdir())
+
+
+def test_a_medium_tells_its_reader_what_to_do(tmp_path: Path) -> None:
+    """Each command of README.txt works as it is written, in the folder of the copy."""
+    bundle = write(tmp_path / "a.tar", jobs=[Job(name, ["true"], 1, 1, 1, "00:01:00") for name in ("train", "test")])
+    medium, root = tmp_path / "medium", tmp_path / "root"
+    written = push_to(bundle, medium)
+    text = (medium / "README.txt").read_text()
+    assert written.digest in text
+    assert "its name follows tiny:1.0 (default: train; others: test)" in text
+    lines = [line.strip() for line in text.splitlines()]
+    commands = [line for line in lines if line.startswith(("sha256sum", "python3", "cd ROOT"))]
+    commands += [line.partition(": ")[2] for line in lines if ": python3" in line]
+    assert [command.split()[-3:] for command in commands] == [
+        ["sha256sum", "-c", "SHA256SUMS"],
+        [".", "--root", "ROOT"],
+        ["run", "tiny:1.0", "--wait"],
+        ["deployer.pyz", "inspect", "."],
+    ]
+    for command in (commands[0], commands[3], commands[1]):
+        words = command.replace("ROOT", str(root)).replace("python3", sys.executable)
+        said = subprocess.run(shlex.split(words), cwd=medium, check=True, capture_output=True, text=True).stdout
+        assert ("job train: 1 node x 1 rank" in said) == (command == commands[3])
+    assert (root / "deployer.pyz").is_file()
 
 
 def test_media_into_a_folder_that_is_not_empty(tmp_path: Path) -> None:

@@ -733,8 +733,14 @@ def test_a_file_is_fetched_whole_or_not_at_all(far: Path) -> None:
         (far / "d" / "x").write_text("")
         assert remote.has(str(far / "d"), "x")
         assert not remote.has(str(far / "d"), "y")
+        (far / "f" / "e").mkdir(parents=True)
+        (far / "f" / "e" / "a b").write_text("123")
+        (far / "f" / "l").symlink_to("x")
+        assert remote.files_in(str(far / "f")) == [("e/a b", 3)]
         with pytest.raises(DeployerError, match="nowhere"):
             remote.has(str(far / "nowhere"), "x")
+        with pytest.raises(DeployerError, match="nowhere"):
+            remote.files_in(str(far / "nowhere"))
         remote.workspace = str(far / "d")
         remote.remove(["x", ""])
         assert not (far / "d").exists()

@@ -48,8 +48,9 @@ def nothing_installed(store):
 
 def test_an_unsigned_bundle_says_its_digest(tmp_path, store):
     outcome = installing.install(write(tmp_path, bundles.build()), store)
-    assert outcome.warnings == (
-        "not signed: compare %s with the stager's by phone or on paper" % outcome.image.receipt.digest,
+    (warning,) = outcome.warnings
+    assert warning.startswith(
+        "not signed: compare %s with the digest that `pack` printed" % outcome.image.receipt.digest
     )
 
 
@@ -57,6 +58,21 @@ def test_a_key_that_nobody_knows_is_said(tmp_path, store):
     (warning,) = installing.install(write(tmp_path, signed(bundles.build(), KEY)), store).warnings
     assert KEY.key.fingerprint in warning
     assert "no policy here knows" in warning
+
+
+@pytest.mark.parametrize("name", ["authorized_keys", "id_ed25519.pub"])
+def test_the_own_key_is_no_warning(tmp_path, store, monkeypatch, capsys, name):
+    """On the laptop it is beside the private key; at the site the user may log in with it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / name).write_text("ssh-ed25519 AAAA other\n%s me@laptop\n" % KEY.key.line)
+    path = write(tmp_path, signed(bundles.build(), KEY))
+    said = "signed by %s, one of your own keys (~/.ssh)\n" % KEY.key.fingerprint
+    for words in (["verify", path], ["install", path, "--root", store.root]):
+        code, _, err = run(capsys, *words)
+        assert code == 0
+        assert "warning:" not in err
+        assert said in err
 
 
 def test_trust_on_first_use(tmp_path, store, signers):

@@ -158,6 +158,29 @@ def test_parts_that_are_missing(store):
     assert files_of(store.bundles) == files_of(store.images) == []
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_space_is_asked_for_before_a_bundle_is_rebuilt(store, tmp_path, monkeypatch, again):
+    """The image of a bundle that came before may be shared: then only the bundle itself is certain to need space."""
+    if again:
+        push(store, bundles.build())
+    data = bundles.build(extra=APP, version="2")
+    media = tmp_path / "media"
+    media.mkdir()
+    for name, content in shipment(data)[1]:
+        (media / name).write_bytes(content)
+    asked = []
+    monkeypatch.setattr(receiving.space, "check", lambda folder, size, entries: asked.append((folder, size)))
+    monkeypatch.setattr(receiving, "rebuild", lambda *_, **__: pytest.fail("it was not asked") if not asked else stop())
+
+    def stop():
+        raise SpaceError("enough")
+
+    with pytest.raises(SpaceError, match="enough"):
+        receive(str(media), store)
+    manifest = incoming.open_parcel(str(media)).manifest
+    assert asked == [(store.images, len(data) + (0 if again else manifest.unpacked))]
+
+
 def test_a_folder_with_no_parts_or_two_bundles(store, tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(UsageError, match="no bundle's parts"):

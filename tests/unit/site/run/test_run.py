@@ -393,6 +393,18 @@ def test_a_wait_for_a_job_that_failed_ends_with_the_remedy(store, programs, caps
     made.program(programs, "sbatch", sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found])))
     assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
     assert ": no module (job.module)\nhint: capture\n" in capsys.readouterr().err
+    log = ["said", "deployer: error job.module: no module", "hint: capture"]
+    log += ["deployer: error mpi.x: y", "hint: z", "deployer: more: m"]
+    sbatch = sbatch % json.dumps(dict(RECORD, exit_code=2, findings=[found]))
+    made.program(programs, "sbatch", 'printf "%s" >"$(dirname "$2")/output.log"\n%s' % ("\\n".join(log), sbatch))
+    assert main.main(["run", "hello", "--wait", "--root", store.root]) == 1
+    err = capsys.readouterr().err
+    assert "| said\n| deployer: error mpi.x: y\n| hint: z\ndeployer: error: job " in err  # what follows is not repeated
+    assert err.count("no module") == 1
+    assert main.main(["status", "--wait", "--root", store.root]) == 1
+    assert "no module" in capsys.readouterr().err
+    assert main.main(["status", "--wait", "--after-log", "--root", store.root]) == 1  # the log that was printed has it
+    assert capsys.readouterr().err.splitlines()[0].endswith("(77) ended as FAILED")
 
 
 def test_a_wait_for_a_job_that_failed_ends_with_the_same(store, programs, capsys, monkeypatch):

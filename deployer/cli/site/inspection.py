@@ -1,0 +1,105 @@
+"""inspect: what is in a bundle, in a folder that push --to wrote, or in an installed image."""
+
+import argparse
+from typing import Any, Dict, List, Optional, Tuple
+
+from deployer.cli.site import common
+from deployer.contract import sealed_file
+from deployer.contract.job import RANKS
+from deployer.contract.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
+from deployer.contract.plan import NO_MPI
+from deployer.contract.sealed_file import Seal
+from deployer.contract.shell import quoted
+from deployer.contract.sshsig import Key
+from deployer.contract.text import counted
+from deployer.site.install import incoming
+from deployer.site.storage import store
+from deployer.site.storage.space import human
+from deployer.system import files, terminal, trust
+from deployer.system.verify import opened, read_manifest_block, read_seal
+
+#: Columns for a member's size.
+_SIZE = 14
+
+
+def add_parsers(subparsers: Any) -> None:
+    """Register the command."""
+    command = common.add_store_command(subparsers, "inspect", _inspect)
+    text = "a bundle, a folder that push --to wrote, or an installed image: see `list`"
+    command.add_argument("what", metavar="WHAT", help=text)
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    is_path = files.exists(args.what) or "/" in args.what or args.what.endswith(".tar")
+    image = None if is_path else store.locate(args.root).find(args.what)
+    path = store.locate(args.root).bundle(image.receipt) if image else args.what
+    keys: Optional[List[Key]] = None
+    if image and not files.is_file(path):
+        manifest, digest = image.manifest(), image.receipt.digest  # its bundle was not kept
+    else:
+        manifest, seal, keys = _read(path)
+        digest = seal.digest
+    if args.json:
+        signers = None if keys is None else [key.fingerprint for key in keys]
+        terminal.show_json(dict(manifest.record(), segments=len(manifest.segments), digest=digest, keys=signers))
+        return 0
+    show_manifest(manifest)
+    terminal.show("digest %s" % digest)
+    if keys is not None:
+        others = "signed by " + ", ".join(key.fingerprint for key in keys) if keys else "not signed"
+        terminal.show(trust.own(keys) or others)
+    if image:
+        terminal.show("installed: %s" % image.folder)
+    return 0
+
+
+def _read(path: str) -> Tuple[Manifest, Seal, List[Key]]:
+    """Return the manifest, seal and keys of a bundle or its parts. Raises IntegrityError, for a wrong signature too."""
+    if files.is_folder(path):
+        parcel = incoming.open_parcel(path)
+        seal, block = parcel.seal, parcel.ending[: -sealed_file.TAIL]
+    else:
+        with opened(path) as stream:
+            seal = read_seal(stream, path)
+            block = read_manifest_block(stream, seal)
+    data = sealed_file.manifest_bytes(block, seal)
+    return sealed_file.parse_manifest(data, seal), seal, trust.establish(data, seal.signatures, []).keys
+
+
+def show_manifest(manifest: Manifest) -> None:
+    """Print what a bundle has: its image, jobs, members and data."""
+    image = manifest.image
+    what = "only data" if manifest.is_data else "%d entries, %s" % (image.entries, human(image.raw_size))
+    terminal.show(*common.wrapped("%s:%s  %s, %s" % (manifest.name, manifest.version, what, manifest.codec["name"])))
+    if NO_MPI in manifest.mpi:
+        terminal.show("runs without MPI")
+    elif manifest.mpi:
+        terminal.show("runs on MPI of %s" % ", ".join(manifest.mpi))
+    for job in manifest.jobs:
+        layout = " x ".join(
+            counted(number, what)
+            for number, what in ((job.nodes, "node"), (job.ranks_per_node, "rank"), (job.threads, "thread"))
+        )
+        if job.gpus is not None:
+            layout += " x %s" % counted(job.gpus, "GPU")
+        if job.launch != RANKS:
+            layout += ", launch %s" % job.launch
+        terminal.show(*common.wrapped("job %s: %s: %s" % (job.name, layout, quoted(job.command)), "", "    "))
+    folders: Dict[str, List[int]] = {}
+    for member in manifest.members:
+        if member.name.startswith(REHEARSALS_PREFIX):
+            continue
+        if member.name.startswith(DATA_PREFIX):
+            folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
+        else:
+            terminal.show("%12d  %s" % (member.size, _name(member.name, _SIZE)))
+    for name, sizes in folders.items():
+        label = _name(name, terminal.columns() // 2)
+        terminal.show("data %s: %s, %s" % (label, counted(len(sizes), "file"), human(sum(sizes))))
+    for need in manifest.needs:
+        terminal.show("data %s: from the bundle %s" % (need.data, need.bundle))
+
+
+def _name(name: str, taken: int) -> str:
+    """Return a name for printing, as it fits beside ``taken`` columns. --json prints complete names."""
+    return common.shortened(name, taken)

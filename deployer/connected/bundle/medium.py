@@ -1,0 +1,43 @@
+"""README.txt on a medium: what is there, and the commands for the person at the site."""
+
+from deployer.connected.bundle.shipment import SUMS, Shipment
+from deployer.contract.manifest import Manifest
+from deployer.contract.text import counted
+
+_TEXT = """\
+{label}, a bundle of deployer in {parts}
+digest {digest}
+
+Copy this folder to a login node of the site, which needs Python 3.6 or later. In the copy:
+
+  1. Check that the copy is complete: each line ends with OK.
+     sha256sum -c {sums}
+  2. Install the bundle. ROOT is {root}; {space} MB must be free there.
+     python3 deployer.pyz receive . --root ROOT
+  3. {use}
+
+To see what is in it: python3 deployer.pyz inspect .
+If another person made it, compare the digest by phone or on paper: `receive` prints it again.
+"""
+_RUN = """Run a job{others}.
+     cd ROOT && python3 deployer.pyz run {label} --wait{command}"""
+
+
+def readme(manifest: Manifest, digest: str, shipment: Shipment, partial: bool) -> str:
+    """Return the text of README.txt.
+
+    Args:
+        partial: the folder lacks what the site has.
+    """
+    label, jobs = f"{manifest.name}:{manifest.version}", [job.name for job in manifest.jobs]
+    others = f"; its name follows {label} (default: {jobs[0]}; others: {', '.join(jobs[1:])})" if jobs[1:] else ""
+    run = _RUN.format(label=label, others=others, command="" if jobs else " -- COMMAND")
+    return _TEXT.format(
+        label=label,
+        parts=f"{counted(len(shipment.parts), 'part')}, {shipment.size / 1e6:.1f} MB",
+        digest=digest,
+        sums=SUMS,
+        root="the folder that has the earlier bundles" if partial else "a folder that all nodes share",
+        space=f"{(shipment.ending.end + manifest.unpacked) / 1e6:.1f}",
+        use="Run bundles that need this data." if manifest.is_data else run,
+    )
