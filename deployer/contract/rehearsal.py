@@ -29,7 +29,7 @@ DONE, FAILED, LIMIT, MEMORY, STOPPED = "done", "failed", "limit", "memory", "sto
 #: What observed the job: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
 PYTHON, NETWORK, FILES = "python", "network", "files"
 
-NETWORK_CODE = "rehearse.network"
+NETWORK_CODE, BLIND_CODE, TIME_CODE = "rehearse.network", "rehearse.blind", "rehearse.time"
 RULES: Dict[str, Rule] = {
     NETWORK_CODE: Rule(ERROR, "{what}", "{remedy}"),
     "rehearse.readonly": Rule(
@@ -56,10 +56,18 @@ RULES: Dict[str, Rule] = {
         "data loader)",
     ),
     "rehearse.ended": Rule(ERROR, "{how}", "read its output: the rehearsal kept the job's log"),
-    "rehearse.blind": Rule(
-        NOTE, "{what}", "what this process reached for is known only as far as the network and the kernel showed it"
+    BLIND_CODE: Rule(
+        verdict.MISSING_FACTS,
+        "{what}",
+        "what it reached for is known only as far as this report shows it",
+    ),
+    TIME_CODE: Rule(
+        WARNING,
+        "it ran for {seconds} s here, and its time limit is {limit} s",
+        "give the job a longer `time` in bundle.yaml, unless the site's nodes are faster than this machine",
     ),
 }
+NOT_WHOLE = "the kernel's account of %s is missing or not complete: rehearse it again"
 #: The codes of a rehearsal; each has a page in docs/rules.md.
 CODES = tuple(sorted(RULES))
 
@@ -175,10 +183,12 @@ class Bounds(NamedTuple):
     Attributes:
         memory: MiB.
         cpus: CPUs of the layout.
+        seconds: the time limit of the job.
     """
 
     memory: Optional[int] = None
     cpus: Optional[int] = None
+    seconds: Optional[int] = None
 
 
 class Reached(NamedTuple):
@@ -283,8 +293,25 @@ class Rehearsal(NamedTuple):
 
     @property
     def checked(self) -> verdict.Checked:
-        """Return the verdict, as ``check`` has it."""
-        return verdict.judged([item.finding for item in self.findings], self.accepted)
+        """Return the verdict, as ``check`` has it. RUN is for a job that was watched to its end."""
+        found = [item.finding for item in self.findings]
+        known = {item.code for item in found if item.severity == verdict.MISSING_FACTS}
+        if BLIND_CODE not in known and not self._kernel_watched:
+            found.append(unseen(NOT_WHOLE % "a node").finding)
+        if TIME_CODE not in known and self.ending.how == LIMIT:
+            found.append(_still_ran(self.ending).finding)
+        return verdict.judged(found, self.accepted)
+
+    @property
+    def _kernel_watched(self) -> bool:
+        return {NETWORK, FILES}.issubset(self.watched)
+
+    @property
+    def _verdict(self) -> str:
+        """Return the verdict for people: UNKNOWN with what was not watched."""
+        checked = self.checked
+        reasons = dict.fromkeys(item.message for item in checked.against) if checked.verdict == verdict.UNKNOWN else ()
+        return ": ".join(filter(None, (checked.verdict, "; ".join(reasons))))
 
     @property
     def exit_code(self) -> int:
@@ -293,8 +320,12 @@ class Rehearsal(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one."""
-        return self.ending.how in (DONE, LIMIT) and all(item.finding.severity != ERROR for item in self.findings)
+        """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one.
+
+        What the kernel did not watch is no rehearsal.
+        """
+        ended = self.ending.how in (DONE, LIMIT)
+        return ended and self._kernel_watched and all(item.finding.severity != ERROR for item in self.findings)
 
     def record(self) -> Record:
         return json_records.stamped(SCHEMA, dict(records.plain(self), verdict=self.checked.verdict))
@@ -308,7 +339,7 @@ class Rehearsal(NamedTuple):
         if NETWORK not in self.watched:
             asked = "what it requested is not known, because the kernel's account of it is missing or not complete"
             asked += "; it requested at least " + names if names else ""
-        judged = "verdict %s" % self.checked.verdict
+        judged = "verdict %s" % self._verdict
         if self.accepted:
             judged += ", accepted " + ", ".join(self.accepted)
         texts = (counted(self.ranks, "rank"), counted(self.nodes, "node"), asked, _ended(self.ending), judged)
@@ -329,7 +360,7 @@ class Rehearsal(NamedTuple):
         if not any(item.finding.severity != NOTE for item in self.findings):
             shown += ["", "It reached for nothing that the site lacks."]
         shown += ["", *_used(self.used), "watched: %s" % (", ".join(self.watched) or "nothing")]
-        return [*shown, "verdict: %s" % self.checked.verdict]
+        return [*shown, printable("verdict: %s" % self._verdict)]
 
 
 def read(data: bytes, what: str) -> Rehearsal:
@@ -388,7 +419,7 @@ def judge(
     found = [*judgement.reached(), *_consumed(ending, used, bounds)]
     if ending.how == STOPPED or (ending.failed and not any(item.stopped for item in found)):
         found.append(judgement.ended())
-    order = {ERROR: 0, WARNING: 1, NOTE: 2}
+    order = {ERROR: 0, verdict.MISSING_FACTS: 1, WARNING: 2, NOTE: 3}
     found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
     return tuple(_limited(found))
 
@@ -402,9 +433,15 @@ def requested(observations: Iterable[Observation], own: Collection[str]) -> Tupl
     return tuple(found if left <= 0 else [*found[:_MAX_REQUESTED], "and %d more" % left])
 
 
-def unseen(text: str) -> Reached:
-    """Return the note about something that this rehearsal could not see."""
-    return Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+def unseen(text: str, severity: str = verdict.MISSING_FACTS) -> Reached:
+    """Return the finding about something that this rehearsal could not see."""
+    return Reached(_finding(BLIND_CODE, "the job", severity, what=text))
+
+
+def _still_ran(ending: JobEnding) -> Reached:
+    how = "it still ran when the rehearsal's time was over, after %.0f s: what comes later was not watched"
+    remedy = "rehearse it longer (--time), or shorten it by arguments of its own: words after --"
+    return Reached(Finding(TIME_CODE, verdict.MISSING_FACTS, "the job", how % ending.seconds, remedy))
 
 
 #: A host, the place in the program that asked for it, and the URL.
@@ -648,7 +685,7 @@ class _Judgement(object):
         reasons = sorted({item.what for item in self.observations if item.kind == seen.BLIND})
         for reason in reasons:
             group = [item for item in self.observations if item.kind == seen.BLIND and item.what == reason]
-            yield self._made("rehearse.blind", group, group[0].about.get("program") or "python", NOTE, what=reason)
+            yield self._made(BLIND_CODE, group, group[0].about.get("program") or "python", NOTE, what=reason)
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
         if self.observed.unreadable:
@@ -707,7 +744,12 @@ _MODULE_REMEDY = "install the package in the image, or add it to the wheels of t
 
 
 def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached]:
-    """Yield the findings about what the job used."""
+    """Yield the findings about what the job used, of time too."""
+    if ending.how == LIMIT:
+        yield _still_ran(ending)
+    if ending.how in (DONE, LIMIT) and bounds.seconds and ending.seconds > bounds.seconds:
+        values = {"seconds": "%.0f" % ending.seconds, "limit": str(bounds.seconds)}
+        yield Reached(_finding(TIME_CODE, "the job", WARNING, **values))
     limit = "%d MiB" % bounds.memory if bounds.memory else "the limit"
     if ending.how == MEMORY:
         how = "the kernel killed it for lack of memory: a rank may use %s" % limit
@@ -740,7 +782,7 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
             yield item
     for code, count in sorted(counts.items()):
         if count > _MOST:
-            yield unseen("not shown: %s of %s" % (counted(count - _MOST, "finding"), code))
+            yield unseen("not shown: %s of %s" % (counted(count - _MOST, "finding"), code), NOTE)
 
 
 def _merged(

@@ -27,7 +27,6 @@ from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.findings import ERROR
 from deployer.contract.manifest import REHEARSALS_PREFIX
 from deployer.contract.plan import Plan
 from deployer.contract.rehearsal import Rehearsal
@@ -434,7 +433,7 @@ class Deploy:
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:
         """Return the error for a rehearsal that the site would not accept."""
-        found = next((item.finding for item in outcome.findings if item.finding.severity == ERROR), None)
+        found = next(iter(outcome.checked.against), None)
         if found is None:
             request = self._request
             partition = ["--partition", request.partition] if request.partition else []

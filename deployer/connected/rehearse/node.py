@@ -18,6 +18,7 @@ from typing import NamedTuple, NoReturn
 
 from deployer.connected.rehearse import far_shell, kernel, machine, syscalls
 from deployer.connected.rehearse.machine import SimulatedMachine
+from deployer.connected.rehearse.syscalls import PATIENCE
 
 #: Seconds between two looks at the memory.
 _PERIOD = 0.25
@@ -25,8 +26,6 @@ _PERIOD = 0.25
 _LONGEST_PERIOD = 5.0
 #: Bytes of a command.
 _MAX_COMMAND = 8 * 1024 * 1024
-#: Seconds for the observer to begin, and to write what it saw.
-_PATIENCE = 5.0
 _SHELL = "/bin/bash"
 READY, OBSERVED, KILLED = "ready", "observed", "memory"
 #: In the words of the observer: the folder for what it sees.
@@ -108,7 +107,7 @@ def _observe(words: Sequence[str], out: int) -> int | None:
     os.close(writing)
     with selectors.DefaultSelector() as selector, open(reading, "rb", buffering=0) as stream:
         selector.register(stream, selectors.EVENT_READ)
-        if selector.select(_PATIENCE) and stream.read(64).strip() == READY.encode():
+        if selector.select(PATIENCE) and stream.read(64).strip() == READY.encode():
             return pid
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -172,7 +171,7 @@ class _Node:
 
     def _end_others(self, observer: int) -> None:
         """Kill what is left on the node: system calls of observed processes fail once the observer has ended."""
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             left = [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) not in (1, observer)]
             for pid in left:
@@ -188,7 +187,7 @@ class _Node:
         for number in (signal.SIGTERM, signal.SIGCONT):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(observer, number)
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until and self._status is None:
             time.sleep(0.02)
             self._reap()

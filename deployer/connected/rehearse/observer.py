@@ -24,7 +24,7 @@ from deployer.connected.rehearse import name_server, syscalls
 from deployer.connected.rehearse.name_server import NameServer
 from deployer.connected.rehearse.reach import Reach
 from deployer.connected.rehearse.step_times import StepTimes
-from deployer.connected.rehearse.syscalls import CallListener
+from deployer.connected.rehearse.syscalls import PATIENCE, CallListener
 from deployer.connected.rehearse.tracee import Tracee
 from deployer.connected.rehearse.usage import RankUsage
 from deployer.contract import observation
@@ -39,8 +39,8 @@ _MOST, _MOST_BYTES = 5_000, observation.MAX_FILE // 2 - observation.MAX_LINE
 _NETWORK = (observation.HOST, observation.ADDRESS, observation.DAEMON)
 #: Characters of one text.
 _MAX_TEXT = 500
-#: Programs that are about to be observed at once, and seconds for each.
-_MAX_WAITS, _PATIENCE = 64, 10.0
+#: Programs that are about to be observed at once.
+_MAX_WAITS = 64
 #: Bytes of output that are read at once; of more, the last.
 _MAX_OUTPUT = 1024 * 1024
 _SECCOMP_LINK = "anon_inode:seccomp notify"
@@ -194,7 +194,7 @@ class NodeObserver:
             connection.close()
             return
         connection.setblocking(False)
-        self._waits[connection.fileno()] = (connection, time.monotonic() + _PATIENCE)
+        self._waits[connection.fileno()] = (connection, time.monotonic() + PATIENCE)
         self._register(connection.fileno(), lambda: self._greet(connection))
 
     def _drop_silent(self) -> None:

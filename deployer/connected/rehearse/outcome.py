@@ -17,6 +17,7 @@ from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.contract import json_records, observation, rehearsal, sealed_file
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import ERROR, Finding
+from deployer.contract.job import seconds
 from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
 from deployer.contract.text import printable
 from deployer.system import files, observations
@@ -28,7 +29,6 @@ _TIME_OVER, _KILLED = 124, 137
 _LOG_TAIL = 16 * 1024
 #: Codes that only say that the payload failed.
 _OF_PAYLOAD = "payload."
-_NOT_WHOLE = "the kernel's account of %s is missing or not complete"
 #: Lines of our own in the log.
 _OWN_LINES = ("deployer: ", "hint: ")
 #: How a code looks.
@@ -50,7 +50,7 @@ def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepte
     # The hooks' files are the job's own word, and last: a flood of them does not displace the observers'.
     observed = observation.read(itertools.chain(kernel, observations.written(str(found.folder / SEEN))))
     addresses = machine.addresses(found.layout.nodes)
-    bounds = Bounds(found.memory_mb, found.layout.threads)
+    bounds = Bounds(found.memory_mb, found.layout.threads, seconds(found.job.time))
     used = _used(found, records)
     own = {*addresses, *addresses.values()}
     reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
@@ -76,7 +76,10 @@ def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepte
         watched=tuple(watched),
         ending=ending,
         used=used,
-        findings=(*_with_proof(reached, found, ending), *(rehearsal.unseen(_NOT_WHOLE % name) for name in blind)),
+        findings=(
+            *_with_proof(reached, found, ending),
+            *(rehearsal.unseen(rehearsal.NOT_WHOLE % name) for name in blind),
+        ),
         requested=rehearsal.requested(observation.read(kernel).observations, own),
         accepted=accepted,
         command=(*found.job.command, *found.extra),
@@ -86,16 +89,16 @@ def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepte
 
 def _ending(found: Rehearsed) -> JobEnding:
     """Return how the job ended."""
-    code, seconds = found.report.exit_code, found.report.seconds
+    code, took = found.report.exit_code, found.report.seconds
     if found.report.stopped:
-        return JobEnding(rehearsal.STOPPED, None, found.report.stopped, seconds)
+        return JobEnding(rehearsal.STOPPED, None, found.report.stopped, took)
     if any(node.get("memory") for node in found.report.nodes.values()):
         how = rehearsal.MEMORY
-    elif code in (_TIME_OVER, _KILLED) and seconds >= found.limit:  # a job may end with these codes by itself
-        return JobEnding(rehearsal.LIMIT, None, None, seconds)
+    elif code in (_TIME_OVER, _KILLED) and took >= found.limit:  # a job may end with these codes by itself
+        return JobEnding(rehearsal.LIMIT, None, None, took)
     else:
         how = rehearsal.FAILED if code else rehearsal.DONE
-    return JobEnding(how, code, _last_line(found.folder / LOG) if code else None, seconds)
+    return JobEnding(how, code, _last_line(found.folder / LOG) if code else None, took)
 
 
 def _with_proof(reached: tuple[Reached, ...], found: Rehearsed, ending: JobEnding) -> tuple[Reached, ...]:

@@ -21,7 +21,7 @@ from deployer.connected.rehearse.namespaces import SYSCTL
 from deployer.connected.rehearse.node import OUT
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
-from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
+from deployer.connected.rehearse.world import END, NODE, READY, WorldOrder, WorldReport
 from deployer.contract import dialogue, evidence, json_records, plan_update
 from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused
 from deployer.contract.job import Job
@@ -35,7 +35,7 @@ from deployer.system.verify import begin, opened
 #: Seconds for the site's program to do anything but an install, and for an install.
 _QUICK, _INSTALL = 120.0, 7200.0
 #: Seconds that a job may need to end after its time limit, and a simulated site to begin and to end.
-_PATIENCE, _AROUND = 30, 90.0
+_PATIENCE, _AROUND = 30, 60.0 + READY + END
 #: Folders of earlier rehearsals that are kept; bytes of installed images: the longest unused are removed.
 _KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"

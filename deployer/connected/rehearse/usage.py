@@ -44,7 +44,7 @@ class RankUsage:
 
     def __init__(self, folders: list[str]) -> None:
         """``folders``: what is in them is temporary."""
-        self._folders = folders
+        self._folders = [(folder, os.stat(folder).st_dev) for folder in folders]
         self._before = self._size()
         self._known: dict[int, _Seen] = {}
         self._peaks: dict[Rank, int] = {}
@@ -139,13 +139,16 @@ class RankUsage:
         seen = set()
         pending = list(self._folders)
         while pending and left < _MAX_FILES:
+            folder, device = pending.pop()
             try:
-                with os.scandir(pending.pop()) as entries:
+                with os.scandir(folder) as entries:
                     for entry in itertools.islice(entries, _MAX_FILES - left):
                         left += 1
                         state = entry.stat(follow_symlinks=False)
+                        if state.st_dev != device:  # something is mounted there, such as an installed image
+                            continue
                         if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
+                            pending.append((entry.path, device))
                         elif (state.st_dev, state.st_ino) not in seen:
                             seen.add((state.st_dev, state.st_ino))
                             total += state.st_blocks * 512

@@ -1,5 +1,7 @@
 """What a rehearsal concludes: what stopped the job is first, each with its place in the program and its remedy."""
 
+import itertools
+
 import pytest
 
 from deployer.contract import json_records, rehearsal
@@ -7,6 +9,7 @@ from deployer.contract.errors import UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING
 from deployer.contract.observation import CodeFrame, Observation, Observed
 from deployer.contract.rehearsal import Bounds, JobEnding, Rehearsal, Used
+from deployer.contract.verdict import MISSING_FACTS
 
 MAIN = CodeFrame("/deployer/app/train.py", 3, "<module>")
 LOAD = CodeFrame("/usr/lib/python3/dist-packages/lib/data.py", 9, "load_data")
@@ -238,10 +241,11 @@ def test_memory_and_threads():
 def test_what_a_rehearsal_cannot_see_is_said():
     found = rehearsal.judge(Observed((seen("blind", "Python 3.6.15 has no audit hooks", stack=()),), 3, True), DONE)
     assert [item.finding.message for item in found] == [
-        "Python 3.6.15 has no audit hooks",
         "it did more than a rehearsal keeps, so some observations are missing",
         "3 lines of its observations could not be read",
+        "Python 3.6.15 has no audit hooks",
     ]
+    assert [item.finding.severity for item in found] == [MISSING_FACTS, MISSING_FACTS, NOTE]
 
 
 def test_a_flood_of_findings_is_limited():
@@ -400,10 +404,11 @@ def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
     """TensorFlow Datasets tries again for longer than a rehearsal takes."""
     asked = seen("host", "a.example", 1.0, library("tensorflow_datasets/core/load.py"), name="mnist")
     ending = JobEnding(rehearsal.LIMIT, None, None, 120.0)
-    (found,) = judge(asked, ending=ending)
+    found, still = judge(asked, ending=ending)
+    assert (still.finding.code, still.finding.severity) == ("rehearse.time", MISSING_FACTS)
     assert (found.finding.severity, found.stopped) == (ERROR, False)
     assert "it had made no step when the time was over" in found.finding.message
-    (found,) = judge(asked, ending=ending, used=Used(seconds_to_first_step=3.0))
+    _, found = judge(asked, ending=ending, used=Used(seconds_to_first_step=3.0))
     assert found.finding.severity == WARNING
 
 
@@ -538,7 +543,7 @@ RECORD = Rehearsal(
     deployer="0.1",
     nodes=2,
     ranks=4,
-    watched=(rehearsal.PYTHON, rehearsal.NETWORK),
+    watched=(rehearsal.PYTHON, rehearsal.NETWORK, rehearsal.FILES),
     ending=FAILED,
     used=Used(1.5, None, 3),
     findings=judge(seen("host", "a.example"), seen("uncaught", "gaierror: x", 2.0, (LOAD, MAIN))),
@@ -613,6 +618,46 @@ def test_the_report_has_first_what_stopped_the_job():
     assert RECORD.summary() == begin + "a.example; it failed after 3.0 s; verdict REFUSE"
     accepted = RECORD._replace(accepted=("rehearse.network",))
     assert accepted.summary().endswith("it failed after 3.0 s; verdict WARN, accepted rehearse.network")
+
+
+@pytest.mark.parametrize("how", [rehearsal.DONE, rehearsal.LIMIT])
+@pytest.mark.parametrize(
+    "watched",
+    [
+        watched
+        for count in range(4)
+        for watched in itertools.combinations((rehearsal.PYTHON, rehearsal.NETWORK, rehearsal.FILES), count)
+    ],
+)
+def test_run_means_watched_to_the_end(watched, how):
+    """Whoever makes the record, and whatever findings it has."""
+    made = RECORD._replace(watched=watched, ending=JobEnding(how, 0, None, 120.0), findings=())
+    kernel = {rehearsal.NETWORK, rehearsal.FILES} <= set(watched)
+    assert made.checked.verdict == ("RUN" if kernel and how == rehearsal.DONE else "UNKNOWN")
+    assert ("the kernel's account of a node is missing" in made.lines()[-1]) is not kernel
+    assert ("it still ran when the rehearsal's time was over, after 120 s" in made.lines()[-1]) == (how != "done")
+    assert made.is_clean is kernel
+
+
+def test_the_word_of_the_verdict_has_the_reason_once():
+    told = rehearsal.unseen(rehearsal.NOT_WHOLE % "node1")
+    made = RECORD._replace(watched=(), ending=DONE, findings=(told,))
+    assert made.lines()[-1] == "verdict: UNKNOWN: " + rehearsal.NOT_WHOLE % "node1"
+    assert made._replace(accepted=("rehearse.blind",)).lines()[-1] == "verdict: WARN"
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds", "expected"),
+    [
+        (rehearsal.DONE, 19.0, []),
+        (rehearsal.DONE, 40.0, [WARNING]),
+        (rehearsal.LIMIT, 40.0, [MISSING_FACTS, WARNING]),
+        (rehearsal.MEMORY, 40.0, []),
+    ],
+)
+def test_the_time_of_the_job_is_compared_with_its_limit(how, seconds, expected):
+    found = judge(ending=JobEnding(how, None, None, seconds), bounds=Bounds(seconds=20))
+    assert [item.finding.severity for item in found if item.finding.code == "rehearse.time"] == expected
 
 
 def test_what_is_shown_has_no_effect_on_a_terminal():

@@ -80,7 +80,7 @@ def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) ->
     (folder / "kernel" / "node1.used.json").unlink()
     (folder / "kernel" / "node1.used.json").mkdir()
     made = outcome.judge(found(folder, 0)).outcome
-    assert [item.finding.subject for item in made.findings] == ["example.org", "the job", "the job"]
+    assert [item.finding.subject for item in made.findings] == ["the job", "example.org", "the job"]
     assert made.watched == ()
 
 
@@ -123,6 +123,8 @@ def test_an_observer_that_did_not_see_everything_is_no_account(folder: Path, use
     path.unlink() if used is None else path.write_text(used)
     made = outcome.judge(found(folder, 0)).outcome
     assert (made.watched, [item.finding.code for item in made.findings]) == ((), ["rehearse.blind"])
+    assert (made.checked.verdict, made.is_clean) == ("UNKNOWN", False)
+    assert made.lines()[-1].startswith("verdict: UNKNOWN: the kernel's account of node1 is missing")
     assert "requested nothing" not in made.summary()
 
 

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -91,3 +92,14 @@ def test_temporary_files_are_those_that_were_added(tmp_path):
     (tmp_path / "again").unlink()
     measured.look(last=True)
     assert 50000 <= measured.record()["temporary"] < 100000
+
+
+def test_what_is_mounted_below_a_folder_is_not_temporary():
+    """An installed image, if the cache is below /tmp: to count its files took longer than an observer may need."""
+    assert os.stat("/dev").st_dev != os.stat("/dev/shm").st_dev
+    measured = RankUsage(["/dev"])
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as named:
+        named.write(b"x" * 100000)
+        named.flush()
+        measured.look(last=True)
+    assert measured.record()["temporary"] == 0
