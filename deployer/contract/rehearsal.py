@@ -102,7 +102,7 @@ _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
         ),
         (*_NETWORK_KINDS, seen.DAEMON),
     ),
-    (re.compile(r"Read-only file system|\[Errno 30\]|PermissionError|\[Errno 13\]"), (seen.WRITE,)),
+    (re.compile(r"Read-only file system|\[Errno 30\]|PermissionError|\[Errno 13\]|cannot be opened"), (seen.WRITE,)),
     (
         re.compile(
             r"FileNotFoundError|\[Errno 2\]|cannot open shared object|NotADirectoryError|No such file|not found"
@@ -119,11 +119,21 @@ _LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/
 _STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
 #: Files that programs look for and usually do without.
 _USUAL = re.compile(
-    r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
+    r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp|build|builds|croot|home/conda)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
 )
+#: Where programs are, not data; and files that belong to programs, wherever they are.
+_OF_PROGRAMS = re.compile(
+    r"^/(etc|proc|sys|dev|usr|lib|lib64|bin|sbin|run|var|tmp|deployer/(job|canary|wheels|variant))(/|$)"
+    r"|/(lib|(site|dist)-packages)/|\.(py|pyc|pth)$|\.so([.0-9]*)$"
+)
+#: Folders of the job itself: what it does not find there, it may have yet to make.
+_OF_JOB = re.compile(r"^/deployer/(?!data/)")
+#: What libraries try and do without: UCX's settings, the clock of libuuid.
+_NEVER = re.compile(r"/ucx\.conf$|^/var/lib/libuuid/")
 #: Caches that programs renew if they can: fonts, bytecode.
 _USUAL_WRITES = re.compile(r"^/var/cache/|/__pycache__(/|$)|[.]pyc([.][0-9]+)?$")
-_QUOTED = re.compile(r"'([^']{1,300})'")
+#: A path in the text of an exception; the second form is PyTorch's.
+_QUOTED = re.compile(r"(?<=')[^']{1,300}(?=')|(?<=File )\S{1,300}(?= cannot be opened)")
 _OWN_HOSTS = re.compile(r"^(localhost|ip6-localhost|localhost\.localdomain|127\.[0-9.]+|::1|0\.0\.0\.0|::|)$")
 #: The host of a URL, without a user and a port.
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@]*)")
@@ -357,7 +367,7 @@ class Rehearsal(NamedTuple):
             shown += ["", "What it reached for besides:" if first else "What it reached for:"]
             for item in rest:
                 shown += item.lines()
-        if not any(item.finding.severity != NOTE for item in self.findings):
+        if all(item.finding.code == BLIND_CODE and item.finding.severity == NOTE for item in self.findings):
             shown += ["", "It reached for nothing that the site lacks."]
         shown += ["", *_used(self.used), "watched: %s" % (", ".join(self.watched) or "nothing")]
         return [*shown, printable("verdict: %s" % self._verdict)]
@@ -406,6 +416,7 @@ def judge(
     bounds: Bounds = Bounds(),  # noqa: B008
     own: Collection[str] = (),
     job: str = "train",
+    had_input: bool = True,
 ) -> Tuple[Reached, ...]:
     """Return the findings of a rehearsal: what stopped the job is first.
 
@@ -414,14 +425,21 @@ def judge(
         ending: how it ended.
         own: names and addresses of its own nodes, which are no reach for a network.
         job: its name.
+        had_input: it may have read data (``is_input``).
     """
-    judgement = _Judgement(observed, ending, own, job, ending.how == LIMIT and used.seconds_to_first_step is None)
+    waits = ending.how == LIMIT and used.seconds_to_first_step is None
+    judgement = _Judgement(observed, ending, own, job, waits, had_input)
     found = [*judgement.reached(), *_consumed(ending, used, bounds)]
     if ending.how == STOPPED or (ending.failed and not any(item.stopped for item in found)):
         found.append(judgement.ended())
     order = {ERROR: 0, verdict.MISSING_FACTS: 1, WARNING: 2, NOTE: 3}
     found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
     return tuple(_limited(found))
+
+
+def is_input(path: str) -> bool:
+    """Return whether a file that a job opened may be data, and not part of a program or of what the job wrote."""
+    return not _OF_PROGRAMS.search(path)
 
 
 def requested(observations: Iterable[Observation], own: Collection[str]) -> Tuple[str, ...]:
@@ -457,13 +475,18 @@ class _Process(NamedTuple):
 
 
 class _Judgement(object):
-    def __init__(self, observed: Observed, ending: JobEnding, own: Collection[str], job: str, waits: bool) -> None:
+    def __init__(
+        self, observed: Observed, ending: JobEnding, own: Collection[str], job: str, waits: bool, had_input: bool
+    ) -> None:
         self.ending = ending
+        self.had_input = had_input
         self.waits = waits  # it may still try to download
         self.job = job
         self.observed = observed
         mine = {name.lower() for name in own}
-        self.observations = [item for item in observed.observations if not _is_own(item, mine)]
+        self.observations = [
+            item for item in observed.observations if not _is_own(item, mine) and not _NEVER.search(item.what)
+        ]
         self.processes = {
             item.process: _Process(item.about.get("home", ""), item.about.get("folder", ""), item.about.get("pid", ""))
             for item in observed.observations
@@ -662,19 +685,24 @@ class _Judgement(object):
             elif (kind == seen.MISSING and self._is_worth_a_note(what, group)) or (
                 kind in (seen.MISSING, seen.LIBRARY) and stopped
             ):
-                values = {"path": what, "how": self._thrown(stopped), "remedy": _remedy_of(what)}
-                yield self._made("rehearse.missing", group, what, NOTE, **values)
+                lacks = (
+                    not self.had_input and what.startswith("/") and not (_USUAL.search(what) or _OF_JOB.search(what))
+                )
+                how = "; it opened no other data" if lacks and not stopped else self._thrown(stopped)
+                values = {"path": what, "how": how, "remedy": _remedy_of(what)}
+                yield self._made("rehearse.missing", group, what, WARNING if lacks else NOTE, **values)
 
     def _is_worth_a_note(self, what: str, group: Sequence[Observation]) -> bool:
         """Return whether a missing file that did not stop the job may interest its user.
 
-        Libraries look for many that they do without. A program that is not Python is interesting if the job failed.
+        Libraries look for many that they do without. A program that is not Python is interesting if the job failed, or
+        if the program succeeded: then an observer reports only what no image has.
         """
         if _USUAL.search(what):
             return False
         stack = self._stack(group, False)
         if not stack:
-            return self.ending.failed
+            return self.ending.failed or group[0].about.get("exit_code") == "0"
         caller = next((frame for frame in stack if not _STANDARD.search(frame.file)), None)
         return caller is not None and not _LIBRARIES.search(caller.file)
 

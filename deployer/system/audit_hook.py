@@ -66,6 +66,10 @@ _CHANGES = {
 }
 
 
+#: Audit events that list a folder, their first argument.
+_LISTS = ("os.listdir", "os.scandir", "pathlib.Path.glob", "pathlib.Path.rglob")
+
+
 class PythonObserver(object):
     """The observations of this process.
 
@@ -94,9 +98,11 @@ class PythonObserver(object):
             "os.exec": self._program,
             "os.posix_spawn": self._program,
             "ctypes.dlopen": self._library,
+            "glob.glob": self._glob,
             "sys.excepthook": self._ended,
         }
         self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
+        self.handlers.update((event, self._list) for event in _LISTS)
 
     def hook(self, event: str, args: "Tuple[Any, ...]") -> None:
         """Observe an audit event."""
@@ -146,11 +152,25 @@ class PythonObserver(object):
             path = _path(path)
             if not _may_write(path):
                 self.note("write", path, frame)
-        elif self.counts.get("missing", 0) < _MOST:
+        else:
+            self._look_for(path, sys._getframe(2))
+
+    def _list(self, args: "Tuple[Any, ...]") -> None:
+        frame = sys._getframe(2)
+        if args[0] and not isinstance(args[0], int) and not frame.f_code.co_filename.startswith(_IMPORTS):
+            self._look_for(args[0], frame)
+
+    def _glob(self, args: "Tuple[Any, ...]") -> None:
+        path = _text(args[0])  # a pattern lists folders, which is an event of its own; a name is only looked for
+        if not any(character in path for character in "*?["):
+            self._look_for(path, sys._getframe(2))
+
+    def _look_for(self, path: "Any", frame: "FrameType") -> None:
+        if self.counts.get("missing", 0) < _MOST:
             try:
                 os.stat(path)
             except FileNotFoundError:
-                self.note("missing", _path(path), sys._getframe(2))
+                self.note("missing", _path(path), frame)
 
     def _change(self, places: "Tuple[int, ...]") -> "Callable[[Tuple[Any, ...]], None]":
         def handle(args: "Tuple[Any, ...]") -> None:

@@ -41,10 +41,13 @@ _MAX_FILES = 64 * 1024 * 1024
 def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Judged:
     """Return the outcome of a rehearsal in namespaces, and the files that the job opened."""
     records = _records(found)
-    return Judged(_outcome(found, records, accepted), found.folder, NAMESPACES, _opened(found, records))
+    opened = _opened(found, records)
+    return Judged(_outcome(found, records, opened, accepted), found.folder, NAMESPACES, opened)
 
 
-def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepted: tuple[str, ...]) -> Rehearsal:
+def _outcome(
+    found: Rehearsed, records: Mapping[str, Mapping[str, Any]], opened: list[str] | None, accepted: tuple[str, ...]
+) -> Rehearsal:
     ending = _ending(found)
     kernel = list(observations.written(str(found.kernel)))
     # The hooks' files are the job's own word, and last: a flood of them does not displace the observers'.
@@ -53,7 +56,9 @@ def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepte
     bounds = Bounds(found.memory_mb, found.layout.threads, seconds(found.job.time))
     used = _used(found, records)
     own = {*addresses, *addresses.values()}
-    reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
+    own_files = {*found.job.command, *found.extra}
+    had_input = opened is None or any(rehearsal.is_input(path) and path not in own_files for path in opened)
+    reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name, had_input)
     watched = [PYTHON] if observed.has_python else []
     nodes = found.report.nodes
     blind = [

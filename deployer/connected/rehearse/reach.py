@@ -75,6 +75,8 @@ _PT_INTERP = 3
 _OF_PYTHON = re.compile(rb"/python[0-9.]+/encodings/(__pycache__/)?__init__[.][^/]*$")
 _OF_THE_HOOK = re.compile(rb"-[0-9]+[.]jsonl$")
 _LISTENING = "0A"
+#: Why a file is missing of which not even the first folder is in the container: it is of no image, but perhaps a site's.
+_OUTSIDE = "its first folder does not exist"
 
 #: Seconds between a search for a program that failed and the report: another folder of PATH may have it.
 _SEARCH = 1.0
@@ -255,7 +257,8 @@ class Reach:
     def _looked_for(self, who: Tracee, path: str, text: bytes, follow: bool) -> None:
         found = who.root.find(path, follow)
         if found is None:
-            self._missed(who, path, "does not exist")
+            inside = who.root.find("/" + path.split("/")[1])
+            self._missed(who, path, "does not exist" if inside else _OUTSIDE)
             return
         if not stat.S_ISREG(found.state.st_mode):
             return
@@ -384,11 +387,12 @@ class Reach:
         self._searched(who.process)
         self._unhooked(who.process)
         missed = self._misses.pop(who.process, None)
-        if code == 0 or not missed:
+        if not missed:
             return
         most = _MOST_MISSED_BY_PYTHON if who.python else _MOST_MISSED
         for _, path, why in list(missed.values())[-most:]:
-            self._tell("missing", path, who, why=why, exit_code=str(code))
+            if code or (why == _OUTSIDE and not who.python):  # the audit hook tells who in Python looked
+                self._tell("missing", path, who, why=why, exit_code=str(code))
 
     def _unhooked(self, process: int) -> None:
         """Report a Python that ends, or becomes another program, and did not start the audit hook."""

@@ -163,11 +163,11 @@ def test_a_service_of_a_library_asks_in_its_place():
 
 
 def test_files_that_others_do_without_are_not_noted():
-    native = seen("missing", "/deployer/job/ucx.conf", 1.0, (), program="x")
+    native = seen("missing", "/deployer/job/own.conf", 1.0, (), program="x")
     library = seen("missing", "/x/HEAD", 1.0, (OPEN, LOAD, MAIN))
     own = seen("missing", "/x/best.pt", 1.0, (OPEN, MAIN, LOAD))
     assert [item.finding.subject for item in judge(native, library, own, ending=DONE)] == ["/x/best.pt"]
-    assert "/deployer/job/ucx.conf" in [item.finding.subject for item in judge(native)]
+    assert "/deployer/job/own.conf" in [item.finding.subject for item in judge(native)]
 
 
 def test_the_first_process_that_fails_is_the_reason():
@@ -246,6 +246,68 @@ def test_what_a_rehearsal_cannot_see_is_said():
         "Python 3.6.15 has no audit hooks",
     ]
     assert [item.finding.severity for item in found] == [MISSING_FACTS, MISSING_FACTS, NOTE]
+
+
+IMPORT = CodeFrame("<frozen importlib._bootstrap_external>", 1, "path_hook")
+
+
+@pytest.mark.parametrize(
+    ("path", "stack", "had_input", "expected"),
+    [
+        ("/lustre/project/data", (MAIN,), False, WARNING),
+        ("/lustre/project/data", (MAIN,), True, NOTE),
+        ("/lustre/project/data", (OPEN, MAIN), False, WARNING),  # through Python's own glob
+        ("/deployer/data/train", (MAIN,), False, WARNING),
+        ("/lustre/project/data", (), False, WARNING),  # a program that is not Python
+        ("/deployer/job/last.ckpt", (MAIN,), False, NOTE),
+        ("/etc/machine", (MAIN,), False, None),
+        ("/build/openmpi/share/x.txt", (), False, None),
+        ("/home/conda/feedstock_root/x", (), False, None),
+        ("/lustre/project/data", (LOAD, MAIN), False, None),  # a library looked
+        ("/lustre/project/data", (IMPORT, LOAD), False, None),
+    ],
+)
+def test_a_program_that_did_not_find_its_data(path, stack, had_input, expected):
+    about = {} if stack else {"exit_code": "0"}
+    found = judge(seen("missing", path, 1.0, stack, **about), ending=DONE, had_input=had_input)
+    assert [item.finding.severity for item in found] == ([expected] if expected else [])
+    assert [("it opened no other data" in item.finding.message) for item in found] == [expected == WARNING] * len(found)
+    silent = "It reached for nothing that the site lacks." in RECORD._replace(findings=found, ending=DONE).lines()
+    assert silent == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("/deployer/app/train.py", False),
+        ("/usr/lib/python3/dist-packages/x/y.json", False),
+        ("/opt/conda/lib/python3.12/z.txt", False),
+        ("/deployer/job/out.log", False),
+        ("/deployer/app/libx.so.3", False),
+        ("/deployer/data/train.npz", True),
+        ("/deployer/app/config.yaml", True),
+        ("/opt/digits/digits.npz", True),
+        ("/scratch/me/a", True),
+    ],
+)
+def test_which_files_may_be_data(path, data):
+    assert rehearsal.is_input(path) == data
+
+
+def test_settings_that_libraries_do_without_are_not_reported():
+    missing = seen("missing", "/deployer/job/ucx.conf", 1.0, ())
+    clock = seen("write", "/var/lib/libuuid/clock.txt", 1.0, ())
+    assert judge(missing, clock, ending=DONE) == ()
+    assert [item.finding.code for item in judge(missing, clock)] == ["rehearse.ended"]
+
+
+def test_a_file_that_pytorch_cannot_write_is_the_cause():
+    for path in ("/deployer/app/model.pt", "model.pt"):
+        found = judge(
+            seen("write", "/deployer/app/model.pt", 1.0, (), "node1.network"),
+            seen("uncaught", "RuntimeError: File %s cannot be opened." % path, 2.0, (LOAD, MAIN)),
+        )
+        assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/app/model.pt", True)]
 
 
 def test_a_flood_of_findings_is_limited():
