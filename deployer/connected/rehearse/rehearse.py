@@ -205,15 +205,20 @@ class _Site:
                 stream.write(self._pyz)
 
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
-        """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
+        """Install a bundle, which is quick if it is installed. Rehearsals of one image do this one after the other."""
         tell(f"installing {bundle}")
-        with self._bar("install") as show:
+        with opened(bundle) as stream:
+            image = begin(stream, bundle).manifest.image.layer_digest
+        with (
+            _alone(self._root.parent / f"installing-{image.rpartition(':')[2][:_DIGITS]}"),
+            self._bar("install") as show,
+        ):
             found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL, dialogue.listener(show))
         os.utime(found["folder"])  # its last use
         return found
 
     def remove_old(self) -> None:
-        """Remove other versions' tools, and job folders and images that were not used for long.
+        """Remove other versions' tools, job folders and images not used for long, and what killed installs left.
 
         No other rehearsal may run.
         """
@@ -232,6 +237,7 @@ class _Site:
             total += image["bytes"]
             if total > _CAP:
                 self._call(["remove", f"{image['name']}@{image['digest'].rpartition(':')[2]}", "--force"], _QUICK)
+        self._call(["gc", f"--keep={sys.maxsize}"], _INSTALL)
 
     def take(
         self,
