@@ -176,6 +176,7 @@ class Used(NamedTuple):
         temporary: bytes in HOME, TMPDIR and the job's folder.
         files_opened: how many different files.
         gpus: how many the job asked for.
+        node_memory: MiB that a node needed at once, with the files in its /tmp and /dev/shm, if it has less.
     """
 
     seconds_to_first_step: Optional[float] = None
@@ -185,6 +186,7 @@ class Used(NamedTuple):
     temporary: Optional[int] = None
     files_opened: Optional[int] = None
     gpus: Optional[int] = None
+    node_memory: Optional[int] = None
 
 
 class Bounds(NamedTuple):
@@ -768,6 +770,11 @@ class _Judgement(object):
 
 
 _MEMORY_REMEDY = "use fewer ranks per node, a smaller batch or another partition; `memory` of the job asks for more"
+_FILES_IN_MEMORY = (
+    "a node needed %d MiB for its processes and the files in /tmp (HOME and TMPDIR) and /dev/shm: more than the job "
+    "has there, if the site keeps /tmp in memory"
+)
+_FILES_REMEDY = "write large files to the job's folder, or bind a folder of a disk: --bind SRC:DST"
 _MODULE_REMEDY = "install the package in the image, or add it to the wheels of the definition"
 
 
@@ -780,11 +787,14 @@ def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached
         yield Reached(_finding(TIME_CODE, "the job", WARNING, **values))
     limit = "%d MiB" % bounds.memory if bounds.memory else "the limit"
     if ending.how == MEMORY:
-        how = "the kernel killed it for lack of memory: a rank may use %s" % limit
+        how = "the kernel killed it for lack of memory: a rank may use %s, its files in /dev/shm included" % limit
         yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY), True)
     elif bounds.memory and used.peak_memory and used.peak_memory > bounds.memory:
         how = "a rank used %d MiB, and the site's nodes have %s for it" % (used.peak_memory, limit)
         yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY))
+    elif used.node_memory:
+        how = _FILES_IN_MEMORY % used.node_memory
+        yield Reached(_finding("rehearse.memory", "the job", WARNING, how=how, remedy=_FILES_REMEDY))
     # One more is usual: the thread that waits for the workers runs at times too.
     if bounds.cpus and used.threads and used.threads > bounds.cpus + 1:
         values = {"threads": str(used.threads), "cpus": str(bounds.cpus)}

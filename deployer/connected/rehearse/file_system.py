@@ -19,8 +19,9 @@ SYSTEM = (
     *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
     *("/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"),
 )
-#: Folders that are local to a machine, and in its memory.
-OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+#: Folders that are local to a machine, and in its memory: on every machine, and here.
+IN_MEMORY, TEMPORARY = "/dev/shm", ("/tmp", "/var/tmp")  # noqa: S108
+OWN_FOLDERS = (*TEMPORARY, IN_MEMORY)
 #: The most that each of them holds; a job that fills it gets "no space", as on a full disk.
 _SIZE = "25%"
 #: Folders that a program may expect.

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from deployer.connected.rehearse import far_shell, kernel, machine, syscalls
+from deployer.connected.rehearse.file_system import IN_MEMORY, TEMPORARY
 from deployer.connected.rehearse.machine import SimulatedMachine
 from deployer.connected.rehearse.syscalls import PATIENCE
 
@@ -27,7 +28,7 @@ _LONGEST_PERIOD = 5.0
 #: Bytes of a command.
 _MAX_COMMAND = 8 * 1024 * 1024
 _SHELL = "/bin/bash"
-READY, OBSERVED, KILLED = "ready", "observed", "memory"
+READY, OBSERVED, KILLED, NEEDED = "ready", "observed", "memory", "needed"
 #: In the words of the observer: the folder for what it sees.
 OUT = "{out}"
 
@@ -120,7 +121,7 @@ class _Node:
         self._listener = listener
         self._observer = observer
         self._status: int | None = None
-        self._killed = 0
+        self._killed = self._needed = 0
         self._weigh_again = 0.0
         # A child writes to it if its program runs unobserved. Programs do not inherit it.
         self._unobserved, self._tell_unobserved = os.pipe()
@@ -148,7 +149,7 @@ class _Node:
         if self._observer is not None:
             self._end_others(self._observer)
         observed = self._observer is not None and self._status is None and self._stop(self._observer)
-        return {OBSERVED: observed and not self._was_missed(), KILLED: self._killed}
+        return {OBSERVED: observed and not self._was_missed(), KILLED: self._killed, NEEDED: self._needed}
 
     def _was_missed(self) -> bool:
         """Return whether a program of the node ran unobserved."""
@@ -194,17 +195,26 @@ class _Node:
         return self._status == 0
 
     def _weigh(self) -> None:
-        """Kill the largest process if all of the node need more than it has, as the kernel would."""
+        """Kill the largest process if all of the node need more than it has, as the kernel would.
+
+        Files in /dev/shm are in memory on every cluster. With those in /tmp, which are there on many, it is noted.
+        """
         if self._order.memory_mb is None:
             return
         begun = time.monotonic()
         if begun < self._weigh_again:
             return
         used = {pid: _memory(pid) for pid in _processes() if pid not in (os.getpid(), self._observer)}
-        if sum(used.values()) // 1024 <= self._order.memory_mb:
+        in_memory, temporary = _files(IN_MEMORY), sum(map(_files, TEMPORARY))
+        if (sum(used.values()) + in_memory + temporary) // 1024 <= self._order.memory_mb:
             return
-        # Pages that forked processes share were counted once for each of them.
-        if sum(min(size, _own_share(pid, size)) for pid, size in used.items()) // 1024 <= self._order.memory_mb:
+        # Pages that forked processes share were counted once for each of them, and files that they map once more.
+        shares = [(size, _own_share(pid, size)) for pid, size in used.items()]
+        mapped = sum(share.mapped for _, share in shares)
+        needed = sum(min(size, share.own) for size, share in shares) + max(in_memory, mapped)
+        if (needed + temporary) // 1024 > self._order.memory_mb:
+            self._needed = max(self._needed, (needed + temporary) // 1024)
+        if needed // 1024 <= self._order.memory_mb:
             took = time.monotonic() - begun  # the kernel goes through all pages: at most a tenth of a core
             self._weigh_again = begun + min(10 * took, _LONGEST_PERIOD)
             return
@@ -227,8 +237,21 @@ def _memory(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
 
 
-def _own_share(pid: int, unknown: int) -> int:
-    """Return the KiB of a process, a page that n processes share counted as an n-th; 0 if it has ended.
+def _files(folder: str) -> int:
+    """Return the KiB of the files in a folder that is a file system in memory."""
+    found = os.statvfs(folder)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize // 1024
+
+
+class _Share(NamedTuple):
+    """The KiB of a process, a page that n processes share counted as an n-th: its own, and of files in memory."""
+
+    own: int
+    mapped: int = 0
+
+
+def _own_share(pid: int, unknown: int) -> _Share:
+    """Return the share of a process; nothing if it has ended.
 
     Args:
         unknown: what to return if the kernel does not tell.
@@ -237,13 +260,12 @@ def _own_share(pid: int, unknown: int) -> int:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
             lines = stream.read().split(b"\n")
     except ProcessLookupError:
-        return 0
+        return _Share(0)
     except OSError:
-        return 0 if not _memory(pid) else unknown
+        return _Share(unknown if _memory(pid) else 0)
     known = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines[1:]) if value}
     # Without files, as in ``_memory``; kernels before 5.3 tell only the sum.
-    parts = [known[name] for name in (b"Pss_Anon", b"Pss_Shmem") if name in known]
-    return sum(parts) if parts else known.get(b"Pss", unknown)
+    return _Share(known.get(b"Pss_Anon", known.get(b"Pss", unknown)), known.get(b"Pss_Shmem", 0))
 
 
 def _answer(connection: socket.socket, order: NodeOrder, unobserved: int) -> NoReturn:

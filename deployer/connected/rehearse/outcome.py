@@ -13,6 +13,7 @@ from deployer import __version__
 from deployer.connected.rehearse import machine
 from deployer.connected.rehearse.crossing import LOG
 from deployer.connected.rehearse.judged import NAMESPACES, Judged
+from deployer.connected.rehearse.node import NEEDED
 from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.contract import json_records, observation, rehearsal, sealed_file
 from deployer.contract.errors import DeployerError
@@ -142,7 +143,8 @@ def _used(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
         name: max((record[name] for record in records.values() if _is_number(record.get(name))), default=None)
         for name in Used._fields
     }
-    return Used(**known)._replace(gpus=found.job.gpus)
+    needed = max((node.get(NEEDED) or 0 for node in found.report.nodes.values()), default=0)
+    return Used(**known)._replace(gpus=found.job.gpus, node_memory=needed or None)
 
 
 def _opened(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> list[str] | None:

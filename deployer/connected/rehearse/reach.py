@@ -75,7 +75,7 @@ _PT_INTERP = 3
 _OF_PYTHON = re.compile(rb"/python[0-9.]+/encodings/(__pycache__/)?__init__[.][^/]*$")
 _OF_THE_HOOK = re.compile(rb"-[0-9]+[.]jsonl$")
 _LISTENING = "0A"
-#: Why a file is missing of which not even the first folder is in the container: it is of no image, but perhaps a site's.
+#: Why a file is missing of which not even the first folder is in the container: perhaps it is a site's.
 _OUTSIDE = "its first folder does not exist"
 
 #: Seconds between a search for a program that failed and the report: another folder of PATH may have it.

@@ -641,6 +641,14 @@ def test_a_hostile_stack_is_an_error(stack):
         rehearsal.read(json_records.dumps(record), "it")
 
 
+def test_temporary_files_that_may_not_fit_into_memory_are_a_warning():
+    (found,) = judge(ending=DONE, used=Used(node_memory=2500), bounds=Bounds(2000))
+    assert (found.finding.code, found.finding.severity) == ("rehearse.memory", WARNING)
+    assert "a node needed 2500 MiB" in found.finding.message
+    killed = judge(ending=JobEnding(rehearsal.MEMORY, 137), used=Used(node_memory=2500), bounds=Bounds(2000))
+    assert [item.finding.severity for item in killed] == [ERROR]
+
+
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "NaN"])
 def test_a_hostile_number_is_an_error(number):
     data = json_records.dumps(RECORD.record())

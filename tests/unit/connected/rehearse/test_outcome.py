@@ -100,7 +100,8 @@ def test_the_last_line_has_no_effect_where_it_is_printed(folder: Path) -> None:
 def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
     used = {"peak_memory": 100, "threads": True, "files_opened": "many", "temporary": -1, "whole": True}
     (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
-    seen = outcome.judge(found(folder, 0)).outcome
+    seen = outcome.judge(found(folder, 0, needed=2500)).outcome
+    assert seen.used.node_memory == 2500
     assert (seen.used.peak_memory, seen.used.threads, seen.used.files_opened) == (100, None, None)
     assert seen.command == (*JOB.command, "--short")
 
