@@ -7,6 +7,7 @@ import unicodedata
 
 import pytest
 
+import deployer
 from deployer.cli.laptop import main as laptop
 from deployer.cli.site import main as site
 from deployer.contract.errors import UsageError
@@ -53,6 +54,14 @@ def test_links_lead_somewhere(page):
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in _anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=_name)
+def test_no_page_installs_the_other_program_of_our_name(page):
+    """`deployer` on the package index is somebody else's; ours is deployer-hpc."""
+    assert not re.search(r"\b(install|inject|--with) +(-\S+ +)*deployer(?![-_]hpc|[\w/.])", page.read_text())
+    names = re.findall(r"\bdeployer[\w-]*-(\d[\w.]*)(?=-py3-none-any\.whl|\.tar\.gz|-linux)", page.read_text())
+    assert page.name == "CHANGELOG.md" or set(names) <= {deployer.__version__}
 
 
 def _commands(page):

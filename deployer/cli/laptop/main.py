@@ -4,9 +4,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from deployer.cli.laptop import namesake
 from deployer.cli.site import common
 from deployer.cli.site.common import Command
 from deployer.connected.ground import xdg
+from deployer.system import terminal
 
 #: The commands by task, as ``--help`` lists them.
 GROUPS = (
@@ -246,8 +248,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if argv is None:  # started as a program, not by a test
         signal.signal(signal.SIGTERM, _interrupt)
+        _warn_about_namesake()
     words = list(sys.argv[1:] if argv is None else argv)
     return common.run(front(), words, str(xdg.state_folder("logs")))
+
+
+def _warn_about_namesake() -> None:
+    version = namesake.version()
+    if version:
+        terminal.warn(f"another program, deployer {version}, is in this environment and has files of the same names")
+        terminal.hint("hint", "install deployer-hpc in an environment of its own: uv tool install, or pipx install")
 
 
 def _interrupt(*_: object) -> None:

