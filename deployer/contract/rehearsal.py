@@ -562,17 +562,13 @@ class _Judgement(object):
             found.append(self._of_exception(self.uncaught))
         return found
 
-    def _severity(self, stopped: bool, usual: str = WARNING) -> str:
-        return ERROR if stopped else usual
-
     def _made(
         self, code: str, group: Sequence[Observation], subject: str, usual: str = WARNING, **values: str
     ) -> Reached:
         stopped = any(item is self.cause for item in group)
-        made = RULES[code].about(code, printable(subject), **{name: _escaped(value) for name, value in values.items()})
-        stack = self._stack(group, stopped)
+        made = _finding(code, subject, ERROR if stopped else usual, **values)
         count = len({item.process for item in group if item.stack}) or 1
-        return Reached(made._replace(severity=self._severity(stopped, usual)), stopped, stack, processes=count)
+        return Reached(made, stopped, self._stack(group, stopped), processes=count)
 
     def _stack(self, group: Sequence[Observation], stopped: bool) -> Tuple[CodeFrame, ...]:
         chosen = self.cause if stopped and self.cause is not None else group[0]
@@ -874,15 +870,11 @@ def _is_of_libraries(stack: Sequence[CodeFrame]) -> bool:
     return all(_LIBRARIES.search(frame.file) for frame in stack)
 
 
-def _same(one: CodeFrame, other: CodeFrame) -> bool:
-    return one.file == other.file and one.function == other.function
-
-
 def _shared(stack: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> int:
     """Return how many of their outermost frames two stacks share."""
     count = 0
     for one, two in zip(reversed(stack), reversed(other)):
-        if not _same(one, two):
+        if (one.file, one.function) != (two.file, two.function):
             break
         count += 1
     return count

@@ -29,8 +29,8 @@ with open(path, "wb") as stream:
 """
 #: What jobs have besides.
 _MORE: dict[str, dict[str, Any]] = {
-    "shared": {"memory": "200M"},
-    "spools": {"memory": "200M"},
+    "shared": {"memory": 200},
+    "spools": {"memory": 200},
     "late": {"time": "00:00:02"},
 }
 #: Each is one process on each of two nodes.

@@ -20,6 +20,7 @@ from deployer.connected.rehearse import far_shell, kernel, machine, syscalls
 from deployer.connected.rehearse.file_system import IN_MEMORY, TEMPORARY
 from deployer.connected.rehearse.machine import SimulatedMachine
 from deployer.connected.rehearse.syscalls import PATIENCE
+from deployer.connected.rehearse.usage import own_share, resident
 
 #: Seconds between two looks at the memory.
 _PERIOD = 0.25
@@ -204,12 +205,12 @@ class _Node:
         begun = time.monotonic()
         if begun < self._weigh_again:
             return
-        used = {pid: _memory(pid) for pid in _processes() if pid not in (os.getpid(), self._observer)}
+        used = {pid: resident(pid)[0] for pid in _processes() if pid not in (os.getpid(), self._observer)}
         in_memory, temporary = _files(IN_MEMORY), sum(map(_files, TEMPORARY))
         if (sum(used.values()) + in_memory + temporary) // 1024 <= self._order.memory_mb:
             return
         # Pages that forked processes share were counted once for each of them, and files that they map once more.
-        shares = [(size, _own_share(pid, size)) for pid, size in used.items()]
+        shares = [(size, own_share(pid, size)) for pid, size in used.items()]
         mapped = sum(share.mapped for _, share in shares)
         needed = sum(min(size, share.own) for size, share in shares) + max(in_memory, mapped)
         if (needed + temporary) // 1024 > self._order.memory_mb:
@@ -218,54 +219,20 @@ class _Node:
             took = time.monotonic() - begun  # the kernel goes through all pages: at most a tenth of a core
             self._weigh_again = begun + min(10 * took, _LONGEST_PERIOD)
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
-        self._killed += 1
+        if used:  # files stay when their process is gone
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
+            self._killed += 1
 
 
 def _processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _memory(pid: int) -> int:
-    """Return the KiB of a process that no file has; 0 if it has ended."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as stream:
-            lines = stream.read().split(b"\n")
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
-
-
 def _files(folder: str) -> int:
     """Return the KiB of the files in a folder that is a file system in memory."""
     found = os.statvfs(folder)
     return (found.f_blocks - found.f_bfree) * found.f_frsize // 1024
-
-
-class _Share(NamedTuple):
-    """The KiB of a process, a page that n processes share counted as an n-th: its own, and of files in memory."""
-
-    own: int
-    mapped: int = 0
-
-
-def _own_share(pid: int, unknown: int) -> _Share:
-    """Return the share of a process; nothing if it has ended.
-
-    Args:
-        unknown: what to return if the kernel does not tell.
-    """
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
-            lines = stream.read().split(b"\n")
-    except ProcessLookupError:
-        return _Share(0)
-    except OSError:
-        return _Share(unknown if _memory(pid) else 0)
-    known = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines[1:]) if value}
-    # Without files, as in ``_memory``; kernels before 5.3 tell only the sum.
-    return _Share(known.get(b"Pss_Anon", known.get(b"Pss", unknown)), known.get(b"Pss_Shmem", 0))
 
 
 def _answer(connection: socket.socket, order: NodeOrder, unobserved: int) -> NoReturn:

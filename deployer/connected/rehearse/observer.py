@@ -249,7 +249,6 @@ class NodeObserver:
         used: dict[str, object] = {}
         for each in (lambda: self.usage.look(last=True), self._progress, lambda: used.update(self._used())):
             self._do(each)
-        used.update(calls=self.reach.calls, seconds_waited=round(self.reach.seconds, 3))
         listed = [name for name in self.reach.opened if "\n" not in name]
         used.update(whole=self._notes.whole)
         used.update(all_files_listed=self.reach.all_listed and len(listed) == len(self.reach.opened))
@@ -319,9 +318,8 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--measure", action="append", default=[])
     parser.add_argument("--log", default="")
-    parser.add_argument("--no-names", action="store_true")
     options = parser.parse_args()
-    observer = NodeObserver(options.out, options.node, options.peer, options.measure, not options.no_names, options.log)
+    observer = NodeObserver(options.out, options.node, options.peer, options.measure, log=options.log)
     signal.signal(signal.SIGTERM, observer.end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.write("ready\n")

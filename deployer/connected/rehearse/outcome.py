@@ -61,13 +61,7 @@ def _outcome(
     had_input = opened is None or any(rehearsal.is_input(path) and path not in own_files for path in opened)
     reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name, had_input)
     watched = [PYTHON] if observed.has_python else []
-    nodes = found.report.nodes
-    blind = [
-        name
-        for name, record in records.items()
-        if record.get("whole") is not True
-        or not nodes.get(name, {}).get("observed")  # the job told its observer to end
-    ]
+    blind = [name for name, record in records.items() if record.get("whole") is not True]
     if not blind:
         watched += [NETWORK, FILES]
     return Rehearsal(
@@ -125,7 +119,7 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
 
 
 def _records(found: Rehearsed) -> dict[str, dict[str, Any]]:
-    """Return what each node's observer wrote at its end; nothing for one that was stopped before."""
+    """Return what each node's observer wrote at its end; nothing for one that the job, or something else, ended."""
     records = {}
     for name in machine.names(found.layout.nodes):
         data = observations.first_bytes(str(found.kernel / f"{name}.used.json"), _MAX_USED)

@@ -106,8 +106,6 @@ class Reach:
 
     Attributes:
         opened: the files of containers that were opened, as their processes see them.
-        calls: the number of calls that were observed.
-        seconds: how long they waited.
         all_listed: no file is missing in ``opened`` because there were too many.
         begun: when the first program of a container made a call, by the monotonic clock; None: none has.
     """
@@ -141,12 +139,9 @@ class Reach:
         self.opened: set[str] = set()
         self.all_listed = True
         self.begun: float | None = None
-        self.calls = 0
-        self.seconds = 0.0
 
     def handle(self, listener: CallListener) -> None:
         """Observe the next call of a listener."""
-        begun = time.monotonic()
         call = listener.receive()
         if call is None:
             return
@@ -157,8 +152,6 @@ class Reach:
             pass  # the process has ended, passed nonsense, or may not be read: the kernel answers it
         finally:
             listener.let_go_on(call)
-        self.calls += 1
-        self.seconds += time.monotonic() - begun
         if judge is not None:
             with suppress(OSError, ValueError):
                 judge()

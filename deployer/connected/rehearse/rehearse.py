@@ -75,7 +75,6 @@ class Rehearsed(NamedTuple):
         layout: its layout.
         job: the job.
         manifest: the bundle's manifest.
-        digest: the bundle's digest.
         report: what happened at the simulated site.
         result: the job's result.json; None: it wrote none.
         memory_mb: MiB that a rank may use; None: not limited.
@@ -89,7 +88,6 @@ class Rehearsed(NamedTuple):
     layout: RehearsedLayout
     job: Job
     manifest: Manifest
-    digest: str
     report: WorldReport
     result: Mapping[str, Any] | None
     memory_mb: int | None
@@ -160,7 +158,6 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         layout=wanted,
         job=job,
         manifest=manifest,
-        digest=installed["digest"],
         report=report,
         result=_result(folder),
         memory_mb=memory_mb,

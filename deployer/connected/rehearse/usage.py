@@ -76,7 +76,7 @@ class RankUsage:
             rank = known.rank if known is not None and known.counts else _rank(process)
         except OSError:
             return
-        self._peaks[rank] = max(self._peaks.get(rank, 0), _resident(process)[1])
+        self._peaks[rank] = max(self._peaks.get(rank, 0), resident(process)[1])
 
     def _ranks(self) -> dict[Rank, list[int]]:
         """Return the processes of each rank."""
@@ -106,17 +106,13 @@ class RankUsage:
 
     def _weigh(self, rank: Rank, processes: list[int]) -> None:
         """Note the memory of a rank, in KiB."""
-        resident = highest = 0
-        for process in processes:
-            now, most = _resident(process)
-            resident += now
-            highest = max(highest, most)
-        if len(processes) > 1 and resident > self._sums.get(rank, 0) * _GROWTH:
-            self._sums[rank] = resident
-            resident = sum(_own_share(process) for process in processes)
-        elif len(processes) > 1:
-            resident = 0
-        self._peaks[rank] = max(self._peaks.get(rank, 0), highest, resident)
+        sizes = [resident(process) for process in processes]
+        together = sum(now for now, _ in sizes)
+        peaks = [self._peaks.get(rank, 0), *(most for _, most in sizes)]
+        if len(processes) > 1 and together > self._sums.get(rank, 0) * _GROWTH:
+            self._sums[rank] = together
+            peaks.append(sum(sum(own_share(process)) for process in processes))
+        self._peaks[rank] = max(peaks)
 
     def _count(self, ranks: dict[Rank, list[int]], now: float) -> None:
         """Note how many threads of each rank were busy since the last sample."""
@@ -157,20 +153,13 @@ class RankUsage:
         return total
 
     def record(self) -> dict[str, Any]:
-        """Return what was used; None: unknown. Memory is in MiB; both are of the largest rank, and of each."""
-        memory = {_name(rank): -(-peak // 1024) for rank, peak in self._peaks.items() if peak}
-        threads = {_name(rank): counts[-1] for rank, counts in self._busy.items() if counts[-1]}
+        """Return what was used; None: unknown. Memory is in MiB, of the largest rank, as the threads are."""
+        peak = max(self._peaks.values(), default=0)
         return {
-            "peak_memory": max(memory.values()) if memory else None,
-            "peak_memory_by_rank": memory,
-            "threads": max(threads.values()) if threads else None,
-            "threads_by_rank": threads,
+            "peak_memory": -(-peak // 1024) or None,
+            "threads": max((counts[-1] for counts in self._busy.values()), default=0) or None,
             "temporary": self._temporary if self._folders else None,
         }
-
-
-def _name(rank: Rank) -> str:
-    return "" if rank is None else str(rank)
 
 
 def _inherited(process: int, known: dict[int, _Seen], parents: dict[int, int]) -> Rank:
@@ -202,7 +191,7 @@ def _fields(path: str) -> list[str]:
         return stream.read().rpartition(b")")[2].decode("ascii").split()
 
 
-def _resident(process: int) -> tuple[int, int]:
+def resident(process: int) -> tuple[int, int]:
     """Return the KiB of memory of a process that no file has, now; and the most that it had, files included."""
     now = most = 0
     try:
@@ -217,16 +206,29 @@ def _resident(process: int) -> tuple[int, int]:
     return now, most
 
 
-def _own_share(process: int) -> int:
-    """Return the KiB of a process, a page that n processes share counted as a n-th."""
+class MemoryShare(NamedTuple):
+    """The KiB of a process, a page that n processes share counted as an n-th: its own, and of files in memory."""
+
+    own: int
+    mapped: int = 0
+
+
+def own_share(pid: int, unknown: int = 0) -> MemoryShare:
+    """Return the share of a process; nothing if it has ended.
+
+    Args:
+        unknown: what to return if the kernel does not tell.
+    """
     try:
-        with open(f"/proc/{process}/smaps_rollup", "rb") as stream:
-            for line in stream:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1])
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
+            lines = stream.read().split(b"\n")
+    except ProcessLookupError:
+        return MemoryShare(0)
     except OSError:
-        pass
-    return 0
+        return MemoryShare(unknown if resident(pid)[0] else 0)
+    known = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines[1:]) if value}
+    # Without files, as in ``_memory``; kernels before 5.3 tell only the sum.
+    return MemoryShare(known.get(b"Pss_Anon", known.get(b"Pss", unknown)), known.get(b"Pss_Shmem", 0))
 
 
 def _threads(process: int) -> list[tuple[tuple[int, str], int]]:

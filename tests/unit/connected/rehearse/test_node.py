@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from deployer.connected.rehearse import node, syscalls
+from deployer.connected.rehearse import node, syscalls, usage
 from deployer.connected.rehearse.file_system import MachineFiles
 from deployer.connected.rehearse.machine import SimulatedMachine
 from deployer.connected.rehearse.node import KILLED, NEEDED, OBSERVED, NodeOrder
+from deployer.connected.rehearse.usage import MemoryShare
 
 MACHINE = SimulatedMachine("node1", "10.0.0.1", MachineFiles([], [], {}), "/x")
 ORDER = NodeOrder(MACHINE, "/x", "/x", "/bin", (), 100, (), "/x", 100)
@@ -29,11 +30,11 @@ def weighed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     """
     killed: list[int] = []
     monkeypatch.setattr(node, "_processes", lambda: [os.getpid(), *RESIDENT])
-    monkeypatch.setattr(node, "_memory", RESIDENT.__getitem__)
+    monkeypatch.setattr(node, "resident", lambda pid: (RESIDENT[pid], 0))
     monkeypatch.setattr(node.os, "kill", lambda pid, number: killed.append(pid) if number == signal.SIGKILL else None)
 
     def weigh(share: int, mapped: int = 0, **files: int) -> list[int]:
-        monkeypatch.setattr(node, "_own_share", lambda *_: node._Share(share * 1024, mapped * 1024))
+        monkeypatch.setattr(node, "own_share", lambda *_: MemoryShare(share * 1024, mapped * 1024))
         monkeypatch.setattr(node, "_files", lambda folder: files.get(folder.strip("/"), 0) * 1024)
         with socket.socket(socket.AF_UNIX) as listener:
             made = node._Node(ORDER, listener, None)
@@ -74,6 +75,13 @@ def test_files_in_memory_count(
     assert weighed(16, mapped, **files) == expected
 
 
+def test_files_that_outlive_all_processes_end_nobody(
+    weighed: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_processes", lambda: [os.getpid()])
+    assert weighed(16, **{"dev/shm": 200}) == [200]
+
+
 def test_the_files_of_a_folder_in_memory() -> None:
     before = node._files("/dev/shm")
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as stream:
@@ -83,12 +91,12 @@ def test_the_files_of_a_folder_in_memory() -> None:
 
 
 def test_the_share_of_a_process_is_without_files() -> None:
-    before = sum(node._own_share(os.getpid(), -1))
+    before = sum(usage.own_share(os.getpid(), -1))
     with mmap.mmap(-1, 8 * 1024 * 1024) as memory:
         memory[:] = bytes(8 * 1024 * 1024)
-        assert 7 * 1024 < sum(node._own_share(os.getpid(), -1)) - before < 60 * 1024
-    assert 0 < before <= node._memory(os.getpid()) + 1024
-    assert sum(node._own_share(2**22 + 1, 77)) == 0
+        assert 7 * 1024 < sum(usage.own_share(os.getpid(), -1)) - before < 60 * 1024
+    assert 0 < before <= usage.resident(os.getpid())[0] + 1024
+    assert sum(usage.own_share(2**22 + 1, 77)) == 0
 
 
 @pytest.mark.parametrize(("why", "observed"), [(None, True), ("the observer has ended", False)])

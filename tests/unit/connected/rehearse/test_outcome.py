@@ -31,9 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **node: Any) -> Rehearsed:
     report = WorldReport(code, seconds, "", {"node1": {"observed": True, "memory": 0, **node}})
     layout = RehearsedLayout(1, 1, 1, 1)
-    return Rehearsed(
-        folder, folder / "kernel", layout, JOB, MANIFEST, "sha256:0", report, result, 1000, "there", 60, ("--short",)
-    )
+    return Rehearsed(folder, folder / "kernel", layout, JOB, MANIFEST, report, result, 1000, "there", 60, ("--short",))
 
 
 @pytest.mark.parametrize(
