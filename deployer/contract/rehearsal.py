@@ -4,6 +4,7 @@ The judgement names first what stopped the job. It compares the exception that e
 reached for: a library may catch the error of the network and raise one of its own.
 """
 
+import itertools
 import posixpath
 import re
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
@@ -720,7 +721,7 @@ class _Judgement(object):
     def _of_exception(self, end: Observation) -> Reached:
         """Return the finding about an exception for which nothing was seen that it reached for."""
         text = end.what + "\n" + end.about.get("after", "")
-        subject = self._program(end)
+        subject = posixpath.basename(end.stack[-1].file) if end.stack else "the job"
         path = next(iter(_QUOTED.findall(end.what)), "")
         made = _finding("rehearse.ended", subject, ERROR, how="it ended with " + end.what)
         if _JAX_ALONE.search(end.what):
@@ -749,10 +750,6 @@ class _Judgement(object):
                 made = _finding("rehearse.missing", subject, ERROR, **values)
                 return Reached(made, True, end.stack, offline.prepare, offline.definition)
         return Reached(made, True, end.stack)
-
-    def _program(self, item: Observation) -> str:
-        frame = item.stack[-1] if item.stack else None
-        return posixpath.basename(frame.file) if frame else "the job"
 
     def ended(self) -> Reached:
         """Return the finding about a job that was stopped, or failed for no reason that was seen."""
@@ -872,12 +869,8 @@ def _is_of_libraries(stack: Sequence[CodeFrame]) -> bool:
 
 def _shared(stack: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> int:
     """Return how many of their outermost frames two stacks share."""
-    count = 0
-    for one, two in zip(reversed(stack), reversed(other)):
-        if (one.file, one.function) != (two.file, two.function):
-            break
-        count += 1
-    return count
+    same = ((one.file, one.function) == (two.file, two.function) for one, two in zip(stack[::-1], other[::-1]))
+    return sum(itertools.takewhile(bool, same))
 
 
 def _is_within(item: Observation, end: Observation) -> bool:

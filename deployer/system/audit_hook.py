@@ -66,8 +66,8 @@ _CHANGES = {
 }
 
 
-#: Audit events that list a folder, their first argument.
-_LISTS = ("os.listdir", "os.scandir", "pathlib.Path.glob", "pathlib.Path.rglob")
+#: Audit events that list a folder, or look for a file; the first argument is its path.
+_LISTS = ("glob.glob", "os.listdir", "os.scandir", "pathlib.Path.glob", "pathlib.Path.rglob")
 
 
 class PythonObserver(object):
@@ -98,7 +98,6 @@ class PythonObserver(object):
             "os.exec": self._program,
             "os.posix_spawn": self._program,
             "ctypes.dlopen": self._library,
-            "glob.glob": self._glob,
             "sys.excepthook": self._ended,
         }
         self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
@@ -156,14 +155,11 @@ class PythonObserver(object):
             self._look_for(path, sys._getframe(2))
 
     def _list(self, args: "Tuple[Any, ...]") -> None:
-        frame = sys._getframe(2)
-        if args[0] and not isinstance(args[0], int) and not frame.f_code.co_filename.startswith(_IMPORTS):
-            self._look_for(args[0], frame)
-
-    def _glob(self, args: "Tuple[Any, ...]") -> None:
-        path = _text(args[0])  # a pattern lists folders, which is an event of its own; a name is only looked for
-        if not any(character in path for character in "*?["):
-            self._look_for(path, sys._getframe(2))
+        path, frame = args[0], sys._getframe(2)
+        if not path or isinstance(path, int) or frame.f_code.co_filename.startswith(_IMPORTS):
+            return
+        if not any(character in _text(path) for character in "*?["):  # a pattern: then its folder is listed
+            self._look_for(path, frame)
 
     def _look_for(self, path: "Any", frame: "FrameType") -> None:
         if self.counts.get("missing", 0) < _MOST:

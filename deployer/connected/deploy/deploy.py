@@ -433,12 +433,7 @@ class Deploy:
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:
         """Return the error for a rehearsal that the site would not accept."""
-        found = next(iter(outcome.checked.against), None)
-        if found is None:
-            request = self._request
-            partition = ["--partition", request.partition] if request.partition else []
-            words = ["deployer", "rehearse", str(self._bundle), outcome.job, "--site", request.site, *partition]
-            return Refused(f"the rehearsal of {outcome.job} did not end well", f"see: {shlex.join(words)}")
+        found = outcome.checked.against[0]
         return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
 
     def _check(self, packed: _Bundle) -> "Verdict":

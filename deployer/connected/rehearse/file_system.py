@@ -8,6 +8,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from deployer.connected.rehearse import kernel
@@ -125,11 +126,7 @@ def _bind(found: MachineFiles, at: str) -> None:
 
 def _above(path: str) -> list[str]:
     """Return the folders above a path, the nearest first."""
-    found = []
-    while path != "/":
-        path = os.path.dirname(path)
-        found.append(path)
-    return found
+    return [str(folder) for folder in PurePosixPath(path).parents]
 
 
 def _resolved(path: str) -> tuple[dict[str, str], str]:

@@ -546,14 +546,7 @@ def _loader(head: bytes) -> str | None:
         at = table + number * size
         if at + 56 > len(head):
             return None
-        kind, offset, length = struct.unpack_from("<I", head, at)[0], *_range(head, at)
+        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", head, at)
         if kind == _PT_INTERP:
             return os.fsdecode(head[offset : offset + length].split(b"\0")[0]) or None
     return None
-
-
-def _range(head: bytes, at: int) -> tuple[int, int]:
-    """Return the offset and the size of a segment."""
-    offset: int = struct.unpack_from("<Q", head, at + 8)[0]
-    size: int = struct.unpack_from("<Q", head, at + 32)[0]
-    return offset, size

@@ -52,22 +52,20 @@ class RankUsage:
         self._ticks: dict[tuple[int, str], int] = {}
         self._busy: dict[Rank, list[int]] = {}
         self._temporary = 0
-        self._next = self._next_files = 0.0
+        self._next = 0.0
         self._at = 0.0
 
     def look(self, last: bool = False) -> None:
         """Take a sample, if it is time, or the ``last`` one."""
         begun, used = time.monotonic(), time.process_time()
-        if begun >= self._next:
-            ranks = self._ranks()
-            for rank, processes in ranks.items():
-                self._weigh(rank, processes)
-            self._count(ranks, begun)
-            self._next = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
-        used = time.process_time()
-        if begun >= self._next_files or last:
-            self._temporary = max(self._temporary, self._size() - self._before)
-            self._next_files = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
+        if begun < self._next and not last:
+            return
+        ranks = self._ranks()
+        for rank, processes in ranks.items():
+            self._weigh(rank, processes)
+        self._count(ranks, begun)
+        self._temporary = max(self._temporary, self._size() - self._before)
+        self._next = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
 
     def look_at_last(self, process: int) -> None:
         """Note the memory of a process that is about to exit; its life may be shorter than the time between samples."""
