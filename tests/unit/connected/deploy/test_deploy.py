@@ -956,7 +956,7 @@ def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
 
     monkeypatch.setattr(usual, "rehearsal", rehearsal)
     with pytest.raises(
-        Refused, match=r"the rehearsal of test: rehearse\.blind: the job: the kernel's account of a node"
+        Refused, match=r"the rehearsal of test: rehearse\.blind: the job: the kernel's account"
     ):
         deploy._rehearse(strict)
     assert asked == ["gpu", "gpu"]
