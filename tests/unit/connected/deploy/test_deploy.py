@@ -955,9 +955,7 @@ def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
         return outcome(Path(bundle), job=job) if job == "train" else outcome(Path(bundle), job=job, watched=())
 
     monkeypatch.setattr(usual, "rehearsal", rehearsal)
-    with pytest.raises(
-        Refused, match=r"the rehearsal of test: rehearse\.blind: the job: the kernel's account"
-    ):
+    with pytest.raises(Refused, match=r"the rehearsal of test: rehearse\.blind: the job: the kernel's account"):
         deploy._rehearse(strict)
     assert asked == ["gpu", "gpu"]
     kept = list(last_deploy.read(strict.path).file) == last_deploy.state_of(strict.path)
