@@ -87,7 +87,7 @@ def choose(
             plan.site,
             ", ".join(against + _without_option(plan, runtime)) or _no_option(runtime, staging),
         ),
-        "the plan's start options come from the site's profile: correct it and make a new plan (`deployer plan`)",
+        "the plan's start options come from the site's profile: correct it, and on the laptop: deployer plan",
     )
 
 

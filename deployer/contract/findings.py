@@ -119,8 +119,8 @@ RULES: Dict[str, Rule] = {
     "mpi.host-drift": Rule(
         ERROR,
         "its {library} is {identity}, but the site was captured with {expected}",
-        "the site's MPI was replaced: capture the site again, make a new plan (`deployer plan`) and send it "
-        "(`deployer push --plan`); if it is so on some nodes only, tell the site",
+        "the site's MPI was replaced: capture the site again, and on the laptop make a new plan (`deployer plan`) and "
+        "send it (`deployer push --plan`); if it is so on some nodes only, tell the site",
     ),
     # The network step: the nodes of a job without MPI, before any container starts.
     "net.none": Rule(
@@ -174,7 +174,7 @@ RULES: Dict[str, Rule] = {
     "runtime.start": Rule(
         ERROR,
         "{runtime} cannot start the container: {said}",
-        "read the message, and run `deployer capture` on the node; if the site has changed, make a new plan",
+        "read the message, and run `deployer.pyz capture --node` on the node; if the site has changed, make a new plan",
     ),
     "runtime.namespaces": Rule(
         ERROR,
@@ -316,7 +316,7 @@ RULES: Dict[str, Rule] = {
         "read ranks/nccl-*.log in the job's folder; NCCL needs verbs (the image's libibverbs, /dev/infiniband), "
         "or on Slingshot and Omni-Path a network plugin in the image (aws-ofi-nccl)",
     ),
-    "payload.failed": Rule(ERROR, "{how}", "the traceback or message is in the job's log: `deployer logs JOB`"),
+    "payload.failed": Rule(ERROR, "{how}", "the traceback or message is in the job's log, which `logs` prints"),
     "payload.out-of-memory": Rule(
         ERROR,
         "{how}",
@@ -352,7 +352,7 @@ RULES: Dict[str, Rule] = {
     "job.unfinished": Rule(
         ERROR,
         "the job ended before it could write its result",
-        "causes: time limit, node failure, cancel or a full disk; see `deployer status` and the end of the job's log",
+        "causes: time limit, node failure, cancel or a full disk; see `status` and the end of the job's log",
     ),
     "job.space": Rule(
         ERROR,
@@ -367,12 +367,12 @@ RULES: Dict[str, Rule] = {
     "job.stopped": Rule(
         ERROR,
         "the job received SIG{signal} after {seconds} s",
-        "its owner or the site cancelled it: see `deployer status`",
+        "its owner or the site cancelled it: see `status`",
     ),
     "job.launcher": Rule(
         ERROR,
         "the node has no {launcher}, which starts the ranks",
-        "see the MPI's module and launcher in the site's profile; `deployer capture` finds them",
+        "see the MPI's module and launcher in the site's profile; a new capture finds them",
     ),
     "job.setup": Rule(
         ERROR,

@@ -17,9 +17,9 @@ DOCUMENTS = {
     "exit-codes.md": "exit codes",
 }
 TOPICS = {
-    "lint": "a definition, before and after its image is built (deployer lint, build)",
-    "check": "a bundle at a site, before it is sent (deployer check, pack, plan, push)",
-    "rehearse": "a job without network, before it is sent (deployer rehearse)",
+    "lint": "a definition, before and after its image is built (lint, build)",
+    "check": "a bundle at a site, before it is sent (check, pack, plan, push)",
+    "rehearse": "a job without network, before it is sent (rehearse)",
     "job": "a job on the site (run, status, result.json)",
     "exit codes": "of each command",
 }

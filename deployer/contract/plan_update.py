@@ -20,6 +20,7 @@ MAX_SIZE = 4 * 1024 * 1024
 
 #: A site's name becomes the name of a file.
 _SITE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+_AGAIN = "make it again on the laptop: deployer plan BUNDLE.tar --site SITE -o FILE"
 
 
 class PlanUpdate(NamedTuple):
@@ -87,13 +88,10 @@ def read(data: bytes, what: str) -> PlanUpdate:
         plans=[plans.read(json_records.dumps(item.record), item.what) for item in fields.items("plans")],
     )
     if not found.plans:
-        raise UsageError("%s has no plan" % what, "make it again: deployer plan BUNDLE.tar --site SITE -o FILE")
+        raise UsageError("%s has no plan" % what, _AGAIN)
     if not _SITE.match(found.site):
         raise UsageError("%s: invalid name of a site: %r" % (what, found.site), "use letters, digits, '.', '_' and '-'")
     foreign = [each for each in found.plans if (each.site, each.bundle) != (found.site, found.bundle)]
     if foreign or len({each.partition for each in found.plans}) < len(found.plans):
-        raise UsageError(
-            "%s: its plans are not for one bundle, one site and different partitions" % what,
-            "make it again: deployer plan BUNDLE.tar --site SITE -o FILE",
-        )
+        raise UsageError("%s: its plans are not for one bundle, one site and different partitions" % what, _AGAIN)
     return found

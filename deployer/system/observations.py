@@ -25,7 +25,7 @@ def prepare(folder: str) -> None:
     """Make both folders in ``folder``, with the hook, which Python imports at its start."""
     code = pkgutil.get_data("deployer.system", "audit_hook.py")
     if code is None:
-        raise DeployerError("this deployer.pyz has no audit_hook.py", "make it again: deployer pyz")
+        raise DeployerError("this deployer.pyz has no audit_hook.py", "make it again on the laptop: deployer pyz")
     with files.errors_named("make the folders of a rehearsal in " + folder):
         os.mkdir(os.path.join(folder, SEEN), 0o700)
         os.mkdir(os.path.join(folder, HOOK), 0o700)

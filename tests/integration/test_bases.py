@@ -20,8 +20,8 @@ from docker.errors import APIError
 from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import Definition, load
 from deployer.connected.build.settings import MARK
+from deployer.connected.bundle import from_image, sources
 from deployer.connected.bundle import pack as packing
-from deployer.connected.bundle import sources
 from deployer.connected.ground import engine as engines
 from deployer.contract.errors import IntegrityError, TransferError, UsageError
 from tests.lab.engine import Engine
@@ -178,6 +178,7 @@ class Registry(ThreadingHTTPServer):
         ).encode()
         self.digest = _sha256(manifest)
         self.known = {_sha256(data): data for data in (config.encode(), layer, manifest)}
+        self.known["tag"] = manifest
         self.name = f"127.0.0.1:{self.server_address[1]}/pytest/base"
 
 
@@ -192,7 +193,7 @@ class _Answer(BaseHTTPRequestHandler):
             data = json.dumps({"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown"}]}).encode()
         kind = self.server.manifest_kind if "/manifests/" in self.path else "application/octet-stream"
         self.send_header("Content-Type", kind)
-        self.send_header("Docker-Content-Digest", digest)
+        self.send_header("Docker-Content-Digest", _sha256(data))
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command == "GET":
@@ -248,6 +249,32 @@ def test_a_registrys_image_is_pulled_by_its_digest_and_then_the_engines(
     assert "A=b" in found["config"]["Env"]
 
 
+def test_a_definition_is_written_for_an_image_of_the_engine_or_a_registry(
+    tmp_path: Path, registry: Registry, options: BuildOptions, client: docker.DockerClient
+) -> None:
+    reference = f"{registry.name}:tag"
+    pulled = load(from_image.definition(reference, None, tmp_path).folder)
+    assert pulled.base is not None
+    assert (pulled.base.image, pulled.mpi, pulled.version) == (f"{registry.name}@{registry.digest}", [], "tag")
+    known = load(from_image.definition(reference, "known", tmp_path).folder)  # the registry still has it
+    assert known.base == pulled.base
+    client.api.tag(reference, "pytest-local", "1.5")
+    registry.known.clear()
+    by_id = str(client.api.inspect_image(reference)["Id"])
+    for image, name in (("pytest-local:1.5", None), (by_id, "by-id")):
+        folder = from_image.definition(image, name, tmp_path).folder
+        local = load(folder)
+        assert local.base is not None
+        assert (local.base.archive, local.needs_engine) == ("image.tar", False)
+        assert local.name == (name or "pytest-local")
+        built = build(local, options, lambda _: None)
+        assert built.base == str(folder / "image.tar")
+    for name in (reference, "pytest-local:1.5"):
+        client.api.remove_image(name, force=True)
+    with pytest.raises(UsageError, match="the registry does not provide the image"):
+        from_image.definition(f"{registry.name}:nope", None, tmp_path)
+
+
 def test_an_image_that_no_registry_gives_is_named(tmp_path: Path, registry: Registry) -> None:
     unknown = define(tmp_path, f"image: '{registry.name}@sha256:{'0' * 64}'")
     with pytest.raises(UsageError, match="the registry does not provide the image"):
@@ -255,4 +282,4 @@ def test_an_image_that_no_registry_gives_is_named(tmp_path: Path, registry: Regi
     name = f"127.0.0.1:9/pytest/base@{registry.digest}"  # nobody listens there
     with pytest.raises(TransferError, match=r"cannot pull 127\.0\.0\.1:9/pytest/base@sha256:") as caught:
         build(define(tmp_path, f"image: '{name}'"), BuildOptions(), lambda _: None)
-    assert "base: {archive: FILE}" in caught.value.hint
+    assert "deployer init --from-image FILE" in caught.value.hint

@@ -7,9 +7,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from deployer.cli.laptop import settings
+from deployer.cli.laptop import named_bundle, settings
 from deployer.cli.laptop.remote import ssh_options
 from deployer.cli.site import common
+from deployer.connected.build.lint import RULES
 from deployer.connected.check import check as checking
 from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
@@ -26,7 +27,7 @@ _EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "check", run)
-    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
+    command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
     command.add_argument("job", metavar="JOB", nargs="?", help="judge only this job of the bundle (default: all jobs)")
     text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
     command.add_argument("--site", help=text)
@@ -48,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     site = profile_of(args.site, args.ssh_config)
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
-    verdict, *others = checking.check_all(args.bundle, profile, args.accept, cache, today, args.job)
+    bundle = named_bundle.path_of(args, site.selected([], args.mpi, args.launch), args.accept)
+    accepted = args.accept if bundle == args.bundle else [code for code in args.accept if code not in RULES]
+    verdict, *others = checking.check_all(bundle, profile, accepted, cache, today, args.job)
     if args.json:
         print(json.dumps({**verdict.record(), "others": [each.record() for each in others]}))
         return _EXIT.get(verdict.checked.verdict, 0)
@@ -58,7 +61,11 @@ def run(args: argparse.Namespace) -> int:
         common.show(each.checked, explained(each.plan) if each.plan else ())
     if verdict.checked.verdict != REFUSE:
         found = {finding.code for finding in verdict.checked.findings}
-        suggest_push(args, args.bundle, args.site, site.name, [code for code in args.accept if code in found])
+        if bundle == args.bundle:
+            suggest_push(args, bundle, args.site, site.name, [code for code in args.accept if code in found])
+        else:
+            options = [f"--accept={code}" for code in args.accept]
+            common.suggest(args, "deploy", args.bundle, args.site, *ssh_options(args), *options)
     return _EXIT.get(verdict.checked.verdict, 0)
 
 

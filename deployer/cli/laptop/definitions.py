@@ -10,7 +10,7 @@ from deployer.connected.build import init as initialising
 from deployer.connected.build.definition import load, schema
 from deployer.connected.build.lint.lint import lint
 from deployer.connected.build.reference import table
-from deployer.contract.errors import Refused
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import errors
 from deployer.contract.text import counted
 from deployer.system import terminal
@@ -22,6 +22,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument(
         "name",
         metavar="NAME",
+        nargs="?",
         help="name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles",
     )
     text = (
@@ -37,6 +38,9 @@ def add_parsers(subparsers: Any) -> None:
         default="none",
         help=text,
     )
+    text = "use an image that exists: a file of docker save, or an image of the Docker engine or of a registry; "
+    text += "its MPI and its command are written too (NAME by default: that of the image)"
+    command.add_argument("--from-image", metavar="REF", help=text)
     command.add_argument("--dry-run", action="store_true", help="print which files would be written")
     command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=_init)
@@ -53,7 +57,16 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _init(args: argparse.Namespace) -> int:
-    made = initialising.init(args.name, args.template, Path(), args.dry_run)
+    if args.from_image:
+        if args.template != "none":
+            raise UsageError("--template cannot be used with --from-image: the definition is for the image as it is")
+        from deployer.connected.bundle import from_image
+
+        made = from_image.definition(args.from_image, args.name, Path(), args.dry_run)
+    elif args.name:
+        made = initialising.init(args.name, args.template, Path(), args.dry_run)
+    else:
+        raise UsageError("init requires NAME, or --from-image REF", "deployer init my-model")
     if args.json:
         print(json.dumps(made.record()))
         return 0

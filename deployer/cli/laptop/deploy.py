@@ -14,7 +14,8 @@ from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_jo
 from deployer.cli.site import common, jobs
 from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
-from deployer.connected.deploy.deploy import DONE, BuildFiles, Deploy, Deployed, DeployRequest, DeployStage
+from deployer.connected.deploy.deploy import Deploy, Deployed
+from deployer.connected.deploy.packing import DONE, BuildFiles, DeployRequest, DeployStage
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import (
     EXIT_DONE,
@@ -29,7 +30,7 @@ from deployer.contract.text import printable
 from deployer.system import terminal
 
 #: What a build or a rehearsal says that a person waits for; the log has all else.
-_SAID = ("base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
+_SAID = ("build: ", "pack: ", "base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
 #: Seconds for which a job is followed with --json, in the queue and running.
 _LONGEST = 14 * 24 * 3600
 #: How `status --wait` ends when it has seen the job's end.
@@ -105,7 +106,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
     shows = not (args.json or terminal.is_quiet())
-    with Deploy(_request(args), _show if shows else _silent, _say, submitted) as deploy:
+    with Deploy(_request(args), _show if shows else _silent, say, submitted) as deploy:
         _foresee(args, deploy)
         try:
             done = deploy.run()
@@ -155,10 +156,15 @@ def _request(args: argparse.Namespace) -> DeployRequest:
         args.launch,
         args.force,
         user_settings.path("key", args.key),
-        BuildFiles(*(user_settings.path(name, None) for name in BuildFiles._fields)),
+        build_files(),
         args.dry_run,
         args.partition,
     )
+
+
+def build_files() -> BuildFiles:
+    """Return the user's settings of builds."""
+    return BuildFiles(*(user_settings.path(name, None) for name in BuildFiles._fields))
 
 
 def _job_words(args: argparse.Namespace) -> list[str]:
@@ -242,7 +248,8 @@ def _silent(stage: DeployStage) -> None:
     pass
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print what a person waits for, and warnings."""
     warns = line.startswith("warning: ")
     if warns or (line.startswith(_SAID) and not terminal.is_quiet()):
         tqdm.write(terminal.marked(printable(f"  {line}"), sys.stderr), file=sys.stderr)

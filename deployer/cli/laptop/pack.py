@@ -33,7 +33,8 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "pack", run)
     command.add_argument("definition", metavar="DEF", nargs="?", help="a definition: a folder with a bundle.yaml")
-    command.add_argument("--image", metavar="REF", help="pack this image from the Docker engine, without a definition")
+    text = "pack this image from the Docker engine, without jobs; init --from-image writes a definition with one"
+    command.add_argument("--image", metavar="REF", help=text)
     archive = "pack a docker save or OCI archive, an OCI layout folder, or a root filesystem's tar; plain, gzip or zstd"
     command.add_argument("--archive", metavar="FILE", type=Path, help=archive)
     command.add_argument("--rootfs", metavar="DIR", type=Path, help="pack this folder, a root filesystem")

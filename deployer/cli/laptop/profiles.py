@@ -35,7 +35,7 @@ def add_parsers(subparsers: Any) -> None:
     verb = common.add_command(
         verbs, "show", _show, "show a profile with the profiles that it extends, and the source of each value"
     )
-    verb.add_argument("site", metavar="SITE", help=_SITE)
+    verb.add_argument("site", metavar="SITE", help=f"{_SITE}, or ssh:HOST for what was fetched from there")
     verb.add_argument("--files", action="store_true", help="also show the facts of libraries")
     verb.example = "deployer profile show lab"
     verb = common.add_command(verbs, "validate", _validate, "check profiles and print all errors at once")
@@ -65,32 +65,37 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
-    rows, today = [], date.today()  # noqa: DTZ011  facts have a date, no time
-    for name, path in search.names().items():
+    rows: dict[str, Resolved] = {}
+    today = date.today()  # noqa: DTZ011  facts have a date, no time
+    for site in (*search.names(), *published.sites()):
         try:
-            rows.append((name, profiles.load(name)))
+            found = published.used(site, lambda _: None)
         except DeployerError as error:
-            if search.is_curated(path):
+            path = search.names().get(site)
+            if path and search.is_curated(path):
                 raise
-            terminal.complain([f"deployer: {path}: {error.message}"])  # the others can be used
-    gone = [name for name, profile in rows if profile.retired and not args.all]
-    rows = [(name, profile) for name, profile in rows if name not in gone]
+            terminal.complain([f"deployer: {path or site}: {error.message}"])  # the others can be used
+            continue
+        if found.paths[0] not in [each.paths[0] for each in rows.values()]:
+            rows[site] = found
+    gone = [site for site, found in rows.items() if found.profile.retired and not args.all]
+    shown = [(site, found.paths[0], found.profile) for site, found in rows.items() if site not in gone]
     if args.json:
         about = {
-            name: {**summary(profile, today).record(), "description": profile.description} for name, profile in rows
+            site: {**summary(profile, today).record(), "description": profile.description, "file": str(path)}
+            for site, path, profile in shown
         }
-        print(json.dumps({"profiles": [name for name, _ in rows], "about": about}))
+        print(json.dumps({"profiles": list(about), "about": about}))
         return 0
-    if not rows:
+    if not shown:
         raise MissingTool(
             f"no curated profiles in {profiles.CURATED}", "the installation of deployer is incomplete: install it again"
         )
     cells = []
-    for name, profile in rows:
-        path = search.names()[name]
+    for site, path, profile in shown:
         where = "" if search.is_curated(path) else f"{path}: "
         retired = f"switched off ({profile.retired}). " if profile.retired else ""
-        cells.append([name, f"{retired}{summary(profile, today)}. {where}{profile.description}"])
+        cells.append([site, f"{retired}{summary(profile, today)}. {where}{profile.description}"])
     for line in common.table(("SITE", "FACTS AND DESCRIPTION"), cells):
         print(line)
     if gone:
@@ -99,7 +104,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    found = profiles.resolve(args.site)
+    found = published.used(args.site)
     record = found.profile.model_dump(mode="json", exclude_unset=True)
     if not args.files:
         _leave_files_out(record)

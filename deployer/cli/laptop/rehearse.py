@@ -5,9 +5,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deployer.cli.laptop import settings
+from deployer.cli.laptop import named_bundle, settings
 from deployer.cli.site import common
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.ways import WAYS, rehearsed
@@ -19,13 +19,16 @@ from deployer.contract.rehearsal import CODES, Rehearsal
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened
 
+if TYPE_CHECKING:
+    from deployer.contract.plan import Plan
+
 _TIME = "2m"
 
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "rehearse", run)
-    command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
+    command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
     command.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
     command.add_argument(
         "--site", help="use this site's memory, folders and variables: a profile's name or path, or ssh:HOST"
@@ -59,10 +62,11 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(args.accept) - set(known))
     if unknown:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
+    bundle, plan = _bundle_and_plan(args)
     request = RehearsalRequest(
-        args.bundle,
+        bundle,
         args.job,
-        _site(args),
+        plan,
         args.ranks,
         seconds(check_time(args.time)),
         args.bind,
@@ -83,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
     if args.used:
         files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
     if args.record:
-        record(args.bundle, outcome)
+        record(bundle, outcome)
     if not outcome.exit_code:
-        site = settings.site_for_hint(args.site)
-        common.suggest(args, *(("push", args.bundle, site) if args.site else ("check", args.bundle, "--site", site)))
+        name, send = settings.site_for_hint(args.site), "push" if bundle == args.bundle else "deploy"
+        common.suggest(args, *((send, args.bundle, name) if args.site else ("check", args.bundle, "--site", name)))
     return outcome.exit_code
 
 
@@ -116,13 +120,16 @@ def record(bundle: str, outcome: Rehearsal) -> None:
         terminal.warn("the bundle's signatures are void: sign it again (deployer sign)")
 
 
-def _site(args: argparse.Namespace) -> Any:
+def _bundle_and_plan(args: argparse.Namespace) -> "tuple[str, Plan | None]":
+    """Return the path of the bundle, and the plan of the site that is simulated."""
     if not args.site:
-        return None
+        return named_bundle.path_of(args, None), None
     from deployer.connected.rehearse.site_plan import plan_of
     from deployer.connected.transfer.published import profile_of
 
-    return plan_of(args.bundle, profile_of(args.site), args.partition)
+    site = profile_of(args.site).selected([], None, None)
+    bundle = named_bundle.path_of(args, site)
+    return bundle, plan_of(bundle, site, args.partition)
 
 
 def _silent(line: str) -> None:

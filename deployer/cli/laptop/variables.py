@@ -49,6 +49,10 @@ VARIABLES = (
     UserVariable(("XDG_STATE_HOME",), LAPTOP, "the folder of logs and build records, ~/.local/state by default"),
     UserVariable(("DOCKER_HOST",), LAPTOP, "the Docker engine, instead of this machine's"),
     UserVariable(
+        ("DOCKER_CONTEXT",), LAPTOP, "Docker's context, if DOCKER_HOST is not set, instead of its current one"
+    ),
+    UserVariable(("DOCKER_CONFIG",), LAPTOP, "the folder of Docker's settings and contexts, ~/.docker by default"),
+    UserVariable(
         ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY"),
         LAPTOP,
         "proxies of a build, in upper or lower case; no image contains them",

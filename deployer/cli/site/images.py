@@ -27,7 +27,7 @@ _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 _POLICY = (
     'The admin\'s policy is /etc/deployer/policy.json, for instance {"schema": "deployer.policy", "format": 1, '
     '"min_reader": 1, "require_signature": true, "allowed_signers": "allowed_signers"}. The file allowed_signers '
-    "beside it has a line for each signer, as `deployer sign` prints it."
+    "beside it has a line for each signer, as `deployer sign` prints it on the laptop."
 )
 
 
@@ -35,7 +35,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "verify", _verify)
     command.epilog = _POLICY
-    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it")
+    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it on the laptop")
     command.add_argument("--signers", metavar="FILE", help=common.SIGNERS)
     common.add_store_command(subparsers, "list", _list)
     command = common.add_store_command(subparsers, "remove", _remove)

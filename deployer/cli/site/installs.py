@@ -27,7 +27,7 @@ _JOBS = "number of processes (default: one per core, at most 16)"
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_store_command(subparsers, "install", _install)
-    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it")
+    command.add_argument("bundle", metavar="BUNDLE.tar", help="a bundle, as `deployer pack` wrote it on the laptop")
     command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
     command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)

@@ -19,7 +19,7 @@ BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
 def write_context(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the context as a tar: the context without app, data, lock, and the files in .dockerignore.
+    """Write the context as a tar: the context without app, data, lock, archive of the base, and .dockerignore's files.
 
     App and data are separate members of the bundle, and the lock of the wheelhouse is made after the image.
 
@@ -69,7 +69,8 @@ def _excluded(definition: Definition) -> list[str]:
         lines = [line.strip() for line in files.read_text(str(ignored)).splitlines()]
         excluded = [line for line in lines if line and not line.startswith("#")]
     top = definition.context_folder.resolve()
-    apart = [definition.app_folder, *definition.data_folders.values()]
+    base = definition.base.archive if definition.base else None
+    apart = [definition.app_folder, *definition.data_folders.values(), definition.folder / base if base else None]
     for folder in (folder.resolve() for folder in apart if folder is not None):
         if folder != top and folder.is_relative_to(top):
             excluded.append(folder.relative_to(top).as_posix())

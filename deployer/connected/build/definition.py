@@ -6,15 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from deployer.connected.build import dockerfile as dockerfiles
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
@@ -27,6 +19,7 @@ from deployer.system import files
 
 FILE = "bundle.yaml"
 DOCKERFILE = "Dockerfile"
+_INIT = "deployer init NAME writes a new one"
 
 Framework = Literal["tensorflow", "pytorch"]
 
@@ -78,7 +71,7 @@ def _image(reference: str) -> str:
     if not _IMAGE.match(reference):
         raise ValueError(
             f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
-            "write NAME@sha256:HEX (docker image ls --digests, or skopeo inspect docker://NAME:TAG, show it)"
+            f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
         )
     return reference
 
@@ -504,5 +497,5 @@ def _others(folder: Path) -> str:
     for near in (folder, Path("bundles")):
         found = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
         if found:
-            return "definitions here: " + ", ".join(found)
-    return f"a definition is a folder with a {FILE}"
+            return f"definitions here: {', '.join(found)}; {_INIT}"
+    return f"a definition is a folder with a {FILE}: {_INIT}"

@@ -1,6 +1,7 @@
 """init: write a new definition that works without changes, from a template."""
 
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +40,14 @@ class Made(NamedTuple):
         return {"folder": str(self.folder), "files": [str(path) for path in self.files]}
 
 
-def init(name: str, kind: str, where: Path, dry_run: bool = False) -> Made:
+def init(
+    name: str,
+    kind: str,
+    where: Path,
+    dry_run: bool = False,
+    words: Callable[[Path, Path], Mapping[str, str]] = lambda *_: {},
+    more: Sequence[str] = (),
+) -> Made:
     """Write a new definition. After an error nothing is left.
 
     Args:
@@ -47,6 +55,9 @@ def init(name: str, kind: str, where: Path, dry_run: bool = False) -> Made:
         kind: the name of the template.
         where: the parent folder. If it has a folder ``bundles``, that is used.
         dry_run: write nothing, only return the paths.
+        words: returns further words of the template with what replaces them. It receives the folder to write to, and
+            the folder that this becomes.
+        more: the names of files that ``words`` writes.
 
     Raises:
         UsageError: the name is invalid, or the folder exists.
@@ -62,12 +73,16 @@ def init(name: str, kind: str, where: Path, dry_run: bool = False) -> Made:
         editors = _WITH_SCHEMA if (home / "schema.json").is_file() else _WITHOUT_SCHEMA
         with files.errors_named(f"write {folder}"), tempfile.TemporaryDirectory(prefix=f".{name}.", dir=home) as work:
             made = Path(work) / name
+            made.mkdir()
+            replaced = {"NAME": name, "EDITORS": editors, **words(made, folder)}
             for path in names:
-                text = (template / path).read_text("utf-8").replace("@NAME@", name).replace("@EDITORS@", editors)
+                text = (template / path).read_text("utf-8")
+                for word, value in replaced.items():
+                    text = text.replace(f"@{word}@", value)
                 (made / path).parent.mkdir(parents=True, exist_ok=True)
                 (made / path).write_text(text, "utf-8")
             made.rename(folder)
-    return Made(folder, [folder / path for path in names])
+    return Made(folder, [folder / path for path in (*names, *map(Path, more))])
 
 
 def _check_name(name: str) -> None:

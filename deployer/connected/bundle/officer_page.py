@@ -179,10 +179,7 @@ def _verdicts(made: list[Plan], rehearsals: list[Rehearsal]) -> "ET.Element[str]
             "The bundle has no verdict of check.",
         ),
         _table(
-            "Rehearsals without a network",
-            ("job", "day", "outcome"),
-            done,
-            "No rehearsal is recorded in the bundle.",
+            "Rehearsals without a network", ("job", "day", "outcome"), done, "No rehearsal is recorded in the bundle."
         ),
     )
 

@@ -308,10 +308,7 @@ def _plans(
 
 
 def _checked(
-    writer: BundleWriter,
-    manifest: Manifest,
-    pairs: "Sequence[tuple[Profile, Plan]]",
-    checking: Checking,
+    writer: BundleWriter, manifest: Manifest, pairs: "Sequence[tuple[Profile, Plan]]", checking: Checking
 ) -> list[Plan]:
     """Write the plans, each with the verdict on the members written so far. These are all that a job can load."""
     if not pairs:

@@ -93,12 +93,9 @@ def _built(definition: "Definition", families: Sequence[str] | None) -> tuple[st
 
 
 def from_image(reference: str, name: str, version: str) -> Contents:
-    """Return the contents for an image of the running engine.
-
-    Reading it raises MissingTool without an engine, and UsageError without the image.
-    """
+    """Return the contents for an image of the running engine."""
     identity = functools.partial(_identity, reference)
-    return Contents(name, version, functools.partial(_read_image, reference), identity=identity)
+    return Contents(name, version, functools.partial(read_image, reference), identity=identity)
 
 
 def from_archive(path: Path, name: str, version: str) -> Contents:
@@ -125,7 +122,8 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
 # ------------------------------------------------------------------------------------------------ the engine
 
 
-def _read_image(reference: str, scratch: Scratch) -> ArchiveImage:
+def read_image(reference: str, scratch: Scratch) -> ArchiveImage:
+    """Return an image of the running engine. Raises MissingTool without an engine, and UsageError without the image."""
     from deployer.connected.ground import engine
 
     with contextlib.closing(engine.connect()) as client:

@@ -15,102 +15,41 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from deployer.connected.build.definition import Definition, load
+from deployer.connected.build.definition import load
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import rehearsed
 from deployer.connected.deploy import last_deploy
-from deployer.connected.deploy.last_deploy import LastDeploy
-from deployer.connected.ground import xdg
+from deployer.connected.deploy.packing import (
+    CHECK,
+    DONE,
+    PUSH,
+    REHEARSE,
+    RUN,
+    UNCHANGED,
+    WOULD,
+    DeployRequest,
+    DeployStage,
+    PackedBundle,
+    Packing,
+    megabytes,
+)
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records, records
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.manifest import REHEARSALS_PREFIX
-from deployer.contract.plan import Plan
+from deployer.contract.errors import DeployerError, Refused
 from deployer.contract.rehearsal import Rehearsal
-from deployer.contract.sealed_file import payload
-from deployer.system.verify import begin, opened, read_seal, verify_rest
+from deployer.system.verify import begin, opened, read_seal
 
 if TYPE_CHECKING:  # what stages import is imported by them, while the connection is made: it takes as long
     from deployer.connected.check.check import Verdict
     from deployer.connected.transfer.push import Pushed, PushOptions
 
-#: The stages in order.
-BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
-#: What a stage did.
-DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
-
 #: Digits of a digest that select an image.
 _DIGITS = 32
 #: Seconds that the submission may take: the site's batch system answers slowly when it is busy.
 _SUBMIT_SECONDS = 600
-
-
-class BuildFiles(NamedTuple):
-    """Files with settings of the build, as ``BuildOptions`` describes them."""
-
-    ca_bundle: Path | None = None
-    pip_conf: Path | None = None
-    apt_sources: Path | None = None
-
-
-class DeployRequest(NamedTuple):
-    """What to deploy.
-
-    Attributes:
-        definition: the folder of the definition, or its bundle.yaml.
-        site: a profile's name or path, or ssh:HOST.
-        job: a job of the bundle; None: its first.
-        words: options of the job, as the site's ``run`` accepts them.
-        rest: words to add to the job's command.
-        ssh_config: an ssh configuration.
-        output: the file of the bundle; None: one in the cache.
-        accept: codes of ``lint`` and ``check`` to treat as warnings.
-        mpi: the MPI of the profile, for partitions that have several.
-        launch: how ranks start; None: as the profile says.
-        force: send and submit a bundle that ``check`` refuses.
-        key: a key to sign the bundle with.
-        settings: files with settings of the build.
-        dry_run: send no bundle and submit nothing.
-        partition: the partition among ``words``, which is rehearsed; None: the profile's first.
-    """
-
-    definition: Path
-    site: str
-    job: str | None = None
-    words: Sequence[str] = ()
-    rest: Sequence[str] = ()
-    ssh_config: Path | None = None
-    output: Path | None = None
-    accept: Sequence[str] = ()
-    mpi: str | None = None
-    launch: str | None = None
-    force: bool = False
-    key: Path | None = None
-    settings: BuildFiles = BuildFiles()
-    dry_run: bool = False
-    partition: str | None = None
-
-
-class DeployStage(NamedTuple):
-    """A stage that has ended.
-
-    Attributes:
-        name: build, pack, rehearse, check, push or run.
-        state: done, unchanged, or (of a dry run) would.
-        seconds: how long it took.
-        text: what came of it.
-    """
-
-    name: str
-    state: str
-    seconds: float
-    text: str
-
-    def record(self) -> json_records.Record:
-        return {**self._asdict(), "seconds": round(self.seconds, 3)}
 
 
 class Deployed(NamedTuple):
@@ -143,20 +82,6 @@ class Deployed(NamedTuple):
         }
 
 
-class _Bundle(NamedTuple):
-    """A packed bundle.
-
-    Attributes:
-        path: its file.
-        digest: its digest.
-        plans: the plans that `pack` has just checked and put into it; empty: it was packed before.
-    """
-
-    path: Path
-    digest: str
-    plans: Sequence[Plan] = ()
-
-
 class _Shipped(NamedTuple):
     """What came of a push.
 
@@ -169,18 +94,14 @@ class _Shipped(NamedTuple):
     status: json_records.Record | None = None
 
 
-class Deploy:
+class Deploy(Packing):
     """One deploy, over one connection that lasts until the block ends.
 
     Args:
-        show: called with each stage when it has ended.
-        say: called with steps of the stages, for the user.
         submitted: the digest of a bundle that is not submitted again, for ``--watch``.
 
     Attributes:
-        stages: the stages that have ended.
         remote: the connection, opened by the first stage that needs it.
-        definition: the definition.
         submitting: the site needs nothing more from here to submit the job, and has not reported one.
     """
 
@@ -191,17 +112,16 @@ class Deploy:
         say: Callable[[str], None],
         submitted: str = "",
     ) -> None:
-        self._request, self._show, self._say, self._submitted = request, show, say, submitted
+        definition = load(request.definition)
+        site = profile_of(request.site, request.ssh_config)
+        self._profile = site.selected([], request.mpi, request.launch)
+        super().__init__(definition, self._profile, request, show, say)
+        self._submitted = submitted
         self._began = time.monotonic()
         self._cleanup = ExitStack()
         self._connection: Future[Remote] | None = None
-        self.stages: list[DeployStage] = []
         self.submitting = False
         self._asking: Submission | None = None
-        self.definition = load(request.definition)
-        site = profile_of(request.site, request.ssh_config)
-        self._profile = site.selected([], request.mpi, request.launch)
-        self._bundle = request.output or bundle_of(self.definition, self._profile)
         self._label = f"{self.definition.name}:{self.definition.version}"
 
     def __enter__(self) -> "Deploy":
@@ -283,118 +203,10 @@ class Deploy:
 
     # --- the stages ---
 
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[list[str]]:
-        """Time a stage. The block appends its state and its text."""
-        said: list[str] = []
-        started = time.monotonic()
-        yield said
-        state, text = said
-        done = DeployStage(name, state, time.monotonic() - started, text)
-        self.stages.append(done)
-        self._show(done)
-
     def _not_yet(self, *names: str) -> None:
         for name in names:
             with self._stage(name) as said:
                 said += [WOULD, "depends on the stages before it"]
-
-    def _build(self) -> Contents | None:
-        """Return the contents of the bundle; None in a dry run that would build."""
-        from deployer.connected.build.lint import lint
-
-        with self._stage(BUILD) as said:
-            if self.definition.is_data:
-                said += [UNCHANGED, "only data: there is nothing to build"]
-                return self._contents()
-            lint.refuse(self.definition, self._request.accept)
-            try:
-                contents = self._contents()
-            except (Refused, UsageError, IntegrityError) as error:  # not built, or something changed since
-                if self._request.dry_run:
-                    said += [WOULD, f"build it: {error.message}"]
-                    return None
-            else:
-                said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
-                return contents
-            from deployer.connected.build.build import BuildOptions, build
-            from deployer.connected.bundle import caches
-            from deployer.connected.check.check import CODES
-
-            accepted = tuple(code for code in self._request.accept if code not in CODES)
-            with caches.in_use():
-                given = self._request.settings._asdict()
-                options = BuildOptions(**given, accept=accepted, families=self._families())
-                built = build(self.definition, options, self._say)
-            kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
-            said += [DONE, f"{built.tag or built.base}{kept}"]
-            return self._contents()
-
-    def _families(self) -> Sequence[str] | None:
-        from deployer.connected.bundle import sources
-
-        return sources.families_for(self.definition, [self._profile])
-
-    def _contents(self) -> Contents:
-        from deployer.connected.bundle import sources
-
-        return sources.from_definition(self.definition, self._families(), self._request.accept)
-
-    def _pack(self, contents: Contents) -> _Bundle | None:
-        """Return the bundle; None in a dry run that would pack."""
-        from deployer.connected.build.bases import alone
-        from deployer.connected.bundle import caches, framecache, pack
-        from deployer.connected.check.check import CODES
-        from deployer.connected.linker import index
-
-        request, path = self._request, self._bundle
-        with self._stage(PACK) as said:
-            image = None if self.definition.is_data else alone.ready(self.definition)
-            options = [request.accept, str(request.key or "")]
-
-            def inputs_now() -> str:
-                return last_deploy.inputs_of(contents, image, self._profile, options)
-
-            inputs = inputs_now()
-            last = last_deploy.read(path)
-            if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
-                said += [UNCHANGED, f"{_megabytes(path.stat().st_size)}: {path}"]
-                return _Bundle(path, last.digest)
-            if last.inputs == inputs and last.payload and (digest := _only_rehearsed(path, last.payload)):
-                said += [UNCHANGED, f"{_megabytes(path.stat().st_size)}, verified: {path}"]
-                if not request.dry_run:
-                    self._keep(path, last, digest)
-                return _Bundle(path, digest)
-            if request.dry_run:
-                said += [WOULD, f"pack into {path}"]
-                return None
-            path.parent.mkdir(parents=True, exist_ok=True)
-            accepted = [code for code in request.accept if code in CODES]
-            sites = [] if self.definition.is_data else [self._profile]
-            checking = pack.Checking(accepted, index.default_folder())
-            cache = framecache.default_folder()
-            with caches.in_use():
-                own = request.output is None
-                packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
-            self._sign(path)
-            if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
-                inputs = ""  # so the next deploy packs again
-            last = last._replace(inputs=inputs, payload=payload(packed.manifest))
-            self._record(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
-            said += [DONE, f"{_megabytes(packed.size)}: {path}"]
-            return _Bundle(path, packed.digest, packed.plans)
-
-    def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
-        """Sign a bundle whose outcomes have changed, if there is a key, and record that it is the last deploy's."""
-        self._sign(path)  # the outcomes are a part of the bundle
-        self._record(path, last._replace(file=last_deploy.state_of(path), digest=digest))
-
-    def _sign(self, path: Path) -> None:
-        if self._request.key:
-            from deployer.connected.ground.sign import sign
-
-            with self._forgotten_if_damaged(path):
-                sign(path, self._request.key)
 
     def _requires_rehearsal(self) -> bool:
         policy = self._profile.policy
@@ -403,7 +215,7 @@ class Deploy:
     def _needs_rehearsal(self) -> bool:
         return self._requires_rehearsal() and rehearsed.CODE not in self._request.accept
 
-    def _rehearse(self, packed: _Bundle) -> _Bundle:
+    def _rehearse(self, packed: PackedBundle) -> PackedBundle:
         """Rehearse the jobs of which the bundle has no clean outcome, and store it. Return the bundle as it is then."""
         from deployer.connected.bundle import rehearsals
         from deployer.connected.rehearse import usual
@@ -429,14 +241,14 @@ class Deploy:
             if request.key:  # once, since a security key may have to be touched
                 self._keep(path, last, digest)
             said += [DONE, f"{', '.join(names)}: nothing that {self._profile.name} lacks"]
-            return _Bundle(path, digest)
+            return PackedBundle(path, digest)
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:
         """Return the error for a rehearsal that the site would not accept."""
         found = outcome.checked.against[0]
         return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
 
-    def _check(self, packed: _Bundle) -> "Verdict":
+    def _check(self, packed: PackedBundle) -> "Verdict":
         from deployer.connected.check.check import verdict_of
         from deployer.connected.transfer import push as pushing
 
@@ -469,7 +281,7 @@ class Deploy:
         """The job that is run; empty if the definition has none."""
         return [self._request.job] if self._request.job else [*self.definition.jobs][:1]
 
-    def _push(self, packed: _Bundle, submission: Sequence[str] = ()) -> _Shipped:
+    def _push(self, packed: PackedBundle, submission: Sequence[str] = ()) -> _Shipped:
         """Send and install the bundle.
 
         Args:
@@ -507,14 +319,14 @@ class Deploy:
                 self._submitted_as(packed, pushed.then, said)
             return _Shipped(pushed.folder, pushed.then)
 
-    def _installed(self, packed: _Bundle, pushed: "Pushed", said: list[str]) -> None:
+    def _installed(self, packed: PackedBundle, pushed: "Pushed", said: list[str]) -> None:
         """Tell and record what came of a push."""
         if pushed.sent == 0:
             said += [UNCHANGED, f"installed at {self.remote.host}: {pushed.folder}"]
         elif pushed.folder is None:
-            said += [WOULD, f"send {_megabytes(pushed.sent)} to {self.remote.host}"]
+            said += [WOULD, f"send {megabytes(pushed.sent)} to {self.remote.host}"]
         else:
-            said += [DONE, f"{_megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
+            said += [DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
         last = last_deploy.read(packed.path)
         now = last._replace(pushed=packed.digest) if pushed.folder else last
         if pushed.folder and pushed.sent:  # else it was installed before, without warnings
@@ -532,37 +344,7 @@ class Deploy:
         said = [warning for warning in pushed.warnings if warning.startswith(dialogue.ORIGINS)]
         return " ".join([f"{self._profile.name}:", *said]).replace(pushed.digest, "") if said else ""
 
-    def _record(self, path: Path, last: LastDeploy) -> None:
-        """Keep the record. If that fails, the deploy goes on all the same."""
-        with self._warned_if_full():
-            last_deploy.write(path, last)
-
-    @contextmanager
-    def _warned_if_full(self) -> Iterator[None]:
-        """Warn if the block cannot write a record."""
-        try:
-            yield
-        except DeployerError as error:
-            self._say(f"warning: not recorded, so the next deploy may do the same again: {error.message}")
-
-    @contextmanager
-    def _forgotten_if_damaged(self, path: Path, kind: type[IntegrityError] = IntegrityError) -> Iterator[None]:
-        """Let the next deploy pack anew if the block finds the bundle damaged. A dry run changes nothing."""
-        try:
-            yield
-        except kind as error:
-            if self._request.dry_run:
-                raise
-            self._forget(path)
-            raise IntegrityError(error.message, "deploy again: it is packed anew") from error
-
-    def _forget(self, path: Path) -> None:
-        """Let the next deploy pack again, from the image if the bundle in the frame cache is damaged as well."""
-        self._record(path, last_deploy.read(path)._replace(inputs="", payload="", file=()))
-        if self._request.output is None:
-            path.unlink(missing_ok=True)
-
-    def _run(self, packed: _Bundle, done: Deployed) -> Deployed:
+    def _run(self, packed: PackedBundle, done: Deployed) -> Deployed:
         request = self._request
         words = self._words()
         with self._stage(RUN) as said:
@@ -591,12 +373,12 @@ class Deploy:
         request = self._request
         return [*([request.job] if request.job else []), *request.words, *(["--force"] if request.force else [])]
 
-    def _run_command(self, packed: _Bundle) -> list[str]:
+    def _run_command(self, packed: PackedBundle) -> list[str]:
         image = f"{self._label}@{packed.digest.rpartition(':')[2][:_DIGITS]}"
         token = self._asked(packed).token
         return ["run", image, *self._words(), "--plan", self._profile.name, "--token", token]
 
-    def _asked(self, packed: _Bundle) -> Submission:
+    def _asked(self, packed: PackedBundle) -> Submission:
         """Return the submission of this deploy, which may be one that the site has not answered before."""
         if self._asking is None:
             scope, words = str(last_deploy.record_of(packed.path)), self._signature(packed)
@@ -610,7 +392,7 @@ class Deploy:
         return self._asking is not None and self._asking.recorded
 
     @contextmanager
-    def _forgotten_if_refused(self, packed: _Bundle) -> Iterator[None]:
+    def _forgotten_if_refused(self, packed: PackedBundle) -> Iterator[None]:
         """Forget the submission if the block ends with an error of the site's program that excludes a job."""
         try:
             yield
@@ -619,13 +401,13 @@ class Deploy:
                 self._asked(packed).ended(error.exit_code, self.remote)
             raise
 
-    def _submits(self, packed: _Bundle) -> None:
+    def _submits(self, packed: PackedBundle) -> None:
         """Record that the site may submit the job from now on, until it has reported it."""
         self.submitting = True
         with self._warned_if_full():
             self._asked(packed).record()
 
-    def _name_others(self, packed: _Bundle) -> None:
+    def _name_others(self, packed: PackedBundle) -> None:
         """Name jobs that other deploys of this bundle's file submitted to this site, without an answer."""
         for each in self._asked(packed).others():
             status, job = status_of(self.remote, each.job), each.job
@@ -645,11 +427,11 @@ class Deploy:
                 self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
             each.forget()
 
-    def _signature(self, packed: _Bundle) -> list[str]:
+    def _signature(self, packed: PackedBundle) -> list[str]:
         """Return what the record of a submission has of it: the same is not submitted again while its job is active."""
         return [packed.digest, *self._words(), "--", *self._request.rest]
 
-    def _submission(self, packed: _Bundle) -> list[str]:
+    def _submission(self, packed: PackedBundle) -> list[str]:
         """Return the command that submits the job; empty if it is not submitted, or perhaps not."""
         last = last_deploy.read(packed.path)
         again = last.job and list(last.words) == self._signature(packed)
@@ -658,7 +440,7 @@ class Deploy:
         rest = ["--", *self._request.rest] if self._request.rest else []
         return [*self._run_command(packed), "--just-checked", "--json", *rest]
 
-    def _submitted_as(self, packed: _Bundle, status: json_records.Record, said: list[str]) -> None:
+    def _submitted_as(self, packed: PackedBundle, status: json_records.Record, said: list[str]) -> None:
         """Tell and record that the job was submitted."""
         self.submitting = False
         if status.get("repeated"):
@@ -691,32 +473,3 @@ class Deploy:
         """Return the status of the job that continues one that has ended; None: no job does."""
         name = self.remote.site(["status", job]).get("continued_by")
         return self.remote.site(["status", str(name)]) if name else None
-
-
-def _only_rehearsed(path: Path, packed: str) -> str:
-    """Return the digest of a bundle that is still what was packed, but for outcomes of rehearsals.
-
-    Empty: it is not, or it is damaged.
-    """
-    try:
-        with opened(str(path)) as stream:
-            bundle = begin(stream, str(path), ())  # new outcomes void its signatures: it is signed again
-            names = [member.name for member in bundle.manifest.members]
-            first = next((place for place, name in enumerate(names) if name.startswith(REHEARSALS_PREFIX)), len(names))
-            if payload(bundle.manifest) != packed or not all(
-                name.startswith(REHEARSALS_PREFIX) for name in names[first:]
-            ):
-                return ""
-            return verify_rest(bundle, str(path)).digest
-    except (IntegrityError, UsageError):
-        return ""
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.2f} MB"
-
-
-def bundle_of(definition: Definition, profile: Profile) -> Path:
-    """Return the file in the cache that a definition is packed into for a site."""
-    folder = xdg.cache_folder("deploy")
-    return folder / f"{definition.name}-{definition.version}-{profile.name}.tar"

@@ -19,7 +19,7 @@ from deployer.connected.bundle.pyz import vendored
 from deployer.connected.ground import xdg
 from deployer.connected.rootfs import datafolder
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import json_records
+from deployer.contract import json_records, records
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.json_records import Fields
 from deployer.system import files
@@ -62,15 +62,11 @@ def read(bundle: Path) -> LastDeploy:
     """Return the record, an empty one if there is none or it is damaged: then all is done again."""
     path = record_of(bundle)
     try:
-        found = json.loads(path.read_bytes())
-        fields = Fields(found if isinstance(found, dict) else {}, str(path))
-        if fields.maybe_number("version") != _VERSION:
+        fields = Fields(json_records.parse(files.read_bytes(str(path)), str(path)), str(path))
+        if fields.number("version") != _VERSION:
             return LastDeploy()
-        words, file = fields.words("words"), [int(number) for number in found["file"]]
-        texts = [fields.text(name) for name in ("inputs", "digest", "job")]
-        later = [fields.maybe_text(name) or "" for name in ("pushed", "payload", "origin")]
-        return LastDeploy(texts[0], file, texts[1], texts[2], words, *later)
-    except (OSError, ValueError, KeyError, TypeError, DeployerError):
+        return records.read(LastDeploy, fields, words=fields.words("words"), file=fields.record.get("file") or ())
+    except DeployerError:
         return LastDeploy()
 
 
@@ -110,10 +106,11 @@ def state_of(path: Path) -> Sequence[int]:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] if found else []
 
 
-def inputs_of(contents: Contents, image: Path | None, profile: Profile, options: object) -> str:
-    """Return a digest of all that a pack for one site reads, and of our own program.
+def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], options: object) -> str:
+    """Return a digest of all that a pack reads, and of our own program.
 
     Args:
+        sites: the profiles of the sites that it has plans for.
         image: the file that holds the image; None: the engine has it.
         options: further options of the pack.
     """
@@ -126,7 +123,7 @@ def inputs_of(contents: Contents, image: Path | None, profile: Profile, options:
         "needs": [need._asdict() for need in contents.needs],
         "carried": [[name, list(_states([path]))] for name, path in sorted(contents.carried.items())],
         "of": [contents.name, contents.version, list(contents.mpi or ()), contents.mpi is None],
-        "profile": [profile.model_dump(mode="json"), profile.left_out],
+        "sites": [[site.model_dump(mode="json"), site.left_out] for site in sites],
         "options": options,
     }
     return hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import hashlib
 import os
 import re
 import socket
@@ -14,7 +15,9 @@ import requests
 import urllib3
 from docker.errors import APIError, DockerException, ImageNotFound
 
+from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, MissingTool, SpaceError, UsageError
+from deployer.contract.json_records import Fields
 from deployer.system import files
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -35,26 +38,36 @@ _MAKER, _PROCESS = "deployer.maker", "deployer.process"
 #: Machines of one name that share an engine differ in the first; containers in which deployer runs, in the second.
 _MACHINE, _PROCESSES = "/etc/machine-id", "/proc/self/ns/pid"
 
-_INSTALL = "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST to a running engine"
+_INSTALL = (
+    "install and start Docker (Debian: apt-get install docker.io), or set DOCKER_HOST or DOCKER_CONTEXT to a running "
+    "engine (docker context ls)"
+)
+_JOIN = (
+    "Docker runs, but only root and members of the group docker may use it: sudo usermod -aG docker $USER, then log in "
+    "again; or use rootless Docker: docker context use rootless"
+)
 
 #: What the SDK raises if the engine stops during a call.
 _LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
 
 
 def connect() -> docker.DockerClient:
-    """Return a client of the engine at ``DOCKER_HOST``, or at the default socket. The caller closes it.
+    """Return a client of the engine that Docker's own command uses. The caller closes it.
 
     Raises:
         MissingTool: no engine answers.
     """
-    host = address()
+    environment = _environment()
+    host = environment["DOCKER_HOST"]
     try:
         _knock(host)
-        client = docker.DockerClient.from_env(environment={**os.environ, "DOCKER_HOST": host}, timeout=_FIRST_ANSWER)
+        client = docker.DockerClient.from_env(environment=environment, timeout=_FIRST_ANSWER)
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(client.close)
             client.ping()
             cleanup.pop_all()
+    except PermissionError as error:
+        raise MissingTool(f"the Docker engine at {host} refuses this user: {_reason(error)}", _JOIN) from error
     except (DockerException, *_LOST, OSError) as error:
         raise MissingTool(f"no Docker engine answers at {host}: {_reason(error)}", _INSTALL) from error
     client.api.timeout = PATIENCE
@@ -70,8 +83,42 @@ def answers(client: docker.DockerClient) -> bool:
 
 
 def address() -> str:
-    """Return the engine's address as ``DOCKER_HOST`` has it."""
-    return os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+    """Return the address of the engine that Docker's own command uses."""
+    return _environment()["DOCKER_HOST"]
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment with the engine's address, and the certificates of its context.
+
+    Docker's order: ``DOCKER_HOST``, ``DOCKER_CONTEXT``, the current context of its settings, the default socket.
+
+    Raises:
+        MissingTool: the context does not exist.
+    """
+    if os.environ.get("DOCKER_HOST"):
+        return dict(os.environ)
+    folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    name = os.environ.get("DOCKER_CONTEXT") or _settings(folder / "config.json").maybe_text("currentContext")
+    if name in (None, "", "default"):
+        return {**os.environ, "DOCKER_HOST": DEFAULT_HOST}
+    key = hashlib.sha256(str(name).encode()).hexdigest()
+    endpoint = _settings(folder / "contexts/meta" / key / "meta.json").children("Endpoints").get("docker")
+    if endpoint is None:
+        raise MissingTool(
+            f"there is no Docker context {name!r}", "docker context ls shows them; docker context use NAME"
+        )
+    own = {"DOCKER_HOST": endpoint.text("Host"), "DOCKER_CERT_PATH": "", "DOCKER_TLS_VERIFY": ""}
+    certificates = folder / "contexts/tls" / key / "docker"
+    if certificates.is_dir():
+        verify = "" if endpoint.maybe_flag("SkipTLSVerify") else "1"
+        own.update({"DOCKER_CERT_PATH": str(certificates), "DOCKER_TLS_VERIFY": verify})
+    return {**os.environ, **own}
+
+
+def _settings(path: Path) -> Fields:
+    """Return a file of Docker's settings; empty if it does not exist."""
+    found = files.read_bytes(str(path)) if path.is_file() else b'{"Endpoints": {}}'
+    return Fields(json_records.parse(found, str(path)), str(path))
 
 
 def _knock(host: str) -> bool:

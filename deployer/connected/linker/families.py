@@ -63,7 +63,7 @@ def find(
         Refused: there are programs for both families; or for none, and a job has more than one rank.
     """
     in_commands = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
-    named = in_commands | _in_scripts(data for path, data in app if posixpath.basename(path) in in_commands)
+    named = in_commands | in_scripts(data for path, data in app if posixpath.basename(path) in in_commands)
     in_app = users(app)
     found = [*in_image, *(user for user in in_app if not user.is_program or posixpath.basename(user.path) in named)]
     programs = [user for user in found if user.is_program]
@@ -101,7 +101,7 @@ def files_of(root: Rootfs) -> Iterator[tuple[str, FileContent]]:
             yield "/" + path.decode("utf-8", "surrogateescape").strip("/"), node.data
 
 
-def _in_scripts(files: Iterable[FileContent]) -> set[str]:
+def in_scripts(files: Iterable[FileContent]) -> set[str]:
     """Return the words of scripts, at which a path or an operator of the shell ends."""
     starts = [data.read(0, min(data.size, _SCRIPT)) for data in files]
     return {

@@ -57,11 +57,7 @@ SiteName = Annotated[
 #: ssh reads a word that begins with a dash as an option, and passes the name to the shell of a ProxyCommand.
 HostName = Annotated[
     str,
-    form(
-        r"^[A-Za-z0-9_\[][A-Za-z0-9._:@%/\[\]-]*$",
-        "a host for ssh, without spaces: alice@login.example.org",
-        255,
-    ),
+    form(r"^[A-Za-z0-9_\[][A-Za-z0-9._:@%/\[\]-]*$", "a host for ssh, without spaces: alice@login.example.org", 255),
 ]
 Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon or line break: /opt/mpi")]
 #: A folder of the site that jobs see on the same path. It may have placeholders.
@@ -113,8 +109,7 @@ QueueName = Annotated[
 ]
 #: Features of nodes, in the words of the batch system.
 Constraint = Annotated[
-    str,
-    form(r"^[A-Za-z0-9_(\[][A-Za-z0-9_.,&|*:=()\[\]-]*$", "features without spaces: gpu, or zen3&nvme"),
+    str, form(r"^[A-Za-z0-9_(\[][A-Za-z0-9_.,&|*:=()\[\]-]*$", "features without spaces: gpu, or zen3&nvme")
 ]
 #: A device node, or a device by its name in the Container Device Interface.
 Device = Annotated[

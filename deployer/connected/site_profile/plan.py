@@ -79,7 +79,8 @@ def make_plan(
             f"{bundle} cannot run on {profile.name}: the site's MPI, {host_mpi.says or host_mpi.family}, is of the "
             f"family {host_mpi.abi} ({SONAMES.get(host_mpi.abi, 'unknown')}), and the bundle has programs for "
             f"{', '.join(abis)} only",
-            f"build its programs for {host_mpi.abi} too, add {host_mpi.abi} to mpi in the definition, and pack again",
+            f"build its programs for {host_mpi.abi} too, add {host_mpi.abi} to mpi in the definition, and pack again; "
+            "or start the ranks with the image's MPI: --launch inside; or write mpi: [] if the ranks do without MPI",
         )
     abi = host_mpi.abi if host_mpi else own
     way = Way(launcher, "", None) if inside and launcher else choose(profile, name, chosen, mpi, abi)

@@ -63,17 +63,17 @@ class Resolved(NamedTuple):
     paths: list[Path]
     layers: "Layers"
 
-    def origin(self, place: KeyPath) -> str:
-        """Return the origin of the value at ``place`` as ``FILE:LINE``."""
-        path, line = self.layers.at(place)
-        return f"{path}:{line}"
-
 
 class Layers:
-    """Merged documents, each over the previous one: finds the document of each value."""
+    """Merged documents, each over the previous one: finds the document of each value.
+
+    Attributes:
+        others: documents of values that are from elsewhere.
+    """
 
     def __init__(self, documents: list[Document]) -> None:
         self._documents = documents
+        self.others: dict[KeyPath, Layers] = {}
         self.problems = [problem for document in documents for problem in document.problems]
 
     def at(self, place: KeyPath) -> tuple[Path, int]:
@@ -85,6 +85,8 @@ class Layers:
         return self._of(place).written(place)
 
     def _of(self, place: KeyPath) -> Document:
+        if place in self.others:
+            return self.others[place]._of(place)
         while True:
             for document in reversed(self._documents):
                 if document.has(place):

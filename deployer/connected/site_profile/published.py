@@ -8,13 +8,13 @@ pinned in a file of the user's. Another signer, or none, is refused from then on
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from deployer.connected.ground import xdg
 from deployer.connected.site_profile import search
-from deployer.connected.site_profile.profile import Profile, comparable, load
+from deployer.connected.site_profile.profile import Profile, Resolved, comparable, load, resolve
 from deployer.connected.site_profile.signatures import sign_profile
 from deployer.contract import drift, facts, json_records, sshsig
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
@@ -26,6 +26,8 @@ from deployer.system import files, signature, terminal
 PROFILE, FACTS, SIGNATURE = "profile.json", "profile.facts.json", "profile.json.sig"
 #: Beside them here: the hosts that published profiles of this name, signed by a pinned key; the last one at the end.
 HOSTS = "hosts"
+#: The beginning of a site's name that is a host for ssh, whose published profile is meant.
+SSH = "ssh:"
 #: Bytes.
 MAX_PROFILE, MAX_FACTS, MAX_SIGNATURE = 4 * 1024 * 1024, 32 * 1024 * 1024, 64 * 1024
 
@@ -65,9 +67,10 @@ class KeptPublication(NamedTuple):
         name = self.profile.name
         if not self.first:
             return f"{name} has published a new profile, signed by the pinned {self.key.fingerprint}: {self.path}"
+        site = name if search.names().get(name) == self.path else f"{SSH}{_hosts(name)[-1]}"
         return (
             f"{name} publishes a profile, signed by {self.key.fingerprint}, pinned from now on: compare it with "
-            f"its admin's ({pin_path(name)}); use the profile with --site {name}"
+            f"its admin's ({pin_path(name)}); use the profile with --site {site}"
         )
 
 
@@ -131,7 +134,7 @@ def keep(found: Publication) -> KeptPublication:
         if not pinned:  # before the copy: whatever is kept has a pin
             files.write_text(str(pin), key.line + "\n")
         _exchange(new, folder, old)
-    return KeptPublication(load(str(folder / f"{name}.yaml")), folder / f"{name}.yaml", key, not pinned)
+    return KeptPublication(load(str(_file(name))), _file(name), key, not pinned)
 
 
 def unchanged(host: str, profile: bytes) -> Profile | None:
@@ -141,7 +144,7 @@ def unchanged(host: str, profile: bytes) -> Profile | None:
             if files.read_bytes(str(path), limit=MAX_PROFILE) != profile:
                 continue
             key = _signer(profile, files.read_bytes(str(path.with_name(SIGNATURE)), limit=MAX_SIGNATURE))
-            found = load(str(path.with_name(f"{path.parent.name}.yaml")))
+            found = load(str(_file(path.parent.name)))
         except DeployerError:
             continue  # it is verified and kept again
         if host in _hosts(found.name) and key in _pins(found.name):
@@ -199,13 +202,13 @@ def _exchange(new: Path, folder: Path, old: Path) -> None:
         raise
 
 
-def newest(own: Profile) -> Profile:
+def newest(own: Profile, tell: Callable[[str], None] = terminal.tell) -> Profile:
     """Return a profile, or the published one of its site if that was fetched and is newer.
 
     The profile's own host must have published one too, signed by a pinned key: a site chooses its name, and another
-    could have chosen the same. It is used with the user's own hosts and workspace. What differs is printed.
+    could have chosen the same. It is used with the user's own hosts and workspace. What differs is told.
     """
-    path = place(own.name) / f"{own.name}.yaml"
+    path = _file(own.name)
     if not files.lexists(str(path)):
         return own
     try:
@@ -221,8 +224,54 @@ def newest(own: Profile) -> Profile:
     users = {key: value for key in ("host", "transfer") if (value := getattr(own.login, key)) is not None}
     login = published.login.model_copy(update=users)
     workspace = own.workspace or published.workspace
-    _tell(own, published)
+    for line in _differences(own, published):
+        tell(line)
     return published.model_copy(update={"login": login, "workspace": workspace})
+
+
+def used(site: str, tell: Callable[[str], None] = terminal.tell) -> Resolved:
+    """Return the profile that a name or path means: its file, or the newer one that its site published.
+
+    If there are two, ``tell`` receives which one is used. ``ssh:HOST`` means what was fetched from that host before.
+    """
+    if site.startswith(SSH):
+        return resolve(str(kept_from(site[len(SSH) :])))
+    own = resolve(site)
+    path, name = _file(own.profile.name), own.profile.name
+    profile = newest(own.profile, tell)
+    if profile is own.profile:
+        if path not in own.paths and (hosts := _hosts(name)):
+            tell(f"deployer: profile {name}: {own.paths[0]} is used, not what {SSH}{hosts[-1]} publishes")
+        return own
+    found = resolve(str(path))
+    login = own.profile.login
+    users = {
+        ("login", "host"): login.host,
+        ("login", "transfer"): login.transfer,
+        ("workspace",): own.profile.workspace,
+    }
+    found.layers.others = {at: own.layers for at, value in users.items() if value is not None}
+    return found._replace(profile=profile)
+
+
+def sites() -> list[str]:
+    """Return ``ssh:HOST`` for each kept profile, with the last host that published it."""
+    return [f"{SSH}{host}" for path in kept() for host in _hosts(path.parent.name)[-1:]]
+
+
+def kept_from(host: str) -> Path:
+    """Return the file of the kept profile that a host published. Raises UsageError if none was fetched."""
+    for path in kept():
+        if host in _hosts(path.parent.name):
+            return _file(path.parent.name)
+    raise UsageError(
+        f"no profile of {host} was fetched", f"deployer check B.tar --site ssh:{host} fetches what it publishes"
+    )
+
+
+def _file(name: str) -> Path:
+    """Return the kept profile of a name, as others read it."""
+    return place(name) / f"{name}.yaml"
 
 
 def place(name: str) -> Path:
@@ -241,16 +290,15 @@ def pin_path(name: str) -> Path:
     return xdg.config_folder("publishers") / name
 
 
-def _tell(own: Profile, published: Profile) -> None:
+def _differences(own: Profile, published: Profile) -> Iterator[str]:
     shown = drift.between(comparable(own), comparable(published))
-    terminal.tell(
+    yield (
         f"deployer: the profile that {published.name} publishes is used: it is of {published.source.date}, "
         f"the one here of {own.source.date or 'no date'}; {len(shown)} differences"
     )
-    for each in shown[:10]:
-        terminal.tell(f"  {each}")
+    yield from (f"  {each}" for each in shown[:10])
     if len(shown) > 10:
-        terminal.tell(f"  and {len(shown) - 10} more: deployer profile diff")
+        yield f"  and {len(shown) - 10} more: deployer profile diff"
 
 
 def _name(record: Any, what: str) -> str:

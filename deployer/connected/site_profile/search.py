@@ -57,7 +57,7 @@ def folders() -> list[ProfileFolder]:
 
 
 def names(skip_own: bool = False) -> dict[str, Path]:
-    """Return the profiles that names lead to, by name; with ``skip_own`` only those that came with deployer."""
+    """Return the files that names lead to, by name; with ``skip_own`` only those that came with deployer."""
     found: dict[str, Path] = {}
     for folder in folders():
         if skip_own and folder.path != CURATED:
@@ -65,6 +65,9 @@ def names(skip_own: bool = False) -> dict[str, Path]:
         for path in _files(folder.path):
             if path.suffix in SUFFIXES and path.stem != "schema" and not path.stem.endswith(_PARTS):
                 found.setdefault(path.stem, path)
+    for name in () if skip_own else files.names(str(published_folder())):
+        if is_name(name):
+            found.setdefault(name, published_folder() / name / f"{name}.yaml")
     return dict(sorted(found.items()))
 
 
@@ -95,6 +98,9 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         if files.lexists(str(path)):
             return path
     if not there:
+        here = next((f"{name}{suffix}" for suffix in SUFFIXES if Path(f"{name}{suffix}").is_file()), None)
+        if here and beside is None:
+            raise UsageError(f"no site profile is called {name!r}, but here is a file {here}", f"give its path: {here}")
         known = names(curated)
         searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
         raise UsageError(

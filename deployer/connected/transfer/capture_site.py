@@ -128,9 +128,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
                 break
             time.sleep(min(_LAST, _FIRST + (time.monotonic() - began) / 10))
         _write(
-            request,
-            remote.fetch(str(answer["profile"]), _MAX_PROFILE),
-            remote.fetch(str(answer["facts"]), _MAX_FACTS),
+            request, remote.fetch(str(answer["profile"]), _MAX_PROFILE), remote.fetch(str(answer["facts"]), _MAX_FACTS)
         )
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)

@@ -4,19 +4,16 @@ Only root may have written it: a folder or file of anybody else is refused, as `
 The signature decides whose it is (``connected/site_profile/published.py``).
 """
 
+import contextlib
 from pathlib import Path
 
 from deployer.connected.ground import user_settings
-from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import published
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.site_profile.published import Publication
 from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.system import terminal
-
-#: The beginning of a site's name that is a host for ssh, whose published profile is meant.
-PREFIX = "ssh:"
 
 
 def fetch(remote: Remote) -> Profile | None:
@@ -51,9 +48,9 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     Args:
         ssh_config: an ssh configuration; None: that of the user's settings.
     """
-    if not site.startswith(PREFIX):
-        return published.newest(profiles.load(site))
-    host = site[len(PREFIX) :]
+    if not site.startswith(published.SSH):
+        return published.used(site).profile
+    host = site[len(published.SSH) :]
     record = {
         "format": 1,
         "name": "published",
@@ -72,6 +69,10 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
             f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}",
             f"ask its admin, or make one: deployer capture {host}",
         )
+    with contextlib.suppress(DeployerError):  # the other one cannot be read
+        other = published.used(found.name, lambda _: None).paths[0]
+        if other != published.kept_from(host):
+            terminal.tell(f"deployer: the {found.name} that {host} publishes is used; --site {found.name} is {other}")
     return found
 
 

@@ -103,9 +103,14 @@ _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 #: Errors of ssh: a pattern of its output, our message, and the hint.
 _SSH_ERRORS = (
     (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed",
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY",
         "the site's host key is not the one in known_hosts",
         "ask the site whether its key changed; if so, remove the old key with ssh-keygen -R HOST",
+    ),
+    (
+        r"Host key verification failed",
+        "the site's host key is not known here yet",
+        "log in once with ssh HOST, and compare the fingerprint that it shows with the one that the site publishes",
     ),
     (r"Permission denied", "the site refused the login", "check the user name and the key: try ssh HOST"),
     (

@@ -164,7 +164,7 @@ def _json(data: bytes, path: str) -> Record:
     try:
         record = json_records.parse(data, path, limit=facts.MAX_MEMORY)
     except UsageError as error:
-        hint = "a YAML profile: `deployer profile show SITE --json --files > FILE` writes it as JSON"
+        hint = "a YAML profile: on the laptop, `deployer profile show SITE --json --files > FILE` writes it as JSON"
         raise UsageError(error.message, hint) from error
     if not isinstance(record, dict):
         raise UsageError("%s is not a profile" % path)

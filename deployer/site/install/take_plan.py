@@ -90,7 +90,10 @@ def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) ->
     message = "the plan for %s is older than the one that is in use" % update.site
     for each in policies:
         if each.refuse_rollback:
-            raise Refused("%s, and %s forbids downgrades" % (message, each.source), "make a new plan: deployer plan")
+            raise Refused(
+                "%s, and %s forbids downgrades" % (message, each.source),
+                "on the laptop, make a new plan: deployer plan",
+            )
     return [message]
 
 

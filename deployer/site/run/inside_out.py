@@ -36,7 +36,7 @@ def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
     if found is None:
         raise Refused(
             "the plan of %s has no way to start ranks by the image's own launcher" % plan.site,
-            "if the image has an MPI with its launcher, make a new plan: deployer plan --launch inside",
+            "if the image has an MPI with its launcher, make a new plan on the laptop: deployer plan --launch inside",
         )
     return found
 

@@ -12,7 +12,7 @@ from deployer.cli.laptop import deploy as deploy_command
 from deployer.cli.laptop import main as laptop
 from deployer.cli.site import common
 from deployer.cli.site import main as site
-from deployer.connected.deploy.deploy import DeployStage
+from deployer.connected.deploy.packing import DeployStage
 from deployer.contract import json_records
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.job import Job

@@ -11,7 +11,10 @@ from deployer.contract.errors import DeployerError, SpaceError, TransferError, U
 #: Parts of the errors of registries and engines if an image does not exist or access is denied.
 _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")
 
-_INSTEAD = "without a registry: run docker save on a machine that has one, and set base: {archive: FILE}"
+_INSTEAD = (
+    "docker image ls shows the engine's own images; without a registry: docker save on a machine that has one, then "
+    "deployer init --from-image FILE"
+)
 
 
 def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
@@ -35,15 +38,15 @@ def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], Non
             raise UsageError(f"offline, and the engine does not have {reference}", "build once without --offline")
         say(f"base: pull {reference}")
         with engine.errors_named(client, f"pull {reference}"):
-            _pull(client, reference)
+            pull(client, reference)
     return reference
 
 
-def _pull(client: docker.DockerClient, reference: str) -> None:
-    name, _, digest = reference.partition("@")
+def pull(client: docker.DockerClient, reference: str) -> None:
+    """Pull an image, by its digest, its tag, or the tag latest. Raises as ``ensure`` does."""
     try:
         with progress.parts_bar("pull") as tell:
-            for message in client.api.pull(name, tag=digest, stream=True, decode=True):
+            for message in client.api.pull(reference, stream=True, decode=True):
                 if "error" in message:
                     raise _explained(reference, str(message["error"]))
                 if message.get("status") == "Downloading":
@@ -59,6 +62,6 @@ def _explained(reference: str, said: str) -> DeployerError:
     if any(words in said.lower() for words in _NO_SUCH):
         return UsageError(
             f"the registry does not provide the image {reference}: {said}",
-            "check the digest, or log in with docker login",
+            "check its name and digest, or log in with docker login",
         )
     return TransferError(f"cannot pull {reference}: {said}", _INSTEAD)

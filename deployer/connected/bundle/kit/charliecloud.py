@@ -16,12 +16,7 @@ from deployer.contract.errors import DeployerError, JobFailed
 from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
 from deployer.system import process
 
-RECIPE = Recipe(
-    "charliecloud",
-    1,
-    "or leave charliecloud out of policy.runtimes in the site's profile",
-    compiled=False,
-)
+RECIPE = Recipe("charliecloud", 1, "or leave charliecloud out of policy.runtimes in the site's profile", compiled=False)
 FOLDER = CHARLIECLOUD_FOLDER
 
 _SOURCE = "lzo2-source"

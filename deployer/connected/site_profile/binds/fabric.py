@@ -120,11 +120,7 @@ def sockets(fabric: Fabric | None) -> dict[str, str]:
     found = [name for name in (fabric.devices if fabric else []) if _OVER_FABRIC.match(name)]
     if not found or fabric is None or fabric.kind in (None, "ethernet"):
         return {}
-    return {
-        "GLOO_SOCKET_IFNAME": found[0],
-        "TP_SOCKET_IFNAME": found[0],
-        "NCCL_SOCKET_IFNAME": "=" + ",".join(found),
-    }
+    return {"GLOO_SOCKET_IFNAME": found[0], "TP_SOCKET_IFNAME": found[0], "NCCL_SOCKET_IFNAME": "=" + ",".join(found)}
 
 
 def environment(host: CapturedHost, mpi: Mpi, fabric: Fabric | None, own: Parts) -> dict[str, str]:

@@ -222,13 +222,16 @@ def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -
     (place / "big.bin").write_text("x")
     (place / "kept.txt").write_text("x")
     (place / ".dockerignore").write_text("# comment\n*.bin\n")
+    (place / "image.tar").write_text("x")
+    text = (place / "bundle.yaml").read_text()
+    (place / "bundle.yaml").write_text(text.replace("debian: bookworm", "archive: image.tar"))
     stream = io.BytesIO()
     context.write_context(load(place), stream)
     with tarfile.open(fileobj=stream) as archive:
         names = archive.getnames()
     assert {"Dockerfile", "kept.txt", "bundle.yaml", "in"} <= set(names)
     assert not [name for name in names if name.startswith("in/")]
-    assert not [name for name in names if name.startswith("app") or name.endswith(".bin")]
+    assert not [name for name in names if name.startswith("app") or name.endswith((".bin", ".tar"))]
 
 
 # ------------------------------------------------------------------------------------------------ no trace

@@ -179,6 +179,9 @@ def test_an_unknown_definition_names_those_that_exist(tmp_path: Path) -> None:
     assert "there is no definition" in said
     assert str(tmp_path / "small") in said
     assert str(tmp_path / "small") in message_of(tmp_path)
+    assert "deployer init" in said
+    (tmp_path / "small" / "bundle.yaml").unlink()
+    assert "deployer init" in message_of(tmp_path / "small")
 
 
 def test_files_that_it_names_must_be_there(tmp_path: Path) -> None:

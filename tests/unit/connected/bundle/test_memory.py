@@ -142,7 +142,7 @@ def test_an_elf_file_whose_names_overlap() -> None:
 _OWN = {
     "connected/build/build.py", "connected/build/dockerfile.py", "connected/build/last_build.py",
     "connected/bundle/framecache.py",
-    "connected/bundle/known_layers.py", "connected/deploy/last_deploy.py",
+    "connected/bundle/known_layers.py",
     "connected/build/lint/hadolint.py",
     "connected/bundle/sbom.py", "connected/build/variants.py",
     "connected/rehearse/far_launcher.py",  # a file beside it that `rehearse` has just written

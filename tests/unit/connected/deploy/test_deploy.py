@@ -21,8 +21,9 @@ from deployer.connected.bundle import pack, rehearsals
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check.check import check_carried
 from deployer.connected.deploy import last_deploy
-from deployer.connected.deploy.deploy import Deploy, Deployed, DeployRequest, DeployStage, _Bundle
+from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.last_deploy import LastDeploy
+from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle
 from deployer.connected.ground import xdg
 from deployer.connected.rehearse import usual
 from deployer.connected.transfer import push
@@ -236,7 +237,7 @@ def test_an_interrupted_follow_goes_on_with_the_job_that_continues_it(
     assert remote.asked == ["logs --follow x-1", "status x-1", "status x-2", "logs --follow x-2"]
     assert "interrupted: job x-2 (8) continues on the site" in capsys.readouterr().err
     # The same command: the job that continues it is active, so none is submitted.
-    found = deploy._run(_Bundle(bundle, "sha256:11"), Deployed(bundle))
+    found = deploy._run(PackedBundle(bundle, "sha256:11"), Deployed(bundle))
     assert (found.job, found.job_id, deploy.stages[-1].state) == ("x-2", "8", "unchanged")
     assert last_deploy.read(bundle).job == "x-2"
 
@@ -244,7 +245,7 @@ def test_an_interrupted_follow_goes_on_with_the_job_that_continues_it(
 def test_a_job_is_submitted_by_the_process_that_installs(
     deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = _Bundle(tmp_path / "b.tar", "sha256:11")
+    bundle = PackedBundle(tmp_path / "b.tar", "sha256:11")
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}, name="digits"))
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(words=["--nodes=2"], rest=["--epochs", "1"]))
     words = deploy._submission(bundle)
@@ -324,7 +325,7 @@ def deployed(
     with Deploy(asked, lambda _: None, said.append) as made:
         connected(made, site)  # type: ignore[arg-type]
         made.definition = SimpleNamespace(is_data=False, jobs={}, name="digits")  # type: ignore[assignment]
-        packed = _Bundle(tmp_path / "b.tar", digest)
+        packed = PackedBundle(tmp_path / "b.tar", digest)
         shipped = made._push(packed, made._submission(packed))
         done = Deployed(packed.path, digest)
         done = made._with_job(done, shipped.status) if shipped.status else made._run(packed, done)
@@ -469,7 +470,7 @@ def test_an_error_after_the_last_piece_may_have_left_a_job(
 
     monkeypatch.setattr(push, "push", broken)
     with pytest.raises(TransferError):
-        deploy._push(_Bundle(tmp_path / "b.tar", "sha256:11"), submission)
+        deploy._push(PackedBundle(tmp_path / "b.tar", "sha256:11"), submission)
     assert deploy.submitting is (place != "before" and bool(submission))
     assert [stage.name for stage in deploy.stages] == (["push"] if place == "installed" else [])
 
@@ -490,7 +491,7 @@ def test_a_full_disk_here_after_the_submission_is_a_warning(
     monkeypatch.setattr(Submission, "record", full)
     with Deploy(DeployRequest(data, "lab", output=path), lambda _: None, said.append) as made:
         connected(made, _FakeRemote())
-        assert made._push(_Bundle(path, "sha256:11"), ["run", "x"]).status
+        assert made._push(PackedBundle(path, "sha256:11"), ["run", "x"]).status
         assert (made.stages[-1].text, made.submitting) == ("x-1 submitted as 7", False)
     assert len(said) == 3  # that it submits, what it installed, and the job
     assert said[-1].startswith("warning: not recorded, so the next deploy may do the same again: cannot write")
@@ -507,7 +508,7 @@ def test_a_full_disk_here_is_a_warning_wherever_something_is_recorded(
         last_deploy.write(path, LastDeploy("i", [1], "sha256:11", "x-1", ["sha256:11", "--"]))
         monkeypatch.setattr(last_deploy, "write", full)
         connected(made, _FakeRemote(jobs=CHAIN))
-        assert made._run(_Bundle(path, "sha256:11"), Deployed(path)).job == "x-2"  # it continues x-1
+        assert made._run(PackedBundle(path, "sha256:11"), Deployed(path)).job == "x-2"  # it continues x-1
         made.followed("x-1")
         made._pack(made._contents())
         with pytest.raises(IntegrityError), made._forgotten_if_damaged(path):
@@ -592,7 +593,7 @@ def test_another_bundle_than_the_packed_one_is_not_submitted(
     path.write_bytes(bundles.build())
     monkeypatch.setattr(push, "_push", lambda *_: pytest.fail("it was sent"))
     with pytest.raises(IntegrityError, match="was replaced during the deploy: packed sha256:11, found sha256:"):
-        deploy._push(_Bundle(path, "sha256:11"))
+        deploy._push(PackedBundle(path, "sha256:11"))
 
 
 def test_a_damaged_bundle_is_packed_anew(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -614,7 +615,7 @@ def test_a_damaged_bundle_is_packed_anew(data: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("finder", ["sign", "rehearsal", "check"])
 def test_a_bundle_that_is_damaged_elsewhere_is_packed_anew(
-    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch, finder: str
+    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch, finder: str
 ) -> None:
     """It is found by what reads all of it, and sending it again, as that advises, would not help."""
 
@@ -732,7 +733,7 @@ def test_the_check_shows_what_the_pack_found(
     found = []
     for plans in [], [plan]:
         try:
-            found.append(deploy._check(_Bundle(path, bundle.digest, plans)))
+            found.append(deploy._check(PackedBundle(path, bundle.digest, plans)))
         except Refused as error:
             found.append(error.message)
         monkeypatch.setattr(push, "check_carried", lambda *_: pytest.fail("it was checked again"))
@@ -742,7 +743,7 @@ def test_the_check_shows_what_the_pack_found(
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     monkeypatch.setattr(push, "check_for", lambda *_: pytest.fail("asked"))
     with pytest.raises(pytest.fail.Exception, match="asked"):  # for the outcomes in the bundle
-        deploy._check(_Bundle(path, bundle.digest, [plan]))
+        deploy._check(PackedBundle(path, bundle.digest, [plan]))
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -796,7 +797,7 @@ def test_an_interrupted_submission_may_have_left_a_job(
 ) -> None:
     def run(deploy: Deploy) -> Deployed:
         connected(deploy, _FakeRemote(error))
-        return deploy._run(_Bundle(tmp_path / "b.tar", "sha256:11"), Deployed(None))
+        return deploy._run(PackedBundle(tmp_path / "b.tar", "sha256:11"), Deployed(None))
 
     monkeypatch.setattr(Deploy, "run", run)
     assert main(["deploy", str(data), "lab"]) == code
@@ -806,7 +807,7 @@ def test_an_interrupted_submission_may_have_left_a_job(
 
 def test_texts_of_the_site_have_no_effect_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     command._show(DeployStage("push", "done", 1, "installed at \x1b[2Jx"))
-    command._say("warning: \x1b[2Jx")
+    command.say("warning: \x1b[2Jx")
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "installed at \\x1b[2Jx" in said.out
@@ -827,7 +828,7 @@ def test_only_a_bundle_that_this_command_pushed_is_replaced_without_a_warning(
         connected(made, _FakeRemote())
         for warning in colleague, own, colleague:
             monkeypatch.setattr(push, "push", pushed(warning))
-            made._push(_Bundle(tmp_path / "b.tar", "sha256:11"))
+            made._push(PackedBundle(tmp_path / "b.tar", "sha256:11"))
     assert [text.split(" ")[1] for text in said] == ["another", "its", "its", "another", "its"]
 
 
@@ -840,7 +841,7 @@ def test_a_missing_signature_is_reported_once(data: Path, tmp_path: Path, monkey
             texts = tuple(filter(None, [warning.replace("%s", digest)]))
             done = Pushed(digest, 9 * bool(texts), 9, 1, "/r/images/x", 0.1, 0.1, "3.6", texts)
             monkeypatch.setattr(push, "push", lambda *_, done=done: done)
-            made._push(_Bundle(tmp_path / "b.tar", digest))
+            made._push(PackedBundle(tmp_path / "b.tar", digest))
     assert said == ["warning: not signed: sha256:0", "warning: signed by a", "warning: signed by b"]
 
 
@@ -854,23 +855,23 @@ def test_a_missing_signature_is_reported_for_each_site_of_a_file(
         with Deploy(DeployRequest(data, "lab", output=tmp_path / "b.tar"), lambda _: None, said.append) as made:
             monkeypatch.setattr(made, "_profile", made._profile.model_copy(update={"name": site}))
             connected(made, _FakeRemote())
-            made._push(_Bundle(tmp_path / "b.tar", "sha256:1"))
+            made._push(PackedBundle(tmp_path / "b.tar", "sha256:1"))
     assert said == ["warning: not signed: sha256:1"] * 2
 
 
 @pytest.fixture
-def strict(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Bundle:
+def strict(deploy: Deploy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackedBundle:
     """A bundle with one job, for a site whose policy requires rehearsals."""
     path = tmp_path / "b.tar"
     path.write_bytes(bundles.build(jobs=[JOB]))
     monkeypatch.setattr(deploy, "_profile", REQUIRES)
     monkeypatch.setattr(deploy, "definition", SimpleNamespace(is_data=False, jobs={}))
     last_deploy.write(path, LastDeploy("inputs", last_deploy.state_of(path), "sha256:11"))
-    return _Bundle(path, "sha256:11")
+    return PackedBundle(path, "sha256:11")
 
 
 def test_a_site_that_requires_a_rehearsal_gets_one(
-    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch
+    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
 
@@ -890,7 +891,7 @@ def test_a_site_that_requires_a_rehearsal_gets_one(
 
 
 def test_a_rehearsal_with_an_error_ends_the_deploy_with_its_remedy(
-    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch
+    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(usual, "rehearsal", lambda bundle, *_: outcome(Path(bundle), FAILED))
     before = strict.path.read_bytes()
@@ -907,7 +908,7 @@ def _payload_of(path: Path) -> str:
 
 @pytest.mark.parametrize(("damaged", "dry_run"), [(False, False), (False, True), (True, False)])
 def test_a_rehearsal_by_hand_is_kept_and_signed(
-    deploy: Deploy, strict: _Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, dry_run: bool
+    deploy: Deploy, strict: PackedBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool, dry_run: bool
 ) -> None:
     """Jobs that need data are rehearsed by hand, and the next deploy must not pack again without the outcome."""
     path, signed = strict.path, list[Path]()
@@ -941,7 +942,7 @@ def _no_pack(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize("key", [None, "key"])
 def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
-    deploy: Deploy, tmp_path: Path, strict: _Bundle, monkeypatch: pytest.MonkeyPatch, key: str | None
+    deploy: Deploy, tmp_path: Path, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     strict.path.write_bytes(bundles.build(jobs=[JOB, JOB._replace(name="test")]))
     monkeypatch.setattr(
@@ -963,7 +964,7 @@ def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
 
 
 def test_a_dry_run_of_an_unrehearsed_bundle_ends_without_a_check(
-    deploy: Deploy, strict: _Bundle, monkeypatch: pytest.MonkeyPatch
+    deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(dry_run=True))
     monkeypatch.setattr(deploy, "_pack", lambda _: strict)

@@ -29,15 +29,15 @@ def contents(tmp_path: Path) -> Contents:
 
 def test_the_same_inputs_have_the_same_digest(contents: Contents) -> None:
     profile = load("lab")
-    assert inputs_of(contents, None, profile, []) == inputs_of(contents, None, load("lab"), [])
+    assert inputs_of(contents, None, [profile], []) == inputs_of(contents, None, [load("lab")], [])
 
 
 @pytest.mark.parametrize("place", ["app/file", "data/file", "a.whl", "app/new", "data/new"])
 def test_each_changed_file_changes_the_inputs(contents: Contents, tmp_path: Path, place: str) -> None:
     profile = load("lab")
-    before = inputs_of(contents, None, profile, [])
+    before = inputs_of(contents, None, [profile], [])
     (tmp_path / place).write_text("two")  # of the same size
-    assert inputs_of(contents, None, profile, []) != before
+    assert inputs_of(contents, None, [profile], []) != before
 
 
 def test_mode_image_profile_and_options_change_the_inputs(contents: Contents, tmp_path: Path) -> None:
@@ -45,17 +45,17 @@ def test_mode_image_profile_and_options_change_the_inputs(contents: Contents, tm
     archive = tmp_path / "base.tar"
     archive.write_text("base")
     (tmp_path / "app" / "file").chmod(0o755)
-    found = [inputs_of(contents, None, profile, [])]
+    found = [inputs_of(contents, None, [profile], [])]
     (tmp_path / "app" / "file").chmod(0o644)
     found += [
-        inputs_of(contents, None, profile, []),
-        inputs_of(contents._replace(identity=lambda: "image 2"), None, profile, []),
-        inputs_of(contents, archive, profile, []),
-        inputs_of(contents, None, load("lab-openmpi"), []),
-        inputs_of(contents, None, profile.model_copy(update={"workspace": "/elsewhere"}), []),
-        inputs_of(contents, None, profile, ["mpi.cxx"]),
-        inputs_of(contents._replace(mpi=None), None, profile, []),
-        inputs_of(contents._replace(version="2"), None, profile, []),
+        inputs_of(contents, None, [profile], []),
+        inputs_of(contents._replace(identity=lambda: "image 2"), None, [profile], []),
+        inputs_of(contents, archive, [profile], []),
+        inputs_of(contents, None, [load("lab-openmpi")], []),
+        inputs_of(contents, None, [profile.model_copy(update={"workspace": "/elsewhere"})], []),
+        inputs_of(contents, None, [profile], ["mpi.cxx"]),
+        inputs_of(contents._replace(mpi=None), None, [profile], []),
+        inputs_of(contents._replace(version="2"), None, [profile], []),
     ]
     assert len(set(found)) == len(found)
 

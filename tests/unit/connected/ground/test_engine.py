@@ -1,7 +1,10 @@
 """Containers of our own at the Docker engine, which is played here; tests/integration has a real one."""
 
 import contextlib
+import hashlib
+import json
 import os
+import socket
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +15,7 @@ import docker
 import pytest
 
 from deployer.connected.ground import engine
+from deployer.contract.errors import MissingTool
 
 
 class _FakeApi:
@@ -107,3 +111,70 @@ def test_the_machine_is_asked_once_for_its_id(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "id").unlink()
     assert engine.labels() == first
     assert "/1234/" in first["deployer.maker"]
+
+
+_SOCKET = "unix:///run/user/1000/docker.sock"
+_TLS = {"DOCKER_HOST": "tcp://far:2376", "DOCKER_TLS_VERIFY": "1"}
+
+
+def _context(folder: Path, name: str, **endpoint: object) -> Path:
+    """Write a context as `docker context create` does; return the folder of its certificates."""
+    key = hashlib.sha256(name.encode()).hexdigest()
+    meta = folder / "contexts/meta" / key / "meta.json"
+    meta.parent.mkdir(parents=True)
+    meta.write_text(json.dumps({"Name": name, "Metadata": {}, "Endpoints": {"docker": endpoint}}))
+    return folder / "contexts/tls" / key / "docker"
+
+
+@pytest.mark.parametrize(
+    ("variables", "current", "expected"),
+    [
+        ({}, None, {"DOCKER_HOST": engine.DEFAULT_HOST}),
+        ({}, "default", {"DOCKER_HOST": engine.DEFAULT_HOST}),
+        ({}, "rootless", {"DOCKER_HOST": _SOCKET, "DOCKER_TLS_VERIFY": ""}),
+        ({"DOCKER_CONTEXT": "rootless"}, "far", {"DOCKER_HOST": _SOCKET}),
+        ({"DOCKER_CONTEXT": "default"}, "far", {"DOCKER_HOST": engine.DEFAULT_HOST}),
+        ({}, "far", _TLS),
+        ({}, "unverified", {"DOCKER_HOST": "tcp://far:2376", "DOCKER_TLS_VERIFY": ""}),
+        ({"DOCKER_HOST": "unix:///x", "DOCKER_CONTEXT": "far"}, "far", {"DOCKER_HOST": "unix:///x"}),
+    ],
+)
+def test_the_engine_is_that_of_dockers_own_command(
+    variables: dict[str, str],
+    current: str | None,
+    expected: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**variables, "DOCKER_CONFIG": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    _context(tmp_path, "rootless", Host=_SOCKET, SkipTLSVerify=False)
+    for name in ("far", "unverified"):
+        certificates = _context(tmp_path, name, Host="tcp://far:2376", SkipTLSVerify=name == "unverified")
+        certificates.mkdir(parents=True)
+    if current:
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {}, "currentContext": current}))
+    found = engine._environment()
+    assert {name: found[name] for name in expected} == expected
+    assert engine.address() == expected["DOCKER_HOST"]
+
+
+def test_an_unknown_context_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONTEXT", "nope")
+    with pytest.raises(MissingTool, match="no Docker context 'nope'") as caught:
+        engine.connect()
+    assert "docker context ls" in caught.value.hint
+
+
+def test_a_socket_that_refuses_the_user_names_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setattr(socket.socket, "connect", MagicMock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(MissingTool, match="refuses this user: Permission denied") as caught:
+        engine.connect()
+    assert "usermod -aG docker" in caught.value.hint
+    assert "rootless" in caught.value.hint
+    assert "install" not in caught.value.hint

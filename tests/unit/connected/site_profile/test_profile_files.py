@@ -56,9 +56,9 @@ def test_a_profile_over_another_says_only_what_differs(tmp_path: Path) -> None:
     assert list(found.profile.partitions) == ["batch", "fat"]
     assert found.profile.partitions["batch"].mpi == []  # null takes away what the other says
     assert found.profile.partitions["batch"].nodes == 2
-    assert found.origin(("workspace",)) == f"{tmp_path / 'site.yaml'}:3"
-    assert found.origin(("scheduler", "version")).startswith(f"{tmp_path / 'captured.json'}:")
-    assert found.origin(("scheduler", "pmi", "0")).startswith(f"{tmp_path / 'site.yaml'}:")
+    assert found.layers.at(("workspace",)) == (tmp_path / "site.yaml", 3)
+    assert found.layers.at(("scheduler", "version"))[0] == tmp_path / "captured.json"
+    assert found.layers.at(("scheduler", "pmi", "0"))[0] == tmp_path / "site.yaml"
     assert [path.name for path in found.paths] == ["site.yaml", "captured.json"]
 
 

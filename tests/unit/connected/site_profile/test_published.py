@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,49 @@ def test_a_site_s_hosts_are_all_remembered(places: Path) -> None:
         with pytest.raises(Refused, match=f"is called other, but {host} published there before"):
             published.keep(publication(OTHER, name="other", host=host))
     assert published.unchanged("login1", found.profile) is None
+
+
+@pytest.mark.parametrize(
+    ("own_host", "date", "shown", "glibc"),
+    [
+        ("login1", "2026-11-12", {"there": "published"}, "2.39"),  # the same site: the newer one counts
+        ("login1", "2026-11-09", {"there": "own", "ssh:login1": "published"}, "2.17"),
+        ("other", "2026-11-12", {"there": "own", "ssh:login1": "published"}, "2.17"),
+        (None, "2026-11-12", {"there": "published"}, "2.39"),  # there is no other one
+    ],
+)
+def test_list_and_show_have_the_profile_that_commands_use(
+    places: Path,
+    own_host: str | None,
+    date: str,
+    shown: dict[str, str],
+    glibc: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = places / "site_profiles" / "there.json"
+    published.keep(publication(glibc="2.39", **of(date)))
+    files = {"published": published.place("there") / "there.yaml"}
+    if own_host:
+        own = {**PROFILE, "login": {"host": own_host}, "facts": None, "glibc": "2.17", "workspace": "~/mine"}
+        path.write_text(json.dumps(own))
+        files["own"] = Path("site_profiles/there.json")
+    assert main(["profile", "list", "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)["about"]
+    found = {site: each["file"] for site, each in about.items() if each["file"] in map(str, files.values())}
+    assert found == {site: str(files[which]) for site, which in shown.items()}
+    for site, which in shown.items():
+        assert main(["profile", "show", site]) == 0
+        said = capsys.readouterr()
+        assert said.out.startswith(f"# {os.path.relpath(files[which])}: ")
+        assert f'glibc: "{glibc if site == "there" else "2.39"}"' in said.out
+        assert ("ssh:login1 publishes" in said.err) == (which == "own")
+    used = published.used("there", lambda _: None)
+    assert (used.profile.glibc, used.paths[0]) == (glibc, files[shown["there"]])
+    if own_host:
+        assert (used.profile.login.host, used.profile.workspace) == (own_host, "~/mine")
+        assert used.layers.at(("workspace",))[0] == Path("site_profiles/there.json")
+    with pytest.raises(UsageError, match="no profile of nobody was fetched"):
+        published.used("ssh:nobody")
 
 
 def test_plans_are_made_of_the_newer_one(places: Path, capsys: pytest.CaptureFixture[str]) -> None:

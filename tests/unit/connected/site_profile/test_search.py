@@ -113,6 +113,15 @@ def test_a_name_that_leads_nowhere_names_the_folders(places: Path) -> None:
     assert "missing" not in caught.value.hint
 
 
+def test_a_name_of_a_file_in_this_folder_suggests_its_path() -> None:
+    write(Path(), "cluster")
+    with pytest.raises(UsageError, match=r"but here is a file cluster\.yaml") as caught:
+        profiles.load("cluster")
+    assert caught.value.hint == "give its path: cluster.yaml"
+    with pytest.raises(UsageError, match="no site profile is called 'cluster'"):
+        profiles.load(str(write(Path(), "mine", "extends: cluster")))
+
+
 def test_a_folder_that_cannot_be_read_is_an_error(places: Path) -> None:
     write(places / OWN, "mine")
     with somebody_else(), pytest.raises(UsageError, match=r"cannot access .*/config/deployer/profiles/mine"):

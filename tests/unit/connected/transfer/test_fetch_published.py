@@ -67,6 +67,20 @@ def test_a_host_s_profile_is_fetched_once_and_again_when_it_is_new(
         published.profile_of("ssh:-oProxyCommand=x")
 
 
+def test_two_profiles_of_one_name_are_told_apart(
+    admins: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own = tmp_path / "site_profiles" / "there.yaml"
+    own.parent.mkdir()
+    own.write_text("{format: 1, name: there, extends: lab}\n")
+    assert published.profile_of("ssh:login1").name == "there"
+    said = capsys.readouterr().err
+    assert "use the profile with --site ssh:login1" in said
+    assert "the there that login1 publishes is used; --site there is site_profiles/there.yaml" in said
+    published.profile_of("ssh:login1")
+    assert "--site there is site_profiles/there.yaml" in capsys.readouterr().err
+
+
 def test_the_ssh_configuration_of_the_settings_is_used(
     admins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -71,7 +71,16 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
-        ("@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @", "host key", "ssh-keygen -R"),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+            "host key",
+            "ssh-keygen -R",
+        ),
+        (
+            "No ED25519 host key is known for login1.\nHost key verification failed.",
+            "host key is not known here yet",
+            "log in once",
+        ),
         ("alice@login1: Permission denied (publickey).", "refused the login", "key"),
         ("ssh: Could not resolve hostname login1: Name or service not known", "cannot be resolved", "--ssh-config"),
         ("ssh: connect to host login1 port 22: Connection timed out", "does not answer", "try again"),

@@ -1,0 +1,28 @@
+"""The bundle that a command names: its file, or the definition that it is made of."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deployer.connected.ground import user_settings
+
+if TYPE_CHECKING:  # slow imports that only definitions need
+    from deployer.connected.site_profile.profile import Profile
+
+#: The help of such an argument.
+TEXT = "a bundle that `pack` wrote, or a definition: then the bundle that `deploy` sends is made, or used again"
+
+
+def path_of(args: argparse.Namespace, site: "Profile | None", accept: Sequence[str] = ()) -> str:
+    """Return ``args.bundle``, or the bundle that a deploy of that definition makes."""
+    path = Path(args.bundle)
+    if not path.is_dir() and path.suffix != ".yaml":
+        return str(args.bundle)
+    from deployer.cli.laptop.deploy import build_files, say
+    from deployer.connected.build.definition import load
+    from deployer.connected.deploy.packing import DeployRequest, Packing
+
+    request = DeployRequest(path, "", accept=accept, key=user_settings.path("key", None), settings=build_files())
+    packing = Packing(load(path), site, request, lambda stage: say(f"{stage.name}: {stage.text}"), say)
+    return str(packing.bundle())

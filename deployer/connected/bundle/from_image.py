@@ -1,0 +1,146 @@
+"""init --from-image: a definition for an image that exists, in the Docker engine, in a registry or in a file."""
+
+import functools
+import json
+import os
+import posixpath
+import re
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import docker
+from docker.errors import APIError, ImageNotFound
+
+from deployer.connected.build.bases import imported, registry
+from deployer.connected.build.init import Made, init
+from deployer.connected.bundle import sources
+from deployer.connected.ground import engine, progress
+from deployer.connected.ground.scratch import Scratch
+from deployer.connected.linker import families
+from deployer.connected.rootfs import archive, imageconfig
+from deployer.connected.rootfs.archive import ArchiveImage
+from deployer.contract.errors import Refused
+from deployer.system import files, terminal
+
+#: An image of the engine, saved beside bundle.yaml.
+SAVED = "image.tar"
+_PYTHON = re.compile(r"i?python[0-9.]*")
+#: Programs that wait for a person if they are the whole command of an image.
+_INTERACTIVE = re.compile(rf"(ba|da|a|z|c|tc|k)?sh|{_PYTHON.pattern}|R|julia|node")
+_VERSION = re.compile(r"(?!latest$)[A-Za-z0-9][\w.-]*")
+
+
+class _Existing(NamedTuple):
+    """An image that exists.
+
+    Attributes:
+        label: NAME:TAG or NAME, from which the definition's name and version follow.
+        base: the keys of ``base`` in the definition; empty: the image is saved.
+        read: reads the image.
+    """
+
+    label: str
+    base: dict[str, str]
+    read: Callable[[Scratch], ArchiveImage]
+
+
+def definition(reference: str, name: str | None, where: Path, dry_run: bool = False) -> Made:
+    """Write a definition whose image is an existing one, with the image's MPI and a job that it can start.
+
+    An image of the engine that no registry has is saved beside the definition. A file is used where it is.
+
+    Args:
+        reference: a file of docker save, an OCI archive or a flat tar; else an image of the engine, by name or id; else
+            an image of a registry, which is pulled.
+        name: the definition's name; None: it follows from the reference.
+        where: as of ``init``.
+
+    Raises:
+        UsageError: there is no such image, or as ``init`` raises.
+        DeployerError: as ``registry.pull`` raises.
+    """
+    path = Path(reference)
+    found = _Existing(path.stem, {}, functools.partial(archive.read, path)) if path.is_file() else _of_engine(reference)
+    stem, _, tag = found.label.rpartition("/")[2].partition(":")
+
+    def words(folder: Path, final: Path) -> dict[str, str]:
+        base = found.base
+        if path.is_file():
+            base = {"archive": os.path.relpath(path, final), "sha256": imported.digest_of(path)}
+        elif not base:
+            base = {"archive": SAVED, "sha256": _save(reference, folder / SAVED)}
+        version = tag if _VERSION.fullmatch(tag) else "0.1.0"
+        texts = {"VERSION": version, "DESCRIPTION": f"The image {reference}", "BASE": base}
+        with Scratch(folder) as scratch:
+            return {**{word: json.dumps(text) for word, text in texts.items()}, **_job(found.read(scratch))}
+
+    name = name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    return init(name, "image", where, dry_run, words, [] if found.base or path.is_file() else [SAVED])
+
+
+def _of_engine(reference: str) -> _Existing:
+    with closing(engine.connect()) as client, engine.errors_named(client, f"look for {reference}"):
+        pulled = False
+        try:
+            image = engine.inspect(client, reference)
+        except ImageNotFound:
+            terminal.tell(f"deployer: the engine has no image {reference}: it is pulled")
+            registry.pull(client, reference)
+            image, pulled = engine.inspect(client, reference), True
+        digest = next((each for each in image.get("RepoDigests") or [] if pulled or _in_registry(client, each)), "")
+    tags = image.get("RepoTags") or [reference.removeprefix("sha256:")]
+    label = reference if reference in tags else str(tags[0])
+    read = functools.partial(sources.read_image, str(image["Id"]))
+    return _Existing(label.partition("@")[0], {"image": digest} if digest else {}, read)
+
+
+def _in_registry(client: docker.DockerClient, reference: str) -> bool:
+    try:
+        client.api.inspect_distribution(reference)  # type: ignore[no-untyped-call]
+    except APIError:
+        return False
+    return True
+
+
+def _save(reference: str, path: Path) -> str:
+    """Write an image of the engine to a file. Return the SHA-256 of the file."""
+    with closing(engine.connect()) as client, engine.errors_named(client, f"save {reference}"):
+        size = int(engine.inspect(client, reference).get("Size") or 0)
+        with files.errors_named(f"write {path}"), open(path, "wb") as stream, progress.bar("save", size) as advance:
+            for chunk in client.api.get_image(reference, chunk_size=files.CHUNK):
+                stream.write(chunk)
+                advance(len(chunk))
+    return imported.digest_of(path)
+
+
+def _job(image: ArchiveImage) -> dict[str, str]:
+    """Return the words of ``mpi`` and of a first job, which is the image's own unless that waits for a person."""
+    config = imageconfig.read(image.config)
+    command, origin = [*config.entrypoint, *config.cmd], "the image's ENTRYPOINT and CMD"
+    if not command or (len(command) == 1 and _INTERACTIVE.fullmatch(posixpath.basename(command[0]))):
+        has_hostname = any(image.root.find(f"{folder}/hostname".encode()) for folder in ("bin", "usr/bin"))
+        command, origin = ["hostname"] if has_hostname else ["uname", "-n"], "write your own command"
+    mpi, nodes = _mpi(image, command)
+    words = {"COMMAND": f"{json.dumps(command)} # {origin}", "WORKDIR": json.dumps(config.workdir or None)}
+    return {"MPI": mpi, "NODES": str(nodes), **words}
+
+
+def _mpi(image: ArchiveImage, command: list[str]) -> tuple[str, int]:
+    """Return the text of ``mpi``, and a number of nodes: one unless the command is known to use MPI."""
+    found = list(families.files_of(image.root))
+    users = families.users(found)
+    words = set(re.findall(r"[\w.+-]+", " ".join(command)))
+    words |= families.in_scripts(data for path, data in found if posixpath.basename(path) in words)
+    by_name = [user for user in users if user.is_program and posixpath.basename(user.path) in words]
+    python = [user for user in users if not user.is_program and any(map(_PYTHON.fullmatch, words))]
+    try:
+        used = families.find(by_name or python, [], True)
+    except Refused:  # programs for both families
+        used = families.FoundFamilies([])
+    if used.families:
+        return f"[{', '.join(used.families)}] # of {used.path}; [] if the ranks do without MPI", 2
+    for user in users:
+        return f"[] # for jobs with MPI: [{user.family}], as {user.path} needs", 1
+    return "[] # no program of the image is linked to an MPI library", 1

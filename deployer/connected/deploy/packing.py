@@ -1,0 +1,308 @@
+"""The stages of a deploy that make a definition's bundle: build and pack, each only if something changed."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.build.definition import Definition
+from deployer.connected.bundle.contents import Contents
+from deployer.connected.deploy import last_deploy
+from deployer.connected.deploy.last_deploy import LastDeploy
+from deployer.connected.ground import xdg
+from deployer.connected.site_profile.profile import Profile
+from deployer.contract import json_records
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.manifest import REHEARSALS_PREFIX
+from deployer.contract.plan import Plan
+from deployer.contract.sealed_file import payload
+from deployer.system.verify import begin, opened, verify_rest
+
+#: The stages in order.
+BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
+#: What a stage did.
+DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
+
+
+class BuildFiles(NamedTuple):
+    """Files with settings of the build, as ``BuildOptions`` describes them."""
+
+    ca_bundle: Path | None = None
+    pip_conf: Path | None = None
+    apt_sources: Path | None = None
+
+
+class DeployRequest(NamedTuple):
+    """What to deploy.
+
+    Attributes:
+        definition: the folder of the definition, or its bundle.yaml.
+        site: a profile's name or path, or ssh:HOST.
+        job: a job of the bundle; None: its first.
+        words: options of the job, as the site's ``run`` accepts them.
+        rest: words to add to the job's command.
+        ssh_config: an ssh configuration.
+        output: the file of the bundle; None: one in the cache.
+        accept: codes of ``lint`` and ``check`` to treat as warnings.
+        mpi: the MPI of the profile, for partitions that have several.
+        launch: how ranks start; None: as the profile says.
+        force: send and submit a bundle that ``check`` refuses.
+        key: a key to sign the bundle with.
+        settings: files with settings of the build.
+        dry_run: send no bundle and submit nothing.
+        partition: the partition among ``words``, which is rehearsed; None: the profile's first.
+    """
+
+    definition: Path
+    site: str
+    job: str | None = None
+    words: Sequence[str] = ()
+    rest: Sequence[str] = ()
+    ssh_config: Path | None = None
+    output: Path | None = None
+    accept: Sequence[str] = ()
+    mpi: str | None = None
+    launch: str | None = None
+    force: bool = False
+    key: Path | None = None
+    settings: BuildFiles = BuildFiles()
+    dry_run: bool = False
+    partition: str | None = None
+
+
+class DeployStage(NamedTuple):
+    """A stage that has ended.
+
+    Attributes:
+        name: build, pack, rehearse, check, push or run.
+        state: done, unchanged, or (of a dry run) would.
+        seconds: how long it took.
+        text: what came of it.
+    """
+
+    name: str
+    state: str
+    seconds: float
+    text: str
+
+    def record(self) -> json_records.Record:
+        return {**self._asdict(), "seconds": round(self.seconds, 3)}
+
+
+class PackedBundle(NamedTuple):
+    """A packed bundle.
+
+    Attributes:
+        path: its file.
+        digest: its digest.
+        plans: the plans that `pack` has just checked and put into it; empty: it was packed before.
+    """
+
+    path: Path
+    digest: str
+    plans: Sequence[Plan] = ()
+
+
+class Packing:
+    """A definition, and the bundle that is packed for a site.
+
+    Args:
+        site: the site's profile; None: the bundle has no plan.
+        show: called with each stage when it has ended.
+        say: called with steps of the stages, for the user.
+
+    Attributes:
+        stages: the stages that have ended.
+        definition: the definition.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        site: Profile | None,
+        request: DeployRequest,
+        show: Callable[[DeployStage], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._request, self._show, self._say = request, show, say
+        self.stages: list[DeployStage] = []
+        self.definition = definition
+        self._sites = [site] if site else []
+        self._bundle = request.output or bundle_of(self.definition, site)
+
+    def bundle(self) -> Path:
+        """Return the bundle, built and packed as a deploy would. Raises as ``Deploy.run`` does."""
+        contents = self._build()
+        with last_deploy.alone(self._bundle):
+            if contents:
+                self._pack(contents)
+        return self._bundle
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[list[str]]:
+        """Time a stage. The block appends its state and its text."""
+        said: list[str] = []
+        started = time.monotonic()
+        yield said
+        state, text = said
+        done = DeployStage(name, state, time.monotonic() - started, text)
+        self.stages.append(done)
+        self._show(done)
+
+    def _build(self) -> Contents | None:
+        """Return the contents of the bundle; None in a dry run that would build."""
+        from deployer.connected.build.lint import lint
+
+        with self._stage(BUILD) as said:
+            if self.definition.is_data:
+                said += [UNCHANGED, "only data: there is nothing to build"]
+                return self._contents()
+            lint.refuse(self.definition, self._request.accept)
+            try:
+                contents = self._contents()
+            except (Refused, UsageError, IntegrityError) as error:  # not built, or something changed since
+                if self._request.dry_run:
+                    said += [WOULD, f"build it: {error.message}"]
+                    return None
+            else:
+                said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
+                return contents
+            from deployer.connected.build.build import BuildOptions, build
+            from deployer.connected.bundle import caches
+            from deployer.connected.check.check import CODES
+
+            accepted = tuple(code for code in self._request.accept if code not in CODES)
+            with caches.in_use():
+                given = self._request.settings._asdict()
+                options = BuildOptions(**given, accept=accepted, families=self._families())
+                built = build(self.definition, options, self._say)
+            kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
+            said += [DONE, f"{built.tag or built.base}{kept}"]
+            return self._contents()
+
+    def _families(self) -> Sequence[str] | None:
+        from deployer.connected.bundle import sources
+
+        return sources.families_for(self.definition, self._sites)
+
+    def _contents(self) -> Contents:
+        from deployer.connected.bundle import sources
+
+        return sources.from_definition(self.definition, self._families(), self._request.accept)
+
+    def _pack(self, contents: Contents) -> PackedBundle | None:
+        """Return the bundle; None in a dry run that would pack."""
+        from deployer.connected.build.bases import alone
+        from deployer.connected.bundle import caches, framecache, pack
+        from deployer.connected.check.check import CODES
+        from deployer.connected.linker import index
+
+        request, path = self._request, self._bundle
+        with self._stage(PACK) as said:
+            image = None if self.definition.is_data else alone.ready(self.definition)
+            options = [request.accept, str(request.key or "")]
+
+            def inputs_now() -> str:
+                return last_deploy.inputs_of(contents, image, self._sites, options)
+
+            inputs = inputs_now()
+            last = last_deploy.read(path)
+            if last.inputs == inputs and list(last.file) == list(last_deploy.state_of(path)):
+                said += [UNCHANGED, f"{megabytes(path.stat().st_size)}: {path}"]
+                return PackedBundle(path, last.digest)
+            if last.inputs == inputs and last.payload and (digest := _only_rehearsed(path, last.payload)):
+                said += [UNCHANGED, f"{megabytes(path.stat().st_size)}, verified: {path}"]
+                if not request.dry_run:
+                    self._keep(path, last, digest)
+                return PackedBundle(path, digest)
+            if request.dry_run:
+                said += [WOULD, f"pack into {path}"]
+                return None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            accepted = [code for code in request.accept if code in CODES]
+            sites = [] if self.definition.is_data else self._sites
+            checking = pack.Checking(accepted, index.default_folder())
+            cache = framecache.default_folder()
+            with caches.in_use():
+                own = request.output is None
+                packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
+            self._sign(path)
+            if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
+                inputs = ""  # so the next deploy packs again
+            last = last._replace(inputs=inputs, payload=payload(packed.manifest))
+            self._record(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
+            said += [DONE, f"{megabytes(packed.size)}: {path}"]
+            return PackedBundle(path, packed.digest, packed.plans)
+
+    def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
+        """Sign a bundle whose outcomes have changed, if there is a key, and record that it is the last deploy's."""
+        self._sign(path)  # the outcomes are a part of the bundle
+        self._record(path, last._replace(file=last_deploy.state_of(path), digest=digest))
+
+    def _sign(self, path: Path) -> None:
+        if self._request.key:
+            from deployer.connected.ground.sign import sign
+
+            with self._forgotten_if_damaged(path):
+                sign(path, self._request.key)
+
+    def _record(self, path: Path, last: LastDeploy) -> None:
+        """Keep the record. If that fails, the deploy goes on all the same."""
+        with self._warned_if_full():
+            last_deploy.write(path, last)
+
+    @contextmanager
+    def _warned_if_full(self) -> Iterator[None]:
+        """Warn if the block cannot write a record."""
+        try:
+            yield
+        except DeployerError as error:
+            self._say(f"warning: not recorded, so the next deploy may do the same again: {error.message}")
+
+    @contextmanager
+    def _forgotten_if_damaged(self, path: Path, kind: type[IntegrityError] = IntegrityError) -> Iterator[None]:
+        """Let the next deploy pack anew if the block finds the bundle damaged. A dry run changes nothing."""
+        try:
+            yield
+        except kind as error:
+            if self._request.dry_run:
+                raise
+            self._forget(path)
+            raise IntegrityError(error.message, "deploy again: it is packed anew") from error
+
+    def _forget(self, path: Path) -> None:
+        """Let the next deploy pack again, from the image if the bundle in the frame cache is damaged as well."""
+        self._record(path, last_deploy.read(path)._replace(inputs="", payload="", file=()))
+        if self._request.output is None:
+            path.unlink(missing_ok=True)
+
+
+def _only_rehearsed(path: Path, packed: str) -> str:
+    """Return the digest of a bundle that is still what was packed, but for outcomes of rehearsals.
+
+    Empty: it is not, or it is damaged.
+    """
+    try:
+        with opened(str(path)) as stream:
+            bundle = begin(stream, str(path), ())  # new outcomes void its signatures: it is signed again
+            names = [member.name for member in bundle.manifest.members]
+            first = next((place for place, name in enumerate(names) if name.startswith(REHEARSALS_PREFIX)), len(names))
+            if payload(bundle.manifest) != packed or not all(
+                name.startswith(REHEARSALS_PREFIX) for name in names[first:]
+            ):
+                return ""
+            return verify_rest(bundle, str(path)).digest
+    except (IntegrityError, UsageError):
+        return ""
+
+
+def megabytes(size: int) -> str:
+    """Return a size for people."""
+    return f"{size / 1e6:.2f} MB"
+
+
+def bundle_of(definition: Definition, site: Profile | None) -> Path:
+    """Return the file in the cache that a definition is packed into for a site, or for none."""
+    words = [definition.name, definition.version, *([site.name] if site else [])]
+    return xdg.cache_folder("deploy") / f"{'-'.join(words)}.tar"
