@@ -11,14 +11,42 @@ import posixpath
 import re
 from typing import Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from deployer.contract.links import HOME_ITSELF
 from deployer.contract.observation import CodeFrame
-from deployer.contract.plan import APP, JOB
+from deployer.contract.plan import APP, DATA, JOB
 from deployer.contract.shell import quoted
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
 #: OWNER/NAME, and for torch.hub a branch.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(/[A-Za-z0-9][\w.-]{0,99})?(:[A-Za-z0-9][\w./-]{0,99})?", re.ASCII)
 _URL = re.compile(r"(?:https?|ftp)://[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[A-Za-z0-9._~/?=&%+@,:-]*")
+_PROGRAM = re.compile(r"(?!.*\.\.)[\w-][\w./-]*", re.ASCII)
+#: The package of a source file.
+_OF_PACKAGE = re.compile(r"(?:/(?:site|dist)-packages|/deployer/(?:wheels|variant)/lib)/([^/]+?)(?:\.py)?(?:/|$)")
+#: Python's own modules: they open a file or a connection because somebody else asks them to.
+STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
+#: Packages that hand on what they read from a URL, and keep no copy: the program itself chose the URL.
+_CARRIERS = re.compile(
+    "aiohttp|anyio|boto3|botocore|fsspec|geopandas|httpcore|httpx|imageio|numpy|pandas|polars|pyarrow|requests|s3fs|"
+    "s3transfer|smart_open|urllib3|wget|xarray"
+)
+_SENDING = ("POST", "PUT", "PATCH", "DELETE")
+_FETCHERS = ("curl", "wget", "git", "git-remote-http", "aria2c")
+_FILE_PORTS = ("21", "80", "443", "8080", "ftp", "http", "https")
+
+_NO_INTERNET = "nodes have no internet: "
+_FILE = (
+    "put the file in the bundle (`data:` in its definition; jobs see it at /deployer/data/NAME), and pass its path to "
+    "the program"
+)
+_SERVICE = (
+    "a bundle cannot carry a service. Switch it off, let a rank offer it (all know $MASTER_ADDR), or give the program "
+    "an address that compute nodes reach"
+)
+_UPLOAD = "switch it off, or write the data to the job's folder and send them from the laptop after `deployer result`"
+_ONCE = "let it download once on the laptop, with a HOME of its own, and link the files that it kept"
+_ONCE_OR_NOTHING = _ONCE + ". If home/ stays empty, it keeps none: put the file in the bundle, and pass its path"
+
 #: The local variables in which libraries keep the place of the file that they are about to download.
 _PLACES = ("download_target", "cached_file", "fpath")
 
@@ -29,12 +57,11 @@ class Wanted(NamedTuple):
     Attributes:
         host: the host's name or address; empty if only a URL without one is known.
         url: the URL, or empty.
-        about: local variables of the library, by name.
+        about: local variables of the library, by name, and the port.
         stack: where it asked; the innermost frame first.
         home: the process's HOME, or empty.
         folder: the folder in which the process started, or empty.
         job: the name of the job, for the lines of its definition.
-        port: the port of the host, or 0.
     """
 
     host: str
@@ -44,7 +71,6 @@ class Wanted(NamedTuple):
     home: str = ""
     folder: str = ""
     job: str = "train"
-    port: int = 0
 
 
 class Offline(NamedTuple):
@@ -69,85 +95,92 @@ class Source(NamedTuple):
     Attributes:
         packages: folders in the paths of its source files; a frame in one of them shows that it asked.
         hosts: hosts that show it without a frame, for instance to a native program; a beginning dot: and those below.
-        offline: makes the remedy.
+        offline: makes the remedy; None: it was something else.
     """
 
     packages: Sequence[str]
     hosts: Sequence[str]
-    offline: Callable[[Wanted], Offline]
+    offline: Callable[[Wanted], Optional[Offline]]
 
 
 def recognise(wanted: Wanted) -> Optional[Offline]:
-    """Return what a known library wanted, or None."""
+    """Return what a library wanted that is known, or that shows where it keeps its files; or None."""
     # The outermost library is the one that the user calls: torchvision's models come by torch.hub.
     for matches in (_asked, _is_at):
         for source in SOURCES:
-            if matches(source, wanted):
-                return source.offline(wanted)
-    return _licence(wanted)
+            made = source.offline(wanted) if matches(source, wanted) else None
+            if made is not None:
+                return made
+    return _kept_file(wanted) or _licence(wanted)
 
 
 def general(wanted: Wanted) -> Offline:
-    """Return the remedy for a library that is not in the table."""
-    remedy = (
-        "nodes have no internet: put the file in the bundle (`data:` in its definition; jobs see it at "
-        "/deployer/data/NAME), and pass its path to the program"
-    )
+    """Return the remedy for what no library of the table wanted: true for each of its kind."""
+    what = wanted.url or wanted.host
+    if wanted.about.get("method", "").upper() in _SENDING:
+        return Offline("%s, to send data there" % what, _NO_INTERNET + _UPLOAD)
+    is_file = _is_file(wanted)
+    if is_file is not True:
+        told = _SERVICE if is_file is False else "if it wants a file, %s; if it wants a service: %s" % (_FILE, _SERVICE)
+        return Offline(what, _NO_INTERNET + told)
+    package = _package(wanted.stack)
+    if package and not _CARRIERS.fullmatch(package):
+        return _once(wanted, "%s: %s" % (package, what), ["python3", _program(wanted.stack)], _ONCE_OR_NOTHING)
     name = _file_of(wanted.url)
-    if not name:
-        return Offline(wanted.url or wanted.host, remedy)
-    place = _place(wanted)
-    fetch = _fetch(wanted.url, "data/files/" + name)
-    if place:
-        remedy = "nodes have no internet: put the file in the bundle, and link it to where the program keeps it"
-        return Offline(wanted.url, remedy, fetch, _links(wanted.job, "files", place, "data/files/" + name))
-    return Offline(wanted.url, remedy, fetch, _data("files"))
+    fetch = _fetch(wanted.url, "data/files/" + name) if name else ()
+    return Offline(what, _NO_INTERNET + _FILE, fetch, _data("files") if name else ())
+
+
+def _kept_file(wanted: Wanted) -> Optional[Offline]:
+    """Return the remedy for one file of which the library itself shows where it would keep it, or None."""
+    url, place = wanted.about.get("origin", "") or wanted.url, _place(wanted)
+    if not place:
+        return None
+    name = place.rpartition("/")[2]
+    in_home = place.startswith("~/")
+    source = "data/home/" + place[2:] if in_home else "data/files/" + place
+    links = _home_links(wanted.job) if in_home else _links(wanted.job, "files", place, source)
+    remedy = _NO_INTERNET + "put %s in the bundle, and link it to %s, where the library keeps it" % (name, place)
+    return Offline("%s: %s" % (_package(wanted.stack) or "a library", name), remedy, _fetch(url, source), links)
+
+
+def _is_file(wanted: Wanted) -> Optional[bool]:
+    """Return whether a program asked for a file, or for a service: a queue, a clock, a licence. None: unknown."""
+    if wanted.url or wanted.about.get("program", "") in _FETCHERS:
+        return True
+    port = wanted.about.get("port", "")
+    return port in _FILE_PORTS if port else None
+
+
+def _package(stack: Sequence[CodeFrame]) -> str:
+    """Return the package that the program itself called; empty if that is Python's own, or not known."""
+    inner = ""
+    for frame in stack:
+        found = _OF_PACKAGE.search(frame.file)
+        if found is None and not STANDARD.search(frame.file):
+            break
+        inner = found.group(1) if found else ""
+    return inner if _PLAIN.fullmatch(inner) else ""
+
+
+def _program(stack: Sequence[CodeFrame]) -> str:
+    """Return the program in the folder of the definition, or PROGRAM."""
+    own = [frame.file[len(APP) + 1 :] for frame in stack if frame.file.startswith(APP + "/")]
+    return "app/" + own[-1] if own and _PROGRAM.fullmatch(own[-1]) else "PROGRAM"
 
 
 # ------------------------------------------------------------------------------------------------ the libraries
 
 
-def _keras(wanted: Wanted) -> Offline:
-    name = wanted.about.get("fname", "")
-    url = _url(wanted)
-    if not _PLAIN.fullmatch(name):
-        name = _file_of(url)
-    kind = (
-        "models" if "/applications/" in _files(wanted) or wanted.about.get("cache_subdir") == "models" else "datasets"
-    )
-    place = _place(wanted) or (posixpath.join("~/.keras", kind, name) if name else "")
-    if not name or not place:
-        return Offline("Keras: %s" % (url or wanted.host), "put its file in ~/.keras by `links` of the job")
-    name = place.rpartition("/")[2]
-    source = "data/keras/%s/%s" % (kind, name)
+def _torch_hub(wanted: Wanted) -> Optional[Offline]:
+    repository = wanted.about.get("repo_or_dir", "")
+    if not repository or wanted.about.get("cached_file"):
+        return _kept_file(wanted)
     remedy = (
-        "put %s in the bundle and link it to %s; KERAS_HOME does not help, because Keras ignores a folder that is "
-        "read-only" % (name, place)
+        "fetch the repository and link its folder; torch.hub.load runs its code in the job, so read it first. "
+        "Older torch asks for the branch all the same, unless the call names it (OWNER/NAME:BRANCH)"
     )
-    return Offline("Keras: %s" % name, remedy, _fetch(url, source), _links(wanted.job, "keras", place, source))
-
-
-def _torch_hub(wanted: Wanted) -> Offline:
-    url = _url(wanted)
-    repository = wanted.about.get("repo_or_dir") or wanted.about.get("github", "")
-    name = _file_of(wanted.about.get("cached_file", "")) or _file_of(url)
-    if repository and not wanted.about.get("cached_file"):
-        remedy = (
-            "fetch the repository and link its folder; torch.hub.load runs its code in the job, so read it first. "
-            "Older torch asks for the branch all the same, unless the call names it (OWNER/NAME:BRANCH)"
-        )
-        return Offline(
-            "torch.hub: the repository %s" % repository,
-            remedy,
-            _clone(repository),
-            _links(wanted.job, "torch", "~/.cache/torch", "data/torch"),
-        )
-    place = _place(wanted) or "~/.cache/torch/hub/checkpoints/" + name
-    source = "data/torch/hub/checkpoints/" + name
-    remedy = "put the weights in the bundle and link them to %s" % place
-    if not name:
-        return Offline("torch.hub", remedy)
-    return Offline("torch.hub: %s" % name, remedy, _fetch(url, source), _links(wanted.job, "torch", place, source))
+    return Offline("torch.hub: the repository %s" % repository, remedy, _clone(repository), _home_links(wanted.job))
 
 
 def _clone(repository: str) -> Tuple[str, ...]:
@@ -155,7 +188,7 @@ def _clone(repository: str) -> Tuple[str, ...]:
     name, _, branch = repository.partition(":")
     if not _is_repository(repository) or "/" not in name:
         return ()
-    folder = "data/torch/hub/%s_%s" % (name.replace("/", "_"), (branch or "main").replace("/", "_"))
+    folder = "data/home/.cache/torch/hub/%s_%s" % (name.replace("/", "_"), (branch or "main").replace("/", "_"))
     only = ["--branch", branch] if branch else []
     return (
         quoted(["git", "clone", "--depth", "1", *only, "https://github.com/" + name, folder]),
@@ -165,8 +198,7 @@ def _clone(repository: str) -> Tuple[str, ...]:
 
 def _torchvision(wanted: Wanted) -> Offline:
     name = wanted.about.get("class", "")
-    if not _PLAIN.fullmatch(name):
-        name = _data_class(wanted.stack, "torchvision/datasets/")
+    name = name if _PLAIN.fullmatch(name) else ""
     root = wanted.about.get("root", "")
     what = "torchvision: the data set %s" % name if name else "torchvision: a data set"
     if not root:
@@ -174,131 +206,110 @@ def _torchvision(wanted: Wanted) -> Offline:
     where = posixpath.normpath(posixpath.join(wanted.folder or JOB, root))
     remedy = "download it on the laptop, and link its folder to the program's `root`, %s" % where
     code = 'from torchvision import datasets; datasets.%s("data/torchvision", download=True)' % (name or "NAME")
-    prepare = ("python3 -c " + quoted([code]),)
-    below = posixpath.relpath(where, JOB)
-    if not below.startswith(".."):
-        lines = _links(wanted.job, "torchvision", below if below != "." else "", "data/torchvision")
-        return Offline(what, remedy, prepare, lines if below != "." else ())
-    if wanted.home and (where + "/").startswith(wanted.home.rstrip("/") + "/"):
-        place = posixpath.join("~", posixpath.relpath(where, wanted.home))
-        return Offline(what, remedy, prepare, _links(wanted.job, "torchvision", place, "data/torchvision"))
-    if root.startswith("../") and not root.startswith("../.."):
-        # Relative to the folder in which the job starts: that becomes one of the job's own folder.
-        lines = _links(wanted.job, "torchvision", root[3:], "data/torchvision")
-        return Offline(
-            what,
-            "download it on the laptop, start the job in a folder below the job's, and link the data beside it",
-            prepare,
-            (*lines, "    workdir: %s/work" % JOB),
-        )
+    place = _key(where, wanted)
+    more: Tuple[str, ...] = ()
     beside = posixpath.relpath(where, APP)
-    if re.fullmatch(r"[\w-][\w./-]*", beside):  # beside the program: app/ of the definition, which nothing is linked to
+    if not place and root.startswith("../") and not root.startswith("../.."):
+        # Relative to the folder in which the job starts: that becomes one of the job's own folder.
+        remedy = "download it on the laptop, start the job in a folder below the job's, and link the data beside it"
+        place, more = root[3:], ("    workdir: %s/work" % JOB,)
+    elif not place and _PROGRAM.fullmatch(beside):  # app/ of the definition, which nothing is linked to
         code = code.replace("data/torchvision", "app/" + beside)
-        text = "the program looks beside itself: download it into app/%s of the definition on the laptop" % beside
-        return Offline(what, text, ("python3 -c " + quoted([code]),))
-    return Offline(what, remedy + ", by the program's own option for it", prepare, _data("torchvision"))
+        remedy = "the program looks beside itself: download it into app/%s of the definition on the laptop" % beside
+    elif not place and where != JOB:
+        remedy, more = remedy + ", by the program's own option for it", _data("torchvision")
+    lines = _links(wanted.job, "torchvision", place, "data/torchvision") if place else ()
+    return Offline(what, remedy, ("python3 -c " + quoted([code]),), (*lines, *more))
 
 
-def _tfds(wanted: Wanted) -> Offline:
-    name = wanted.about.get("dataset_name") or wanted.about.get("name", "")
-    name = name.partition("/")[0]
-    shown = name if _PLAIN.fullmatch(name) else "NAME"
-    code = 'import tensorflow_datasets as tfds; tfds.load("%s", data_dir="data/tfds")' % shown
-    remedy = "prepare it once on the laptop, and link its folder to ~/tensorflow_datasets (or set TFDS_DATA_DIR)"
-    return Offline(
-        "TensorFlow Datasets: %s" % (name or "a data set"),
-        remedy,
-        ("python3 -c " + quoted([code]),),
-        _links(wanted.job, "tfds", "~/tensorflow_datasets", "data/tfds"),
-    )
+def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variables: str) -> Offline:
+    """Return how a library downloads on the laptop into a HOME, whose files are then linked into that of the job."""
+    folders = {"HOME": "", "XDG_CACHE_HOME": "/.cache", **variables}
+    given = " ".join('%s="$PWD/home%s"' % item for item in folders.items())
+    keep = "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete"
+    return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _home_links(wanted.job))
+
+
+#: Functions that keep what they made of a download, and look for nothing else: a part of the file, a word for the
+#: library, the function, and its arguments that count.
+_CALLS: Sequence[Tuple[str, str, str, Sequence[str]]] = (
+    ("/tensorflow_datasets/", "TensorFlow Datasets", "tensorflow_datasets.load", ["dataset_name"]),
+    ("/datasets/load.py", "Hugging Face datasets", "datasets.load_dataset", ["path", "name"]),
+    ("/evaluate/loading.py", "Hugging Face evaluate", "evaluate.load", ["path"]),
+    ("/nltk/", "NLTK", "nltk.download", ["info_or_id"]),
+    ("/sklearn/datasets/_openml.py", "scikit-learn", "sklearn.datasets.fetch_openml", ["name"]),
+    ("/sklearn/datasets/", "scikit-learn", "sklearn.datasets.", []),
+)
+
+
+def _called(wanted: Wanted) -> Optional[Offline]:
+    for file, label, function, arguments in _CALLS:
+        if any(file in frame.file for frame in wanted.stack):
+            names = [name for name in (wanted.about.get(each, "") for each in arguments) if _is_repository(name)]
+            given = ", ".join(map(json.dumps, names))
+            if not arguments:
+                functions = [frame.function for frame in wanted.stack if frame.function.startswith("fetch_")]
+                names = [next(filter(_PLAIN.fullmatch, functions), "fetch_NAME")]
+                function += names[0]
+            code = "import %s; %s(%s)" % (function.rpartition(".")[0], function, given)
+            what = "%s: %s" % (label, " ".join(names) or "a data set")
+            return _once(wanted, what, ["python3", "-c", code], _ONCE + ". Call it with all arguments of the program")
+    return None
 
 
 def _hugging_face(wanted: Wanted) -> Offline:
-    name = (
-        wanted.about.get("repo_id") or wanted.about.get("pretrained_model_name_or_path") or wanted.about.get("path", "")
-    )
-    known = name if _is_repository(name) else _repository_of(wanted.url)
-    kind = ["--repo-type", "dataset"] if "/datasets/" in wanted.url or "datasets/" in _files(wanted) else []
-    download = quoted(["hf", "download", *kind, known or "OWNER/NAME"])
+    made = _called(wanted)
+    if made is None:
+        name = wanted.about.get("repo_id") or wanted.about.get("pretrained_model_name_or_path", "")
+        known = name if _is_repository(name) else ""
+        kind = ["--repo-type", "dataset"] if "/datasets/" in wanted.url else []
+        words = ["hf", "download", *kind, known or "OWNER/NAME"]
+        made = _once(wanted, "Hugging Face hub: %s" % (known or "a model or data set"), words, _ONCE)
+    prepare = ("unset HF_HOME", *made.prepare, "rm -rf data/home/.cache/huggingface/hub/*/blobs")
+    return made._replace(prepare=prepare, definition=(*made.definition, '    environment: {HF_HUB_OFFLINE: "1"}'))
+
+
+def _tiktoken(wanted: Wanted) -> Offline:
+    words = ["python3", _program(wanted.stack)]
+    made = _once(wanted, "tiktoken: an encoding", words, _ONCE, TIKTOKEN_CACHE_DIR="/tiktoken")
+    line = "    environment: {TIKTOKEN_CACHE_DIR: %s/home/tiktoken}" % DATA
+    return made._replace(definition=(*made.definition, line))
+
+
+def _kaggle(wanted: Wanted) -> Offline:
+    remedy = _ONCE + ". Name the version in the handle (.../versions/1): else it asks for the latest one each time"
+    return _once(wanted, "kagglehub: %s" % wanted.url, ["python3", _program(wanted.stack)], remedy)
+
+
+def _pip(_: Wanted) -> Offline:
     remedy = (
-        "download it on the laptop with HF_HOME, turn its links into files, link the folder to ~/.cache/huggingface, "
-        "and set HF_HUB_OFFLINE=1"
+        "jobs do not install packages, such as spaCy's models: add them to the image, or to the definition's wheels"
     )
-    return Offline(
-        "Hugging Face hub: %s" % (known or "a model or data set"),
-        remedy,
-        (
-            "HF_HOME=hf " + download,
-            "mkdir -p data && cp -rL hf data/huggingface && rm -rf data/huggingface/hub/*/blobs",
-        ),
-        (
-            *_links(wanted.job, "huggingface", "~/.cache/huggingface", "data/huggingface"),
-            '    environment: {HF_HUB_OFFLINE: "1"}',
-        ),
-    )
-
-
-def _scikit(wanted: Wanted) -> Offline:
-    function = next((f.function for f in wanted.stack if f.function.startswith("fetch_")), "")
-    given = wanted.about.get("data_id") or wanted.about.get("name", "")
-    shown = function if _PLAIN.fullmatch(function) else "fetch_NAME"
-    arguments = 'data_home="data/sklearn"'
-    if function == "fetch_openml":
-        name = wanted.about.get("name", "")
-        arguments = "%s, %s" % (json.dumps(name) if _PLAIN.fullmatch(name) else "...", arguments)
-        given = name
-    code = "from sklearn.datasets import %s; %s(%s)" % (shown, shown, arguments)
-    what = "scikit-learn: %s%s" % (function or "a data set", " " + given if given else "")
-    remedy = (
-        "fetch it once on the laptop, with the arguments of the program, and link the folder to ~/scikit_learn_data"
-    )
-    return Offline(
-        what,
-        remedy,
-        ("python3 -c " + quoted([code]),),
-        _links(wanted.job, "sklearn", "~/scikit_learn_data", "data/sklearn"),
-    )
-
-
-def _nltk(wanted: Wanted) -> Offline:
-    name = wanted.about.get("info_or_id", "")
-    shown = name if _PLAIN.fullmatch(name) else "NAME"
-    return Offline(
-        "NLTK: %s" % (name or "a package"),
-        "download it once on the laptop, and link the folder to ~/nltk_data (or set NLTK_DATA)",
-        (quoted(["python3", "-m", "nltk.downloader", "-d", "data/nltk", shown]),),
-        _links(wanted.job, "nltk", "~/nltk_data", "data/nltk"),
-    )
+    return Offline("a Python package", remedy)
 
 
 def _wandb(wanted: Wanted) -> Offline:
-    return Offline(
-        "Weights & Biases",
-        "set WANDB_MODE=offline; copy the job's wandb folder back and upload it with `wandb sync`",
-        (),
-        _environment(wanted.job, WANDB_MODE="offline"),
-    )
+    remedy = "set WANDB_MODE=offline; copy the job's wandb folder back and upload it with `wandb sync`"
+    return Offline("Weights & Biases", remedy, (), _environment(wanted.job, WANDB_MODE="offline"))
 
 
 def _mlflow(wanted: Wanted) -> Offline:
     if wanted.host.endswith("mlflow-telemetry.io"):
         lines = _environment(wanted.job, MLFLOW_DISABLE_TELEMETRY="true")
         return Offline("MLflow's statistics of use", "switch them off", (), lines)
-    return Offline(
-        "MLflow's tracking server",
-        "let it write to the job's folder (MLflow 3 must be allowed to), and copy the records back after the job",
-        (),
-        _environment(wanted.job, MLFLOW_TRACKING_URI="file:%s/mlruns" % JOB, MLFLOW_ALLOW_FILE_STORE="true"),
-    )
+    remedy = "let it write to the job's folder (MLflow 3 must be allowed to), and copy the records back after the job"
+    folder = "file:%s/mlruns" % JOB
+    lines = _environment(wanted.job, MLFLOW_TRACKING_URI=folder, MLFLOW_ALLOW_FILE_STORE="true")
+    return Offline("MLflow's tracking server", remedy, (), lines)
 
 
 #: The ports that licence servers usually have, and the variables that name them.
-_LICENCE_PORTS = {**dict.fromkeys(range(27000, 27010), "LM_LICENSE_FILE"), 5053: "RLM_LICENSE"}
+_LICENCE_PORTS = {**dict.fromkeys(map(str, range(27000, 27010)), "LM_LICENSE_FILE"), "5053": "RLM_LICENSE"}
 
 
 def _licence(wanted: Wanted) -> Optional[Offline]:
     """Return what to do about a licence server; None if nothing shows that it is one."""
-    variable = wanted.about.get("licence", "") or _LICENCE_PORTS.get(wanted.port, "")
+    variable = wanted.about.get("licence", "") or _LICENCE_PORTS.get(wanted.about.get("port", ""), "")
     if not _PLAIN.fullmatch(variable):
         return None
     return Offline(
@@ -310,19 +321,21 @@ def _licence(wanted: Wanted) -> Optional[Offline]:
 
 #: The order matters for stacks with several of them: who is called by others comes later.
 SOURCES: Sequence[Source] = (
-    Source(("tensorflow_datasets/",), (), _tfds),
+    Source(("tensorflow_datasets/",), (), _called),
     Source(("torchvision/datasets/",), ("ossci-datasets.s3.amazonaws.com",), _torchvision),
     Source(("torch/hub.py",), ("download.pytorch.org",), _torch_hub),
     Source(
-        ("huggingface_hub/", "transformers/", "/datasets/load.py"),
+        ("huggingface_hub/", "transformers/", "/datasets/load.py", "evaluate/loading.py"),
         ("huggingface.co", ".huggingface.co", ".hf.co"),
         _hugging_face,
     ),
-    Source(("sklearn/datasets/",), ("openml.org", ".openml.org", "ndownloader.figshare.com"), _scikit),
-    Source(("nltk/",), (), _nltk),
+    Source(("sklearn/datasets/",), ("openml.org", ".openml.org", "ndownloader.figshare.com"), _called),
+    Source(("nltk/",), (), _called),
+    Source(("tiktoken/",), (), _tiktoken),
+    Source(("kagglehub/",), (), _kaggle),
+    Source(("pip/",), ("pypi.org", "files.pythonhosted.org"), _pip),
     Source(("wandb/",), ("api.wandb.ai", ".wandb.ai", "api.forge.coreweave.com"), _wandb),
     Source(("mlflow/",), (".mlflow-telemetry.io",), _mlflow),
-    Source(("keras/", "keras_applications/"), (), _keras),
 )
 
 
@@ -338,14 +351,6 @@ def _is_at(source: Source, wanted: Wanted) -> bool:
 # ------------------------------------------------------------------------------------------------ their parts
 
 
-def _files(wanted: Wanted) -> str:
-    return "\n".join(frame.file for frame in wanted.stack)
-
-
-def _url(wanted: Wanted) -> str:
-    return wanted.about.get("origin") or wanted.url or wanted.about.get("url", "")
-
-
 def _file_of(url: str) -> str:
     """Return the name of the file that a URL or a path ends with; empty if it is not plain."""
     name = url.partition("?")[0].partition("#")[0].rpartition("/")[2]
@@ -356,30 +361,18 @@ def _is_repository(name: str) -> bool:
     return _REPOSITORY.fullmatch(name) is not None
 
 
-def _repository_of(url: str) -> str:
-    """Return OWNER/NAME of a URL of Hugging Face's hub, or an empty text."""
-    found = re.search(r"//[^/]+/(?:api/)?(?:models/|datasets/)?([^/]+(?:/[^/]+)?)/(?:resolve|tree|revision)/", url)
-    return found.group(1) if found and _is_repository(found.group(1)) else ""
-
-
-def _data_class(stack: Sequence[CodeFrame], package: str) -> str:
-    """Return the module of a package of data sets that asked, in capitals: mnist.py has MNIST."""
-    for frame in stack:
-        module = frame.file.rpartition("/")[2].partition(".")[0]
-        if package in frame.file and module not in ("utils", "vision", "_utils", "folder"):
-            return module.upper() if _PLAIN.fullmatch(module) else ""
-    return ""
-
-
 def _place(wanted: Wanted) -> str:
     """Return where the library keeps its file, as a key of ``links``; empty if it is not in the home or the job."""
-    for name in _PLACES:
-        path = posixpath.normpath(wanted.about.get(name, ""))
-        for folder, begin in ((wanted.home, "~/"), (JOB, "")):
-            if folder and path.startswith(folder.rstrip("/") + "/"):
-                place = path[len(folder.rstrip("/")) + 1 :]
-                if place and all(_PLAIN.fullmatch(part.lstrip(".") or "-") for part in place.split("/")):
-                    return begin + place
+    return next(filter(None, (_key(wanted.about.get(name, ""), wanted) for name in _PLACES)), "")
+
+
+def _key(path: str, wanted: Wanted) -> str:
+    """Return a path in the home or the job's folder as a key of ``links``; empty if it is elsewhere, or not plain."""
+    path = posixpath.normpath(path)
+    for folder, begin in ((wanted.home.rstrip("/"), "~/"), (JOB, "")):
+        place = path[len(folder) + 1 :] if folder and path.startswith(folder + "/") else ""
+        if place and all(_PLAIN.fullmatch(part.lstrip(".") or "-") for part in place.split("/")):
+            return begin + place
     return ""
 
 
@@ -398,6 +391,10 @@ def _links(job: str, data: str, place: str, source: str) -> Tuple[str, ...]:
     """Return the lines of a definition that carry the folder ``data/DATA`` and link SOURCE of it to PLACE."""
     lines: List[str] = [*_data(data), "jobs:", "  %s:" % job]
     return (*lines, "    links: {%s: %s}" % (json.dumps(place), source))
+
+
+def _home_links(job: str) -> Tuple[str, ...]:
+    return _links(job, "home", HOME_ITSELF, "data/home")
 
 
 def _environment(job: str, **values: str) -> Tuple[str, ...]:

@@ -176,6 +176,11 @@ RULES: Dict[str, Rule] = {
         "{runtime} cannot start the container: {said}",
         "read the message, and run `deployer.pyz capture --node` on the node; if the site has changed, make a new plan",
     ),
+    "runtime.space": Rule(
+        ERROR,
+        "{runtime} cannot start the container, because a disk of the node is full: {said}",
+        "usually /tmp or /dev/shm, with files of other jobs (`df`): exclude the node, and tell the site",
+    ),
     "runtime.namespaces": Rule(
         ERROR,
         "{runtime} needs user namespaces, which the node does not allow: {said}",
@@ -193,7 +198,7 @@ RULES: Dict[str, Rule] = {
     ),
     "probe.failed": Rule(
         ERROR,
-        "the probe step failed with exit code {exit}",
+        "the probe step failed with exit code {exit}{why}",
         "read the job's log; the last lines of each rank are in ranks/ in the job's folder",
     ),
     "probe.silent": Rule(
@@ -260,6 +265,11 @@ RULES: Dict[str, Rule] = {
         ERROR,
         "{folder} of its node had {free} bytes free; the node's {ranks} ranks send messages to each other through it",
         "remove what other jobs have left there (`ls -l {folder}` on the node), or exclude the node",
+    ),
+    "limits.process": Rule(
+        ERROR,
+        "its processes were limited to {value} {limit} (`ulimit -{option}`)",
+        "batch systems pass on limits of the shell that submits: correct `ulimit` in its login files, or ask the site",
     ),
     "limits.memlock": Rule(
         ERROR,
@@ -351,9 +361,11 @@ RULES: Dict[str, Rule] = {
     # The job as a whole.
     "job.unfinished": Rule(
         ERROR,
-        "the job ended before it could write its result",
-        "causes: time limit, node failure, cancel or a full disk; see `status` and the end of the job's log",
+        "the job ended before it could write its result{why}",
+        "causes: the first node has no Python or does not see the job's folder, a full disk, or the batch system "
+        "killed it; see the end of the job's log",
     ),
+    "job.ended": Rule(ERROR, "{why}", "{remedy}"),
     "job.space": Rule(
         ERROR,
         "the disk with the job's folder is full, so evidence and log may be incomplete: {reason}",
@@ -361,13 +373,13 @@ RULES: Dict[str, Rule] = {
     ),
     "job.time-limit": Rule(
         ERROR,
-        "the job reached its time limit of {limit}",
+        "the job reached its time limit of {limit}{why}",
         "set a longer time limit (--time), or save checkpoints and continue in further jobs (--again)",
     ),
     "job.stopped": Rule(
         ERROR,
-        "the job received SIG{signal} after {seconds} s",
-        "its owner or the site cancelled it: see `status`",
+        "the job received SIG{signal} after {seconds} s: its owner or the site cancelled it{sure}",
+        "run it again, unless that was intended; `status` shows the batch system's state",
     ),
     "job.launcher": Rule(
         ERROR,

@@ -10,8 +10,8 @@ from typing import Dict, Iterable, List, Mapping, Tuple
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import APP, DATA
 
-#: How a place in the private HOME begins.
-HOME = "~/"
+#: How a place in the private HOME begins; the place of a folder whose files all belong there.
+HOME, HOME_ITSELF = "~/", "~"
 #: Links of one job: each is a file that every node makes.
 MOST = 10_000
 _SOURCES = {"data": DATA, "app": APP}
@@ -54,10 +54,12 @@ def check(found: Mapping[str, str]) -> Mapping[str, str]:
 
 def check_place(place: str) -> str:
     """Return a path in the private HOME or in the job's folder. Raises UsageError if it is something else."""
+    if place == HOME_ITSELF:
+        return place
     below = place[len(HOME) :] if place.startswith(HOME) else place
     if not _is_below(below) or below.startswith("~"):
         raise UsageError(
-            "links: invalid place: %r" % place, "write ~/PATH, or a path below the job's folder, without .."
+            "links: invalid place: %r" % place, "write ~, ~/PATH, or a path below the job's folder, without .."
         )
     first = below.split("/")[0]
     if not place.startswith(HOME) and (first in _OURS or first.startswith(".")):
@@ -80,10 +82,12 @@ def target(source: str) -> str:
 
 
 def split(links: Iterable[Tuple[str, str]]) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """Return the links in HOME and those in the job's folder, each by its path there."""
+    """Return the links in HOME and those in the job's folder, each by its path there. Raises UsageError."""
     home: Dict[str, str] = {}
     job: Dict[str, str] = {}
     for place, path in links:
+        if place == HOME_ITSELF:
+            raise UsageError("links: ~ leads to the file %s" % path, "link a folder to ~, or the file to ~/NAME")
         if place.startswith(HOME):
             home[place[len(HOME) :]] = path
         else:

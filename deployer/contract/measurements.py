@@ -1,6 +1,7 @@
 """What the probe measures in addition to the ranks themselves: records, and what is wrong with them. Pure."""
 
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+import re
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
 
 from deployer.contract.json_records import Record
 
@@ -15,6 +16,32 @@ _PINNED = 64 * 1024 * 1024
 #: Bytes of /dev/shm per rank of a node; with less free, a crash of MPI at its start may be due to it. Ranks of a node
 #: send through it. If it is full, the kernel ends them by SIGBUS without a message.
 _SHARED = 8 * 1024 * 1024
+
+
+class Limit(NamedTuple):
+    """A limit of processes that batch systems pass on from the shell that submits a job.
+
+    Attributes:
+        words: what it limits, and its unit.
+        low: with less, a crash of MPI at its start may be due to it; 0: it never is.
+        signals: the kernel's number of the signal for a process that exceeds it.
+        line: how programs word that they reached it.
+    """
+
+    words: str
+    low: int
+    signals: Tuple[int, ...]
+    line: Pattern[str]
+
+
+#: By the name of `ulimit`'s option; the values are in its units.
+LIMITS: Mapping[str, Limit] = {
+    "v": Limit("KiB of address space", 4 << 20, (), re.compile("^MemoryError|Cannot allocate memory|bad_alloc")),
+    "n": Limit("open files", 64, (), re.compile("Too many open files")),
+    "u": Limit("processes of the user", 64, (), re.compile("can't start new thread|fork: .*temporarily unavailable")),
+    "f": Limit("KiB per file", 1 << 14, (25,), re.compile("File too large")),
+    "t": Limit("seconds of processor time", 0, (24,), re.compile("CPU time limit exceeded")),
+}
 
 
 class Allreduce(NamedTuple):
@@ -65,12 +92,14 @@ class Measures(NamedTuple):
         allreduce: the figures of a short MPI_Allreduce; None: not measured.
         gpu: the node's GPUs; None: not measured.
         shm: bytes that were free in /dev/shm before MPI started; None: not measured.
+        limits: the limits of its processes by their names in ``LIMITS``; those without a limit are left out.
     """
 
     memlock: Optional[int]
     allreduce: Optional[Allreduce] = None
     gpu: Optional[GpuMeasurement] = None
     shm: Optional[int] = None
+    limits: Mapping[str, int] = {}
 
 
 def explain(free: Optional[int], ranks_per_node: int, note: Callable[..., Any], sure: bool = False) -> None:
@@ -83,6 +112,22 @@ def explain(free: Optional[int], ranks_per_node: int, note: Callable[..., Any], 
     """
     if (ranks_per_node > 1 or sure) and free is not None and free < ranks_per_node * _SHARED:
         note("limits.shm", folder="/dev/shm", free=free, ranks=ranks_per_node)  # noqa: S108
+
+
+def low(limits: Mapping[str, int], note: Callable[..., Any]) -> None:
+    """Call ``note`` for each limit of processes that may have ended MPI at its start."""
+    _note(limits, [name for name, limit in LIMITS.items() if limits.get(name, limit.low) < limit.low], note)
+
+
+def reached(limits: Mapping[str, int], signal: Optional[int], said: str, note: Callable[..., Any]) -> None:
+    """Call ``note`` for each limit of processes that a signal, or the line ``said``, shows to be reached."""
+    _note(limits, [name for name, each in LIMITS.items() if each.line.search(said) or signal in each.signals], note)
+
+
+def _note(limits: Mapping[str, int], names: Sequence[str], note: Callable[..., Any]) -> None:
+    for name in names:
+        if name in limits:
+            note("limits.process", value=limits[name], option=name, limit=LIMITS[name].words)
 
 
 def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note: Callable[..., Any]) -> None:

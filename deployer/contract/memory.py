@@ -1,6 +1,5 @@
 """Whether a payload ended for lack of memory: the kernel counts such kills, and Slurm reports them. Pure."""
 
-import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from deployer.contract.findings import Finding, finding
@@ -10,18 +9,6 @@ CODE = "payload.out-of-memory"
 #: Linux's number of the signal, and the exit code of a shell whose child it killed.
 _SIGKILL = 9
 _KILLED = 128 + _SIGKILL
-
-#: Slurm's messages, since version 17: of slurmstepd for a control group's limit and its own polling, and of srun.
-_SLURM = re.compile(
-    r"^(slurmstepd|srun): error: .*"
-    r"(oom[-_ ]kill|out.of.memory|exceeded (job |step )?(virtual )?memory limit|memory limit at some point)",
-    re.IGNORECASE,
-)
-
-
-def slurms_words(lines: Sequence[str]) -> Optional[str]:
-    """Return the first line of a job's log in which Slurm names memory as the reason, or None."""
-    return next((line.strip() for line in lines if _SLURM.search(line.strip())), None)
 
 
 def explain(
@@ -34,7 +21,7 @@ def explain(
 
     Args:
         first: the rank that failed first.
-        said: the line that ``slurms_words`` found.
+        said: Slurm's own message, or None.
         subject: the job.
     """
     failed = [item for item in payloads if item.exit_code or item.signal]

@@ -9,9 +9,9 @@ import posixpath
 import re
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
-from deployer.contract import downloads, json_records, records, verdict
+from deployer.contract import downloads, json_records, records, remedies, verdict
 from deployer.contract import observation as seen
-from deployer.contract.downloads import Offline, Wanted
+from deployer.contract.downloads import STANDARD, Offline, Wanted
 from deployer.contract.errors import EXIT_DONE, Refused
 from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, Rule
 from deployer.contract.json_records import Fields, Record
@@ -43,7 +43,7 @@ RULES: Dict[str, Rule] = {
     "rehearse.program": Rule(
         ERROR,
         "it started {program}, which the image does not have",
-        "install it in the image, or call it by a path that exists in the container",
+        "{remedy}",
     ),
     "rehearse.daemon": Rule(
         ERROR,
@@ -79,17 +79,6 @@ _LOOPBACK_REMEDY = (
     "each node has a localhost of its own: if ranks meet there, use $MASTER_ADDR and $MASTER_PORT, which every rank "
     "has; if it is a daemon, none runs on the nodes: switch it off"
 )
-#: JAX's initialize() without arguments, which reads the variables of Slurm.
-_JAX_ALONE = re.compile(
-    r"^ValueError: (coordinator_address should|Number of processes must|The process id of the current process must) "
-    r"be defined"
-)
-_JAX_REMEDY = (
-    "jax.distributed.initialize() takes the numbers from Slurm's variables. A rehearsal has them if --site names a "
-    "site with Slurm and the bundle has `mpi: []`. For every site, give it "
-    'num_processes=int(os.environ["WORLD_SIZE"]) and process_id=int(os.environ["RANK"])'
-)
-
 #: The kinds of observations that a cause of an exception can be.
 _NETWORK_KINDS = (seen.HOST, seen.ADDRESS, seen.URL)
 _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
@@ -115,9 +104,9 @@ _OUT_OF_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemor
 #: What a program that gives up because of the network writes, whatever it raises.
 _DOWNLOAD = re.compile(r"download|fetch|connect|offline|internet|network|resolve", re.IGNORECASE)
 #: Folders of libraries, in the paths of source files: a person's own line is elsewhere.
-_LIBRARIES = re.compile(r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/")
-#: Python's own modules: they look for a file because somebody else asks them to.
-_STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
+_LIBRARIES = re.compile(
+    r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/|/rehearsal-hook/"
+)
 #: Files that programs look for and usually do without.
 _USUAL = re.compile(
     r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp|build|builds|croot|home/conda)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
@@ -407,8 +396,9 @@ def _date(fields: Fields) -> int:
 def user_frame(stack: Sequence[CodeFrame]) -> Optional[CodeFrame]:
     """Return the innermost frame of the program itself, or the outermost one of all; None without a stack."""
     own = [frame for frame in stack if not _LIBRARIES.search(frame.file)]
+    own.sort(key=lambda frame: frame.file.startswith("<"))  # code that a library made, such as <attrs generated init>
     # A thread of a library begins in Python's own modules.
-    others = [frame for frame in stack if not _STANDARD.search(frame.file)] or stack
+    others = [frame for frame in stack if not STANDARD.search(frame.file)] or stack
     return own[0] if own else (others[-1] if others else None)
 
 
@@ -608,9 +598,14 @@ class _Judgement(object):
         groups = self._asked()
         # A library that tries one mirror after the other wants one thing.
         wanted: Dict[Tuple[str, Optional[CodeFrame]], Tuple[Offline, List[str], List[Observation]]] = {}
+        known: List[Offline] = []
         for (name, place, _), group in _merged(groups):
             asked = self._wanted(name, group)
-            offline = downloads.recognise(asked) or downloads.general(asked)
+            offline = downloads.recognise(asked)
+            if offline is None:
+                offline = downloads.general(asked)
+            elif offline.prepare:
+                known.append(offline)
             _, names, whole = wanted.setdefault((offline.what, place), (offline, [], []))
             if self.cause in group:
                 names.insert(0, name)
@@ -625,8 +620,10 @@ class _Judgement(object):
             if names[1:]:
                 what += " (also at %s)" % ", ".join(names[1:])
             made = self._made(NETWORK_CODE, group, names[0] or "an address", what=what, remedy=offline.remedy)
-            if self.waits and offline.prepare:
-                still = "%s; it had made no step when the time was over, so it may wait for that" % made.finding.message
+            asks = any(item.about.get("still") for item in group)
+            if self.waits and (asks or offline in known):
+                why = "it still asked for that" if asks else "it may wait for that"
+                still = "%s; it had made no step when the time was over: %s" % (made.finding.message, why)
                 made = made._replace(finding=made.finding._replace(severity=ERROR, message=still))
             yield made._replace(prepare=offline.prepare, definition=offline.definition)
 
@@ -635,6 +632,8 @@ class _Judgement(object):
         about: Dict[str, str] = {}
         for item in group:
             about.update(item.about)
+            if item.kind == seen.ADDRESS:
+                about["port"] = item.what.rpartition(" ")[2]
         first = next((item for item in group if item.stack), group[0])
         longest = max((item.stack for item in group), key=len)
         url = next((item.what for item in group if item.kind == seen.URL), "")
@@ -647,7 +646,6 @@ class _Judgement(object):
             process.home,
             process.folder,
             self.job,
-            _port(group),
         )
 
     def _of_write(self, what: str, group: Sequence[Observation], stopped: bool) -> Reached:
@@ -672,7 +670,9 @@ class _Judgement(object):
             if kind == seen.WRITE:
                 yield self._of_write(what, group, stopped)
             elif kind == seen.PROGRAM:
-                yield self._made("rehearse.program", group, what, program=what)
+                usual = WARNING if self._is_of_program(group) else NOTE  # matplotlib tries fc-list, and does without
+                remedy = remedies.of_program(what)
+                yield self._made("rehearse.program", group, what, usual, program=what, remedy=remedy)
             elif kind == seen.DAEMON:
                 of_node = _LOOPBACK_PORT.search(what) is not None
                 remedy = _LOOPBACK_REMEDY if of_node else _DAEMON_REMEDY
@@ -681,6 +681,9 @@ class _Judgement(object):
             elif (kind, what) == (seen.MISSING, "/dev/tty"):
                 remedy = "jobs have no terminal: use the program's option for batch jobs"
                 yield self._made("rehearse.missing", group, what, NOTE, path="a terminal", how="", remedy=remedy)
+            elif (kind, what) == (seen.MISSING, "standard input"):
+                values = {"path": "an answer on standard input", "how": "", "remedy": remedies.NO_ANSWERS}
+                yield self._made("rehearse.missing", group, what, WARNING, **values)
             elif (kind == seen.MISSING and self._is_worth_a_note(what, group)) or (
                 kind in (seen.MISSING, seen.LIBRARY) and stopped
             ):
@@ -699,11 +702,15 @@ class _Judgement(object):
         """
         if _USUAL.search(what):
             return False
+        if self._stack(group, False):
+            return self._is_of_program(group)
+        return self.ending.failed or group[0].about.get("exit_code") == "0"
+
+    def _is_of_program(self, group: Sequence[Observation]) -> bool:
+        """Return whether the program itself did it, or one that is not Python: not a library."""
         stack = self._stack(group, False)
-        if not stack:
-            return self.ending.failed or group[0].about.get("exit_code") == "0"
-        caller = next((frame for frame in stack if not _STANDARD.search(frame.file)), None)
-        return caller is not None and not _LIBRARIES.search(caller.file)
+        caller = next((frame for frame in stack if not STANDARD.search(frame.file)), None)
+        return not stack or (caller is not None and not _LIBRARIES.search(caller.file))
 
     def _thrown(self, stopped: bool) -> str:
         return ": " + self.uncaught.what if stopped and self.uncaught is not None else ""
@@ -711,7 +718,7 @@ class _Judgement(object):
     def _blind(self) -> Iterable[Reached]:
         reasons = sorted({item.what for item in self.observations if item.kind == seen.BLIND})
         for reason in reasons:
-            group = [item for item in self.observations if item.kind == seen.BLIND and item.what == reason]
+            group = [item for item in self.observations if (item.kind, item.what) == (seen.BLIND, reason)]
             yield self._made(BLIND_CODE, group, group[0].about.get("program") or "python", NOTE, what=reason)
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
@@ -724,8 +731,9 @@ class _Judgement(object):
         subject = posixpath.basename(end.stack[-1].file) if end.stack else "the job"
         path = next(iter(_QUOTED.findall(end.what)), "")
         made = _finding("rehearse.ended", subject, ERROR, how="it ended with " + end.what)
-        if _JAX_ALONE.search(end.what):
-            made = made._replace(remedy=_JAX_REMEDY)
+        known_end = remedies.of_exception(end.what)
+        if known_end is not None:
+            made = made._replace(remedy=known_end)
         elif _OUT_OF_MEMORY.search(end.what):
             made = _finding("rehearse.memory", subject, ERROR, how="it ended with " + end.what, remedy=_MEMORY_REMEDY)
         elif re.search(r"Read-only file system|\[Errno 30\]", text):
@@ -842,15 +850,6 @@ def _host(item: Observation) -> str:
     return found.group(1).lower() if found else ""
 
 
-def _port(group: Sequence[Observation]) -> int:
-    """Return the port that was asked for, or 0."""
-    for item in group:
-        port = item.what.rpartition(" ")[2] if item.kind == seen.ADDRESS else item.about.get("port", "")
-        if len(port) < 6 and re.match("[0-9]+$", port):
-            return int(port)
-    return 0
-
-
 def _is_named(item: Observation, text: str) -> bool:
     """Return whether a text has what was reached for as a word of its own; of the network, the host."""
     what = _host(item) if item.kind in _NETWORK_KINDS else item.what
@@ -881,7 +880,7 @@ def _is_within(item: Observation, end: Observation) -> bool:
 def _remedy_of(path: str) -> str:
     if path.startswith(DATA + "/"):
         return "add the file to the data folder of the definition, or correct the path"
-    if path.startswith("/"):
+    if path.startswith("/") and not path.startswith(JOB + "/"):
         return "put it in the image, the app or the data of the bundle, or bind it with --bind"
     return "jobs start in %s: use the file's path below /deployer/app or /deployer/data, or set `workdir`" % JOB
 

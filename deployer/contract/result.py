@@ -9,13 +9,13 @@ import time
 from collections import Counter, OrderedDict
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import evidence, json_records, measurements, memory, rank_record
+from deployer.contract import causes, evidence, json_records, measurements, memory, rank_record
+from deployer.contract.causes import Told
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding, drifted, errors, finding
 from deployer.contract.job import seconds
 from deployer.contract.json_records import Record
-from deployer.contract.lastlines import Told
 from deployer.contract.network import common
 from deployer.contract.payload import MappedLibrary, PayloadRecord
 from deployer.contract.plan import CANARY, CANARY_TEXT, NATIVE
@@ -83,7 +83,7 @@ class Evidence(NamedTuple):
         payload_error: why that JSON could not be read, or None.
         roots: what containers printed of the canary, by host.
         image: what is wrong with the image, if a step failed.
-        told: what the end of the payload's output shows.
+        told: what the end of the step's output shows, if it failed.
         networks: the nodes' records of the network between them.
     """
 
@@ -141,34 +141,32 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
     elif wrong:
         exit_code = REFUSED
     else:
-        findings.append(finding("job.unfinished", WHOLE_JOB))
+        findings.append(finding("job.unfinished", WHOLE_JOB, why=""))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
     if any(item.unset for item in found.payloads):  # the payload's world was not the probe's
         sizes = []
     record = json_records.stamped(
         SCHEMA,
-        OrderedDict(
-            [
-                ("bundle", launch.bundle),
-                ("version", launch.version),
-                ("digest", launch.digest if launch.runtime != NATIVE else None),  # the image did not run
-                ("site", launch.site),
-                ("job", launch.job),
-                ("job_id", outcome.job_id),
-                ("runtime", launch.runtime),
-                (START_OPTION_KEY, launch.start_option),
-                ("world_size", sizes[0] if sizes else None),
-                ("workers", launch.workers),
-                ("exit_code", exit_code),
-                ("started", _utc(outcome.started)),
-                ("seconds", max(0, outcome.ended - outcome.started)),
-                ("check", _check(launch)),
-                ("findings", [item.record() for item in findings]),
-                ("ranks", _ranks(launch, found)),
-                ("network", _shown_network(found)),
-                ("payload", found.payload),
-            ]
-        ),
+        {
+            "bundle": launch.bundle,
+            "version": launch.version,
+            "digest": launch.digest if launch.runtime != NATIVE else None,  # the image did not run
+            "site": launch.site,
+            "job": launch.job,
+            "job_id": outcome.job_id,
+            "runtime": launch.runtime,
+            START_OPTION_KEY: launch.start_option,
+            "world_size": sizes[0] if sizes else None,
+            "workers": launch.workers,
+            "exit_code": exit_code,
+            "started": _utc(outcome.started),
+            "seconds": max(0, outcome.ended - outcome.started),
+            "check": _check(launch),
+            "findings": [item.record() for item in findings],
+            "ranks": _ranks(launch, found),
+            "network": _shown_network(found),
+            "payload": found.payload,
+        },
     )
     return Judgement(record, exit_code or 0)
 
@@ -203,14 +201,12 @@ def _check(launch: Launch) -> Optional[Record]:
     """Return verdict and codes of ``check``, or None if the plan has none."""
     if launch.checked is None:
         return None
-    return OrderedDict(
-        [
-            ("verdict", launch.checked.verdict),
-            ("codes", sorted({item.code for item in launch.checked.findings})),
-            ("accepted", launch.checked.accepted),
-            ("forced", launch.forced),
-        ]
-    )
+    return {
+        "verdict": launch.checked.verdict,
+        "codes": sorted({item.code for item in launch.checked.findings}),
+        "accepted": launch.checked.accepted,
+        "forced": launch.forced,
+    }
 
 
 def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int:
@@ -250,11 +246,13 @@ def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding
     if outcome.full is not None:
         findings.append(finding("job.space", WHOLE_JOB, reason=outcome.full))
     findings += found.image
-    findings += _stopped(launch, outcome)
+    findings += _stopped(launch, found.told, outcome)
     findings += _hosts(launch, found, outcome)
     roots = _roots(launch, found, outcome)
     if outcome.step == STAGED and outcome.exit_code != 0 and not outcome.signal and not roots:
-        findings.append(finding("stage.failed", WHOLE_JOB, reason=outcome.reason or "exit %d" % outcome.exit_code))
+        findings.append(
+            finding("stage.failed", WHOLE_JOB, reason=_why(found, outcome) or "exit %d" % outcome.exit_code)
+        )
     findings += _network(launch, found, outcome)
     findings += roots
     if outcome.step in (PROBED, PAYLOAD):
@@ -264,15 +262,26 @@ def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding
     return findings
 
 
-def _stopped(launch: Launch, outcome: StepOutcome) -> List[Finding]:
+def _why(found: Evidence, outcome: StepOutcome) -> str:
+    """Return why a step failed, in its own words and those of its log."""
+    own, log = outcome.reason or "", found.told.reason or ""
+    return own if log in own else ": ".join(filter(None, (own, log)))
+
+
+def _stopped(launch: Launch, told: Told, outcome: StepOutcome) -> List[Finding]:
     if outcome.signal is None:
         return []
+    state = next((state for state in causes.ENDS if state in told.ends), "")
+    if state not in ("", "CANCELLED", "TIMEOUT"):
+        return [causes.ended(WHOLE_JOB, state, told)]
     passed = outcome.ended - outcome.started
     limit = seconds(launch.time)
     # The job's clock starts slightly before the script's.
-    if passed >= limit - 5:
-        return [finding("job.time-limit", WHOLE_JOB, limit=launch.time)]
-    return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed)]
+    if state == "TIMEOUT" or (not state and passed >= limit - 5):
+        why = "; an error before that: " + told.error if told.error else ""
+        return [finding("job.time-limit", WHOLE_JOB, limit=launch.time, why=why)]
+    sure = "" if state else ", or something else did: its log has no reason"
+    return [finding("job.stopped", WHOLE_JOB, signal=outcome.signal, seconds=passed, sure=sure)]
 
 
 def _host(item: HostRecord) -> str:
@@ -283,58 +292,34 @@ def _host(item: HostRecord) -> str:
 def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     names = [item.host for item in found.hosts]
     if outcome.step == HOSTS and outcome.exit_code != 0:
-        why = ": " + outcome.reason if outcome.reason else ""
-        failed = finding(
-            "hosts.failed", WHOLE_JOB, exit=outcome.exit_code, seen=len(names), asked=launch.nodes, why=why
-        )
-        return [failed]
+        why = _why(found, outcome)
+        counts: Dict[str, Any] = {"exit": outcome.exit_code, "seen": len(names), "asked": launch.nodes}
+        return [finding("hosts.failed", WHOLE_JOB, why=": " + why if why else "", **counts)]
     findings = []
     if len(names) != launch.nodes:
-        findings.append(
-            finding(
-                "hosts.count",
-                WHOLE_JOB,
-                launch.scheduler,
-                asked=launch.nodes,
-                seen=len(names),
-                hosts=", ".join(sorted(names)) or "none",
-            )
-        )
-    counts = sorted(Counter(names).items())
-    findings += [finding("hosts.name", name, launch.scheduler, count=count) for name, count in counts if count > 1]
+        known = ", ".join(sorted(names)) or "none"
+        counts = {"asked": launch.nodes, "seen": len(names), "hosts": known}
+        findings.append(finding("hosts.count", WHOLE_JOB, launch.scheduler, **counts))
+    twice = [pair for pair in sorted(Counter(names).items()) if pair[1] > 1]
+    findings += [finding("hosts.name", name, launch.scheduler, count=count) for name, count in twice]
     for item in sorted(found.hosts, key=_host):
         if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
             findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]
     if launch.mpi:
         first: Optional[HostRecord] = None
         for item in sorted(found.hosts, key=_host):
+            here: Dict[str, Any] = {"library": launch.mpi.library, "identity": item.identity}
             if item.identity is None:
                 findings.append(finding("mpi.host-missing", item.host, library=launch.mpi.library))
             elif launch.mpi.identity and item.identity != launch.mpi.identity:
-                findings.append(
-                    finding(
-                        "mpi.host-drift",
-                        item.host,
-                        library=launch.mpi.library,
-                        identity=item.identity,
-                        expected=launch.mpi.identity,
-                    )
-                )
+                findings.append(finding("mpi.host-drift", item.host, expected=launch.mpi.identity, **here))
             elif first is None:
                 first = item
             elif item.identity != first.identity:
-                findings.append(
-                    finding(
-                        "mpi.host-differs",
-                        item.host,
-                        library=launch.mpi.library,
-                        identity=item.identity,
-                        other=first.host,
-                        expected=first.identity,
-                    )
-                )
-            for path, here in sorted(item.changed.items()):
-                findings.append(drifted(item.host, path, here, launch.mpi.libraries.get(path, "another")))
+                other: Dict[str, Any] = {"other": first.host, "expected": first.identity}
+                findings.append(finding("mpi.host-differs", item.host, **here, **other))
+            for path, identity in sorted(item.changed.items()):
+                findings.append(drifted(item.host, path, identity, launch.mpi.libraries.get(path, "another")))
     return findings
 
 
@@ -369,14 +354,12 @@ def _shown_network(found: Evidence) -> Optional[Record]:
     if not measured:
         return None
     slowest = min(measured, key=lambda item: item.bytes_per_second or 0)
-    return OrderedDict(
-        [
-            ("nodes", len(measured) + 1),
-            ("latency_us", round(max(item.nanoseconds or 0 for item in measured) / 1e3, 1)),
-            ("bandwidth_mb_s", round((slowest.bytes_per_second or 0) / 1e6, 1)),
-            ("slowest", slowest.host),
-        ]
-    )
+    return {
+        "nodes": len(measured) + 1,
+        "latency_us": round(max(item.nanoseconds or 0 for item in measured) / 1e3, 1),
+        "bandwidth_mb_s": round((slowest.bytes_per_second or 0) / 1e6, 1),
+        "slowest": slowest.host,
+    }
 
 
 def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
@@ -384,18 +367,14 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     for host, text in sorted(found.roots.items()):
         if text != CANARY_TEXT:
             said = " / ".join(text.strip().splitlines()[-2:]) or "it ended without a message"
-            if CANARY in text:  # the container started, but the file was missing or different
-                code = "runtime.root"
-            else:
-                code = "runtime.namespaces" if "namespaces" in said else "runtime.start"
+            # With the canary, the container started, but the file was missing or different.
+            code = "runtime.root" if CANARY in text else causes.of_runtime(said)
             findings.append(finding(code, host, launch.scheduler, runtime=launch.runtime, said=said))
     begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
     missing = launch.nodes - len(found.roots) if begun else 0
     if not findings and missing:
-        said = "the step failed with exit code %d, and %s left no record" % (
-            outcome.exit_code,
-            counted(missing, "node"),
-        )
+        left = "the step failed with exit code %d, and %s left no record"
+        said = left % (outcome.exit_code, counted(missing, "node"))
         findings.append(finding("runtime.start", WHOLE_JOB, runtime=launch.runtime, said=said))
     return findings
 
@@ -420,7 +399,8 @@ def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     if launch.straddling is None:
         findings += _crossings(found.hosts, by_host)
     if outcome.step == PROBED and outcome.exit_code != 0 and not errors(findings):
-        findings.append(finding("probe.failed", WHOLE_JOB, exit=outcome.exit_code))
+        why = _why(found, outcome)
+        findings.append(finding("probe.failed", WHOLE_JOB, exit=outcome.exit_code, why=": " + why if why else ""))
     return findings
 
 
@@ -456,6 +436,7 @@ def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByR
         if probe.measures:
             note = functools.partial(by_rank.add, probe.task)
             measurements.explain(probe.measures.shm, launch.ranks_per_node, note)
+            measurements.low(probe.measures.limits, note)
         by_rank.add(probe.task, "probe.unfinished", stage=probe.stage, last=seen.logs.get(probe.task, "no output"))
     if probe.library is None:
         if launch.mpi and probe.reason is not None:
@@ -494,15 +475,8 @@ def _overlaps(scheduler: str, by_host: _ByHost) -> List[Finding]:
         shared = {cpu for cpu, tasks in users.items() if len(tasks) > 1}
         if shared:
             tasks = set().union(*(users[cpu] for cpu in shared))
-            findings.append(
-                finding(
-                    "layout.overlap",
-                    host,
-                    scheduler,
-                    ranks=rank_record.render_numbers(tasks),
-                    cpus=rank_record.render_numbers(shared),
-                )
-            )
+            who, where = rank_record.render_numbers(tasks), rank_record.render_numbers(shared)
+            findings.append(finding("layout.overlap", host, scheduler, ranks=who, cpus=where))
     return findings
 
 
@@ -524,6 +498,7 @@ def _crossings(hosts: Sequence[HostRecord], by_host: _ByHost) -> List[Finding]:
 def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
     by_rank, seen = _ByRank(launch.scheduler), _Seen.of(found)
     expected = launch.mpi is not None or any(probe.library for probe in found.probes)
+    limits = {probe.task: probe.measures.limits for probe in found.probes if probe.measures}
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
@@ -536,20 +511,22 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         if item.refusal:
             by_rank.add(item.task, "itex.inactive", reason=item.refusal)
         if item.exit_code or item.signal:
-            sure = item.signal == signals.SIGBUS
-            measurements.explain(item.shm, launch.ranks_per_node, functools.partial(by_rank.add, item.task), sure)
+            note = functools.partial(by_rank.add, item.task)
+            measurements.explain(item.shm, launch.ranks_per_node, note, item.signal == signals.SIGBUS)
+            line = found.told.error if item.exit_code else None  # what a signal ended has printed no line
+            measurements.reached(limits.get(item.task, {}), item.signal, line or "", note)
     findings = by_rank.findings() + _apart(launch, found, outcome) + _sockets(launch, found)
     first = first_failed(found.payloads)
     stopped = first is not None and first.refusal is not None
     failed = outcome.exit_code != 0 and outcome.signal is None and not stopped
     if failed:
-        findings += memory.explain(found.payloads, first, found.told.memory, WHOLE_JOB)
-    for cause in found.told.findings(WHOLE_JOB):
+        findings += memory.explain(found.payloads, first, found.told.ends.get("OUT_OF_MEMORY"), WHOLE_JOB)
+    for code, line in found.told.causes:
+        cause = finding(code, WHOLE_JOB, line=line)
         # A payload that ended well may have caught the error and lost what it tried to write.
         findings.append(cause if failed else cause._replace(severity=WARNING))
     if failed:
-        how = _how(first, outcome, found.told.last)
-        findings.append(finding("payload.failed", WHOLE_JOB, how=how))
+        findings.append(finding("payload.failed", WHOLE_JOB, how=_how(first, outcome, found.told)))
     if found.payload_error is not None:
         findings.append(finding("payload.result", WHOLE_JOB, reason=found.payload_error))
     return findings
@@ -563,8 +540,9 @@ def _judge_world(item: PayloadRecord, by_rank: "_ByRank") -> None:
         by_rank.add(item.task, "mpi.unset", names=", ".join(item.unset))
 
 
-def _how(first: Optional[PayloadRecord], outcome: StepOutcome, said: Optional[str]) -> str:
-    """Return how the payload failed; ``said`` is the line of its output that tells best why."""
+def _how(first: Optional[PayloadRecord], outcome: StepOutcome, told: Told) -> str:
+    """Return how the payload failed."""
+    said = told.last if first else told.reason or told.last
     last = "" if said is None else "; last line: " + said
     if first is None:
         code = "exit code %d" % outcome.exit_code
@@ -616,14 +594,8 @@ def _judge_library(
     expected = seen.identities.get(host)
     if launch.mpi is None or expected is None or library.identity == expected:
         return False
-    by_rank.add(
-        task,
-        "mpi.not-host-library",
-        path=library.path,
-        identity=library.identity,
-        library=launch.mpi.library,
-        expected=expected,
-    )
+    found = {"path": library.path, "identity": library.identity, "expected": expected}
+    by_rank.add(task, "mpi.not-host-library", library=launch.mpi.library, **found)
     return True
 
 

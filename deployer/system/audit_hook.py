@@ -28,12 +28,17 @@ if MYPY:
 FOLDER = "DEPLOYER_REHEARSAL"
 #: Observations of one kind that a process writes; frames of a stack; characters of a text.
 _MOST, _FRAMES, _TEXT, _PATH = 1000, 30, 500, 1000
-#: The outermost frames of the main thread for a stack of a thread of a pool, and that thread's file.
-_FRAMES_OF_MAIN, _POOL = 10, "/concurrent/futures/thread.py"
+#: Frames of the program itself that are kept besides, if libraries called each other more often.
+_FRAMES_OF_PROGRAM = 10
+_PACKAGES = ("-packages/", "/deployer/wheels/", "/deployer/variant/")
+_LIBRARIES = (*_PACKAGES, os.path.dirname(os.__file__) + "/", "<frozen ")
+#: The file of a thread of a pool: for such a thread's stack, the one of the main thread is needed too.
+_POOL = "/concurrent/futures/thread.py"
 #: Local variables that tell what a library downloads, and where it would put it.
 _NAMES = (
     "url",
     "fullurl",
+    "method",
     "origin",
     "fname",
     "cache_subdir",
@@ -44,11 +49,14 @@ _NAMES = (
     "data_id",
     "info_or_id",
     "name",
+    "path",
     "root",
     "download_target",
     "cached_file",
     "fpath",
 )
+#: Variables that everybody has: they count in functions of packages, also where they are empty.
+_COMMON = ("name", "path")
 #: Kinds of observations that have such variables: what a library wanted to download, or could not keep.
 _WITH_NAMES = ("host", "address", "url", "write")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -98,6 +106,7 @@ class PythonObserver(object):
             "os.exec": self._program,
             "os.posix_spawn": self._program,
             "ctypes.dlopen": self._library,
+            "builtins.input": self._input,
             "sys.excepthook": self._ended,
         }
         self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
@@ -138,7 +147,7 @@ class PythonObserver(object):
                 self.note("daemon", path, sys._getframe(2))
 
     def _url(self, args: "Tuple[Any, ...]") -> None:
-        self.note("url", _text(args[0]), sys._getframe(2))
+        self.note("url", _text(args[0]), sys._getframe(2), method=_text(args[3]))
 
     def _open(self, args: "Tuple[Any, ...]") -> None:
         path, _, flags = args
@@ -167,6 +176,10 @@ class PythonObserver(object):
                 os.stat(path)
             except FileNotFoundError:
                 self.note("missing", _path(path), frame)
+
+    def _input(self, _: "Tuple[Any, ...]") -> None:
+        if os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev:
+            self.note("missing", "standard input", sys._getframe(2))
 
     def _change(self, places: "Tuple[int, ...]") -> "Callable[[Tuple[Any, ...]], None]":
         def handle(args: "Tuple[Any, ...]") -> None:
@@ -229,18 +242,18 @@ class PythonObserver(object):
         while at is not None and len(chain) < 10:
             chain.append("%s: %s" % (type(at).__name__, _text(str(at))))
             at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-        traced = []
+        traced: "List[Tuple[FrameType, Optional[int]]]" = []
         while trace is not None:
             traced.append((trace.tb_frame, trace.tb_lineno))
             trace = trace.tb_next
-        traced = traced[::-1][:_FRAMES]
+        traced.reverse()
         about: "Dict[str, str]" = {}
         for frame, _ in traced:
             _add_names(frame, about)
         about["after"] = "\n".join(item[:_TEXT] for item in chain[1:])
         if thread:
             about["thread"] = thread
-        self._write("uncaught", chain[0], [_place(frame, line) for frame, line in traced], about)
+        self._write("uncaught", chain[0], traced, about)
 
     def note(self, kind: str, what: str, frame: "Optional[FrameType]" = None, **about: str) -> None:
         """Write an observation, once; ``frame`` is where the program did it."""
@@ -253,17 +266,21 @@ class PythonObserver(object):
                 self._write("more", kind, [], {})
             return
         self.seen.add((kind, what))
-        frames = _frames(frame)[:_FRAMES]
+        frames = _frames(frame)
         if kind in _WITH_NAMES:
             if any(each.f_code.co_filename.endswith(_POOL) for each in frames):
                 # The program waits for a library's pool of threads: its own line is in the main thread.
-                frames += _frames(_main_frame())[-_FRAMES_OF_MAIN:]
+                frames += _frames(_main_frame())
             for each in frames:
                 _add_names(each, about)
-        self._write(kind, what, [_place(each, each.f_lineno) for each in frames], about)
+        self._write(kind, what, [(each, each.f_lineno) for each in frames], about)
 
-    def _write(self, kind: str, what: str, stack: "List[List[Any]]", about: "Dict[str, str]") -> None:
-        record = {"kind": kind, "what": what[:_TEXT], "time": round(time.time(), 3), "stack": stack, "about": about}
+    def _write(
+        self, kind: str, what: str, stack: "List[Tuple[FrameType, Optional[int]]]", about: "Dict[str, str]"
+    ) -> None:
+        own = [item for item in stack[_FRAMES:] if not _is_in(item[0], _LIBRARIES)]
+        places = [_place(*item) for item in stack[:_FRAMES] + own[:_FRAMES_OF_PROGRAM]]
+        record = {"kind": kind, "what": what[:_TEXT], "time": round(time.time(), 3), "stack": places, "about": about}
         # Opened anew each time: programs close all descriptors, and a forked process has a file of its own.
         path = os.path.join(self.folder, "%s-%d.jsonl" % (os.uname().nodename.replace("/", "_"), os.getpid()))
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -291,12 +308,18 @@ def _place(frame: "FrameType", line: "Optional[int]") -> "List[Any]":
     return [frame.f_code.co_filename[:_PATH], line or 0, frame.f_code.co_name[:_TEXT]]
 
 
+def _is_in(frame: "FrameType", places: "Tuple[str, ...]") -> bool:
+    return any(place in frame.f_code.co_filename for place in places)
+
+
 def _add_names(frame: "FrameType", about: "Dict[str, str]") -> None:
     """Add the local variables of ``_NAMES``. The outermost ones stay: what the user's own line asks for."""
     found = frame.f_locals
     for name in _NAMES:
-        if name == "name" and "-packages/" not in frame.f_code.co_filename:
-            continue  # anybody's variable
+        if name in _COMMON and name in found:
+            if not _is_in(frame, _PACKAGES):
+                continue
+            about.pop(name, None)
         value = found.get(name)
         if type(value).__name__ == "PosixPath":
             value = str(value)

@@ -34,7 +34,7 @@ def fetched(script: Script, app: Path) -> None:
     for path, sha256 in script.files:
         kept = xdg.cache_folder("corpus") / sha256
         if not kept.is_file() or _sha256(kept.read_bytes()) != sha256:
-            content = _packaged(script.source, path) if script.source.package else _committed(script.source, path)
+            content = _packaged(script.source, path) if script.source.package else committed(script.source, path)
             if (found := _sha256(content)) != sha256:
                 raise ValueError(f"{script.name}: {path} has the SHA-256 {found}, not the pinned {sha256}")
             part = kept.with_suffix(f".{os.getpid()}")
@@ -76,7 +76,7 @@ def _packaged(source: Source, path: str) -> bytes:
         return subprocess.run(extract, stdin=opened.stdout, capture_output=True, check=True, timeout=_TIMEOUT).stdout
 
 
-def _committed(source: Source, path: str) -> bytes:
+def committed(source: Source, path: str) -> bytes:
     clone = _clone(source)
     if clone is None:
         raise LookupError(f"no clone of {source.repository}: {CLONES} names the folder with {_name(source)}")

@@ -72,7 +72,7 @@ REVIEWED = {
     "site/rank/outside.py::_search": "a process that is gone, or not ours",
     "site/rank/outside.py::look": "a process that is gone, or not ours",
     "site/jobs/result.py::_log_size": "only bounds what of the log is searched for causes",
-    "site/jobs/result.py::_payloads_output": "only names causes of a failure that is reported anyway",
+    "site/jobs/result.py::_end_of_log": "only names causes of a failure that is reported anyway",
     "site/storage/space.py::_file_system": "/proc only; an unknown type decides nothing",
     "site/storage/space.py::available_memory": "/proc only; unknown",
     "site/jobs/result_reserve.py::release": "room that is not given back",

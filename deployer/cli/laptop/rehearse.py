@@ -1,7 +1,6 @@
 """deployer rehearse: run a job on this machine as the site would, without a network."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,11 @@ from deployer.cli.site import common
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.ways import WAYS, rehearsed
 from deployer.contract import limits
-from deployer.contract.errors import UsageError
+from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import refused
 from deployer.contract.job import check_time, seconds
 from deployer.contract.rehearsal import CODES, Rehearsal
+from deployer.contract.verdict import RUN
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened
 
@@ -43,6 +43,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--data", action="append", default=[], metavar="BUNDLE.tar", help=text)
     text = "treat this rule as a warning; the record names it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
+    text = "end with 3 for a warning too, such as a network error that the program swallowed"
+    command.add_argument("--strict", action="store_true", help=text)
     text = "where the simulated site is made (default: namespaces if this machine can make them, else docker)"
     command.add_argument("--engine", choices=WAYS, help=text)
     text = "store the outcome in the bundle: inspect shows it, and policies can require it; signatures become invalid"
@@ -51,7 +53,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--used", metavar="FILE", help=text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
-        "Exit: 0 RUN or WARN, 3 REFUSE, as for check. `deployer explain` lists the rules."
+        "Exit: 0 RUN or WARN (with --strict: 3), 3 REFUSE, as for check. `deployer explain` lists the rules."
     )
     command.set_defaults(after_dashes="arguments of the job's command")
 
@@ -75,19 +77,21 @@ def run(args: argparse.Namespace) -> int:
     )
     _foresee(request, args.accept)
     accepted = [code for code in args.accept if code in CODES]
-    found = rehearsed(request, accepted, args.engine, _silent if args.json else terminal.tell)
+    found = rehearsed(request, accepted, args.engine, (lambda _: None) if args.json else terminal.tell)
     outcome = found.outcome
     if args.json:
-        print(json.dumps({**outcome.record(), "folder": str(found.folder), "engine": found.way}))
+        terminal.show_json({**outcome.record(), "folder": str(found.folder), "engine": found.way})
     else:
         show(outcome)
-        print(f"simulated by: {found.way}")
-        print(f"log: {found.folder}/output.log")
+        terminal.show(f"simulated by: {found.way}")
+        terminal.show(f"log: {found.folder}/output.log")
     sys.stdout.flush()  # the report comes before an error of what follows
     if args.used:
         files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
     if args.record:
         record(bundle, outcome)
+    if args.strict and outcome.checked.verdict != RUN:
+        return Refused.exit_code
     if not outcome.exit_code:
         name, send = settings.site_for_hint(args.site), "push" if bundle == args.bundle else "deploy"
         common.suggest(args, *((send, args.bundle, name) if args.site else ("check", args.bundle, "--site", name)))
@@ -130,7 +134,3 @@ def _bundle_and_plan(args: argparse.Namespace) -> "tuple[str, Plan | None]":
     site = profile_of(args.site).selected([], None, None)
     bundle = named_bundle.path_of(args, site)
     return bundle, plan_of(bundle, site, args.partition)
-
-
-def _silent(line: str) -> None:
-    del line

@@ -211,8 +211,9 @@ class JobDefinition(Model):
 
     links: dict[str, str] = Field(
         default={},
-        description="files and folders of the bundle where the program looks for them: `~/PATH` in the private HOME, "
-        "or a path below the job's folder; each leads to `data/NAME/PATH` or `app/PATH`",
+        description="files and folders of the bundle where the program looks for them: `~/PATH` in the private "
+        "HOME (`~`: a folder with all its files), or a path below the job's folder; each leads to `data/NAME/PATH` or "
+        "`app/PATH`",
     )
 
     @model_validator(mode="after")

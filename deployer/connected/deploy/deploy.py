@@ -39,7 +39,10 @@ from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import DeployerError, Refused
+from deployer.contract.findings import WARNING
+from deployer.contract.json_records import Fields
 from deployer.contract.rehearsal import Rehearsal
+from deployer.contract.verdict import MISSING_FACTS
 from deployer.system.verify import begin, opened, read_seal
 
 if TYPE_CHECKING:  # what stages import is imported by them, while the connection is made: it takes as long
@@ -91,7 +94,7 @@ class _Shipped(NamedTuple):
     """
 
     folder: str | None
-    status: json_records.Record | None = None
+    status: Fields | None = None
 
 
 class Deploy(Packing):
@@ -223,7 +226,9 @@ class Deploy(Packing):
         request, path = self._request, packed.path
         with self._stage(REHEARSE) as said, self._forgotten_if_damaged(path):
             with opened(str(path)) as stream:
-                names = [each.subject for each in rehearsed.required(begin(stream, str(path)), self._profile)]
+                bundle = begin(stream, str(path))
+                names = [each.subject for each in rehearsed.required(bundle, self._profile)]
+                self._warn_of(rehearsed.of(bundle))
             if not names or request.dry_run:
                 said += [WOULD, f"rehearse {', '.join(names)}"] if names else [UNCHANGED, "each job was rehearsed"]
                 return packed
@@ -233,6 +238,7 @@ class Deploy(Packing):
                 outcome = usual.rehearsal(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
                     raise self._not_clean(outcome)
+                self._warn_of([outcome])
                 rehearsals.record(path, outcome)
                 with opened(str(path)) as stream:
                     digest = read_seal(stream, str(path)).digest
@@ -240,8 +246,16 @@ class Deploy(Packing):
                     self._keep(path, last, digest)
             if request.key:  # once, since a security key may have to be touched
                 self._keep(path, last, digest)
-            said += [DONE, f"{', '.join(names)}: nothing that {self._profile.name} lacks"]
+            said += [DONE, f"{', '.join(names)}: no error"]
             return PackedBundle(path, digest)
+
+    def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
+        """Show what rehearsals warn of, such as a network error that the program swallowed."""
+        for outcome in outcomes:
+            for found in (
+                item.finding for item in outcome.findings if item.finding.severity in (WARNING, MISSING_FACTS)
+            ):
+                self._say(f"warning: the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}")
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:
         """Return the error for a rehearsal that the site would not accept."""
@@ -358,8 +372,8 @@ class Deploy(Packing):
             if last.job and list(last.words) == self._signature(packed):
                 status = self._active(last.job)
                 if status:
-                    said += [UNCHANGED, f"{status['job']} is {status['state']} as {status['job_id']}"]
-                    self._record(packed.path, last._replace(job=str(status["job"])))
+                    said += [UNCHANGED, f"{status.text('job')} is {status.text('state')} as {_number(status)}"]
+                    self._record(packed.path, last._replace(job=status.text("job")))
                     return self._with_job(done, status)
             command = self._run_command(packed)
             self._submits(packed)
@@ -418,12 +432,12 @@ class Deploy(Packing):
                     continue
                 self._say(f"warning: the site may still start job {job} of an earlier deploy; if it does, {hint}")
                 continue  # so that the next deploy names it too
-            if not status["own"]:
+            if not status.flag("own"):
                 self._say(f"warning: job {job} is another user's, so it is not followed")
-            elif not status["job_id"]:
+            elif not status.maybe_text("job_id"):
                 self._say(f"warning: an earlier deploy prepared job {job}, which has no number; if it starts, {hint}")
             else:
-                state = f"{status['state']} as {status['job_id']}"
+                state = f"{status.text('state')} as {_number(status)}"
                 self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
             each.forget()
 
@@ -440,22 +454,23 @@ class Deploy(Packing):
         rest = ["--", *self._request.rest] if self._request.rest else []
         return [*self._run_command(packed), "--just-checked", "--json", *rest]
 
-    def _submitted_as(self, packed: PackedBundle, status: json_records.Record, said: list[str]) -> None:
+    def _submitted_as(self, packed: PackedBundle, status: Fields, said: list[str]) -> None:
         """Tell and record that the job was submitted."""
         self.submitting = False
-        if status.get("repeated"):
-            said += [UNCHANGED, f"{status['job']} was submitted before as {status['job_id']}: {status['state']}"]
+        job, number = status.text("job"), _number(status)
+        if status.maybe_flag("repeated"):
+            said += [UNCHANGED, f"{job} was submitted before as {number}: {status.text('state')}"]
         else:
-            said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
+            said += [DONE, f"{job} submitted as {number}"]
         last = last_deploy.read(packed.path)
-        self._record(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed)))
+        self._record(packed.path, last._replace(job=job, words=self._signature(packed)))
         self._asked(packed).answered()
 
-    def _with_job(self, done: Deployed, status: json_records.Record) -> Deployed:
+    def _with_job(self, done: Deployed, status: Fields) -> Deployed:
         seconds = time.monotonic() - self._began
-        return done._replace(job=str(status["job"]), job_id=str(status["job_id"]), seconds=seconds)
+        return done._replace(job=status.text("job"), job_id=_number(status), seconds=seconds)
 
-    def _active(self, job: str) -> json_records.Record | None:
+    def _active(self, job: str) -> Fields | None:
         """Return the status of a job that nobody followed to its end, or of the job that continues it.
 
         None: it has ended, or was removed.
@@ -464,12 +479,17 @@ class Deploy(Packing):
         while job and job not in seen:
             seen.add(job)
             status = status_of(self.remote, job)
-            if status is None or status["active"]:
+            if status is None or status.flag("active"):
                 return status
-            job = str(status.get("continued_by") or "")
+            job = status.maybe_text("continued_by") or ""
         return None
 
-    def continuation(self, job: str) -> json_records.Record | None:
+    def continuation(self, job: str) -> Fields | None:
         """Return the status of the job that continues one that has ended; None: no job does."""
-        name = self.remote.site(["status", job]).get("continued_by")
-        return self.remote.site(["status", str(name)]) if name else None
+        name = self.remote.site(["status", job]).maybe_text("continued_by")
+        return self.remote.site(["status", name]) if name else None
+
+
+def _number(status: Fields) -> str:
+    """Return the scheduler's number of a job."""
+    return status.maybe_text("job_id") or "-"

@@ -37,6 +37,8 @@ _TICK, _END = 0.5, 2.0
 #: without end does not fill the disk, and does not hide what it asks the network for.
 _MOST, _MOST_BYTES = 5_000, observation.MAX_FILE // 2 - observation.MAX_LINE
 _NETWORK = (observation.HOST, observation.ADDRESS, observation.DAEMON)
+#: A program's main thread still asks for something if it asked again in these last seconds.
+_STILL = 30.0
 #: Characters of one text.
 _MAX_TEXT = 500
 #: Programs that are about to be observed at once.
@@ -57,22 +59,38 @@ class ObservationFile:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._node = node
         self._parts = {True: _Part(), False: _Part()}
+        self._again: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
         self.whole = True
 
     def add(self, kind: str, what: str, about: dict[str, str]) -> None:
         """Write an observation, unless the same was written already."""
         what = what[:_MAX_TEXT]
         part = self._parts[kind in _NETWORK]
+        if (kind, what) in part.seen and about.get("main"):
+            self._again[kind, what] = (time.monotonic(), about)
         if part.full or (kind, what) in part.seen:
             return
-        known = {name: text[:_MAX_TEXT] for name, text in about.items()}
-        line = _line(kind, what, {**known, "node": self._node})
+        line = self._line(kind, what, about)
         if len(part.seen) == _MOST or part.size + len(line) > _MOST_BYTES:
             part.full = True
             self.whole = False
-            line = _line(observation.MORE, "more than an observer keeps", {"node": self._node})
+            line = self._line(observation.MORE, "more than an observer keeps", {})
         part.seen.add((kind, what))
         part.size += len(line)
+        self._append(line)
+
+    def add_still_asked(self) -> None:
+        """Write once more what programs have gone on to ask for until now: they may wait for it."""
+        for (kind, what), (last, about) in self._again.items():
+            if time.monotonic() - last < _STILL:
+                self._append(self._line(kind, what, {**about, "still": "yes"}))
+
+    def _line(self, kind: str, what: str, about: dict[str, str]) -> bytes:
+        known = {name: text[:_MAX_TEXT] for name, text in about.items()}
+        made = Observation(kind, what, round(time.time(), 3), (), {**known, "node": self._node})
+        return json.dumps(made.record()).encode("ascii") + b"\n"
+
+    def _append(self, line: bytes) -> None:
         try:
             done = os.write(self._file, line)
         except OSError:  # the disk is full: the job must go on
@@ -82,11 +100,6 @@ class ObservationFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
-
-
-def _line(kind: str, what: str, about: dict[str, str]) -> bytes:
-    made = Observation(kind, what, round(time.time(), 3), (), about)
-    return json.dumps(made.record()).encode("ascii") + b"\n"
 
 
 class _Part:
@@ -159,7 +172,8 @@ class NodeObserver:
                 ticked = time.monotonic()
                 for each in (self.reach.tick, self.usage.look, self._progress, self._drop_silent):
                     self._do(each)
-        self._do(self.reach.end)
+        for each in (self._notes.add_still_asked, self.reach.end):
+            self._do(each)
         self._write()
 
     def _do(self, work: Callable[[], None]) -> None:
@@ -236,7 +250,8 @@ class NodeObserver:
                 who = Tracee(process)
                 if not who.apart:
                     return
-                about = {**who.about(), "licence": who.licence(name)}
+                main = self.reach.resolving.get(process, "")
+                about = {**who.about(), "licence": who.licence(name), "main": main}
         self._notes.add(observation.HOST, name, about)
 
     def _progress(self) -> None:

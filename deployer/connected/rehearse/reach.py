@@ -53,6 +53,7 @@ _CHANGES: dict[str, _Change] = {
 #: Folders of the kernel; what is in them depends on who looks.
 _KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
 _TERMINAL = "/dev/tty"
+_32_BIT = b"\x7fELF\x01"
 #: Files that Python writes if it can.
 _BYTECODE = re.compile(r"/__pycache__(/|$)|\.pyc(\.\d+)?$")
 #: What a program does without: caches of the system (fontconfig then uses the one in HOME), UCX's own statistics.
@@ -107,6 +108,7 @@ class Reach:
     Attributes:
         opened: the files of containers that were opened, as their processes see them.
         all_listed: no file is missing in ``opened`` because there were too many.
+        resolving: for each process that asked the name server, "yes" if its main thread did so last, else nothing.
         begun: when the first program of a container made a call, by the monotonic clock; None: none has.
     """
 
@@ -136,6 +138,7 @@ class Reach:
         self._pythons: dict[int, Tracee] = {}
         self._listed = 0
         self._read: set[tuple[tuple[int, ...], bytes]] = set()
+        self.resolving: dict[int, str] = {}
         self.opened: set[str] = set()
         self.all_listed = True
         self.begun: float | None = None
@@ -357,7 +360,10 @@ class Reach:
         self._misses.pop(who.process, None)  # what the program before it missed did not stop it
         self._unhooked(who.process)
         self._add(found.path)
-        loader = _loader(root.head(found.path))
+        head = root.head(found.path)
+        if head.startswith(_32_BIT):
+            self._tell("blind", f"a 32-bit program, which a rehearsal ends: {path}", who)
+        loader = _loader(head)
         if loader:
             if root.find(loader) is None:
                 self._tell("program", loader, who, why="does not exist", needed_by=path)
@@ -423,16 +429,21 @@ class Reach:
             family, raw = socket.AF_INET, raw[12:]
         ip = socket.inet_ntop(family, raw)
         own = ip.startswith("127.") or ip in ("::1", "0.0.0.0", "::")  # noqa: S104
+        main = "yes" if who.task == who.process else ""
+        if own and port == _DNS:
+            if len(self.resolving) >= _MAX_WAITING:
+                self.resolving.clear()
+            self.resolving[who.process] = main
         if ip in self._local or (own and port == _DNS):
             return None
         licence = ""
         with suppress(OSError):  # only now: it may end before it is asked again
             licence = "" if own else who.licence(ip)
-        return lambda: self._connected(who, ip, port, own, licence)
+        return lambda: self._connected(who, ip, port, own, {"licence": licence, "main": main})
 
-    def _connected(self, who: Tracee, ip: str, port: int, own: bool, licence: str) -> None:
+    def _connected(self, who: Tracee, ip: str, port: int, own: bool, about: dict[str, str]) -> None:
         if not own or len(self._waiting) >= _MAX_WAITING:
-            self._tell("address", f"{ip} port {port}", who, licence=licence)
+            self._tell("address", f"{ip} port {port}", who, **about)
         elif (ip, port) not in self._waiting and port not in self._ports():
             self._waiting[(ip, port)] = who
 

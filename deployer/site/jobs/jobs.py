@@ -8,10 +8,12 @@ import time
 from contextlib import suppress
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from deployer.contract import causes, memory, records
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
 from deployer.contract.evidence import Launch
+from deployer.contract.findings import Finding, coded, errors, finding
 from deployer.contract.json_records import Record
-from deployer.contract.rank_record import SAVED
+from deployer.contract.text import printable
 from deployer.site.jobs import result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobState, NotTaken, Scheduler
@@ -30,17 +32,10 @@ _LAG = 10.0
 _TAIL = 30
 #: Jobs per query: their ids are one argument of a command, which may have 128 KiB.
 _AT_ONCE = 2000
-#: Ends that only the scheduler can explain: the reason, and what to do.
-_ENDS = {
-    "NODE_FAIL": ("a node of it died or no longer answers", "see `sinfo -R`; run it again, from its last checkpoint"),
-    "BOOT_FAIL": ("a node did not start", "see `sinfo -R`; run it again"),
-    "OUT_OF_MEMORY": (
-        "the kernel killed it for lack of memory",
-        "use fewer ranks per node, a smaller batch, or more nodes; --memory MIB asks for more memory per rank",
-    ),
-    "PREEMPTED": ("another job took its nodes", "run it again, from its last checkpoint"),
-    "DEADLINE": ("its deadline passed", "run it again"),
-}
+#: States that only say that a job was asked to end: its result.json knows at least as much, if it was finished.
+_ASKED = ("CANCELLED", "TIMEOUT")
+#: Codes of findings that say what the scheduler's state says, and more.
+_EXPLAINED = ("job.ended", memory.CODE)
 
 
 #: The state of a job that its scheduler does not know, without a result.
@@ -82,24 +77,9 @@ class Status(NamedTuple):
 
     def record(self) -> Record:
         """Return the status as a JSON object."""
-        return {
-            "job": self.launch.job,
-            "job_id": self.job_id,
-            "folder": self.folder,
-            "bundle": self.launch.bundle,
-            "version": self.launch.version,
-            "site": self.launch.site,
-            "state": self.state,
-            "reason": self.reason,
-            "elapsed": self.elapsed,
-            "seconds": self.seconds,
-            "log": os.path.join(self.folder, result.LOG),
-            "nodes": self.nodes,
-            "active": self.active,
-            "exit_code": self.exit_code,
-            "problem": self.problem,
-            "remedy": self.remedy,
-        }
+        fields = dict(self._asdict(), log=os.path.join(self.folder, result.LOG))
+        del fields["launch"]
+        return dict(fields, **{name: getattr(self.launch, name) for name in ("job", "bundle", "version", "site")})
 
     def line(self) -> str:
         """Return the status in one line, and what is wrong in lines below it."""
@@ -294,30 +274,18 @@ def status(folder: str) -> Status:
 
 def describe(launch: Launch, folder: str, number: Optional[str], known: Optional[JobState]) -> Status:
     """Return the status of a job; ``known`` is the scheduler's answer, None if it has forgotten the job."""
-    exit_code, problem, remedy, seconds = _outcome(folder)
-    if number is None:
-        return Status(launch, folder, None, "NEW", "", "", "", False, exit_code, problem, remedy=remedy)
+    outcome = _outcome(folder)
+    exit_code, cause = outcome.exit_code, outcome.wrong
     if known is None:
-        word = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
-        known = JobState(word, "", "", "", False)
-    if known.active:  # until it has ended, its result is "unfinished"
-        problem, remedy, seconds = "", "", None
-    else:
-        problem, remedy = _ENDS.get(known.word, (problem, remedy))
-    return Status(
-        launch,
-        folder,
-        number,
-        known.word,
-        known.reason,
-        known.elapsed,
-        known.nodes,
-        known.active,
-        exit_code,
-        problem,
-        None if exit_code is None else seconds,
-        remedy,
-    )
+        ended = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
+        known = JobState(ended if number else "NEW", "", "", "", False)
+    if number:  # until it has ended, its result is "unfinished"
+        cause = None if known.active else _cause(folder, outcome, known.word)
+    seconds = None if known.active or exit_code is None else outcome.seconds
+    problem, remedy = outcome.unreadable, ""
+    if cause:
+        problem, remedy = coded("%s: %s" % (cause.subject, cause.message), cause.code), printable(cause.remedy)
+    return Status(launch, folder, number, *known, exit_code, problem, seconds, remedy)
 
 
 def cancel(folder: str) -> bool:
@@ -375,18 +343,15 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         time.sleep(pause)
         pause = min(pause * _GROWTH, _LAST)
     exit_code = final_exit(folder)
-    word = known.word if known else "FAILED" if exit_code else "COMPLETED"
-    tell("%s%s" % (word, "" if exit_code is None else ", exit %d" % exit_code))
+    ended = describe(result.launch(folder), folder, submitted, known)
+    tell("%s%s" % (ended.state, "" if exit_code is None else ", exit %d" % exit_code))
     if following(folder):
         return
-    if exit_code != 0 or word not in ("COMPLETED",):
-        unexplained = "it left no result.json"
-        if exit_code == SAVED:
-            unexplained = "it saved its state, and no job continues it"
-        why, hint = _ENDS.get(word, (_outcome(folder).problem or unexplained, ""))
+    if exit_code != 0 or ended.state != "COMPLETED":
+        why = ended.problem or "it saved its state, and no job continues it"
         raise JobFailed(
-            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), submitted, word, why),
-            hint or result.first_remedy(folder) or "its log: %s" % os.path.join(folder, result.LOG),
+            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), submitted, ended.state, why),
+            ended.remedy or "its log: %s" % os.path.join(folder, result.LOG),
         )
 
 
@@ -415,7 +380,7 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
     """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended. Raises UsageError."""
     path = os.path.join(folder, result.LOG)
-    target = out or sys.stdout.buffer
+    target = out or sys.stdout.buffer  # noqa: TID251  what a job printed, with its own colours
     number = job_id(folder)
     if not files.exists(path) and not (follow_it and number):
         raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
@@ -495,28 +460,37 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
 
 
 class _Outcome(NamedTuple):
-    """Exit code, first error with its remedy, and seconds from a job's result.json."""
+    """What a job's result.json has: exit code, seconds, and the first error; or why it cannot be read."""
 
-    exit_code: Optional[int]
-    problem: str
-    remedy: str = ""
+    exit_code: Optional[int] = None
     seconds: Optional[int] = None
+    wrong: Optional[Finding] = None
+    unreadable: str = ""
 
 
 def _outcome(folder: str) -> _Outcome:
-    """Return the content of result.json.
-
-    It is empty if there is no result yet. If the file cannot be read, ``problem`` is the reason: the scheduler still
-    knows the state of the job.
-    """
+    """Return the content of result.json; the scheduler knows the state of the job if it is missing or unreadable."""
     if not files.is_file(os.path.join(folder, result.RESULT_FILE)):
-        return _Outcome(None, "")
+        return _Outcome()
     try:
         fields = result.read(folder)
-        exit_code, seconds = fields.maybe_number("exit_code"), fields.maybe_number("seconds")
-        return _Outcome(exit_code, result.first_error(folder), result.first_remedy(folder), seconds)
+        findings = [records.read(Finding, item) for item in fields.items("findings")]
+        wrong = next(iter(errors(findings)), None)
+        return _Outcome(fields.maybe_number("exit_code"), fields.maybe_number("seconds"), wrong)
     except DeployerError as error:
-        return _Outcome(None, error.message)
+        return _Outcome(unreadable=error.message)
+
+
+def _cause(folder: str, outcome: _Outcome, word: str) -> Optional[Finding]:
+    """Return why a job ended: the most specific of result.json, the scheduler's word for it, and the log."""
+    wrong = outcome.wrong
+    unfinished = outcome.exit_code is None
+    if word in causes.ENDS and (unfinished or (word not in _ASKED and (wrong is None or wrong.code not in _EXPLAINED))):
+        return causes.ended("job", word, result.told(folder))
+    if unfinished and word != "COMPLETED":
+        why = result.told(folder).reason
+        return finding("job.unfinished", "job", why=": " + why if why else "")
+    return wrong
 
 
 def final_exit(folder: str) -> Optional[int]:

@@ -11,17 +11,18 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, json_records, rank_record, records
+from deployer.contract import evidence, json_records, rank_record
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
 from deployer.contract.evidence import Launch
-from deployer.contract.findings import Finding, errors, finding
+from deployer.contract.findings import Finding, finding
 from deployer.contract.json_records import Fields
-from deployer.contract.text import printable
+from deployer.contract.plan import CANARY_TEXT
 from deployer.site.jobs import result_reserve
 from deployer.system import files
 
 MYPY = False
 if MYPY:
+    from deployer.contract.causes import Told
     from deployer.contract.result import Evidence, Judgement, StepOutcome
 
 LAUNCH_FILE = "job.json"
@@ -58,14 +59,14 @@ _T = TypeVar("_T")
 
 def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     """Judge the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
-    from deployer.contract import lastlines
     from deployer.contract.result import HOSTS, PAYLOAD, assemble
     from deployer.site.jobs import rendezvous
 
     started, found = launch(folder), gather(folder)
-    if outcome.step == PAYLOAD:
-        found = found._replace(told=lastlines.told(_payloads_output(folder)))
-    if outcome.exit_code != 0 and outcome.signal is None:
+    if outcome.step == PAYLOAD or outcome.exit_code != 0 or outcome.signal is not None:
+        found = found._replace(told=told(folder))
+    shown = set(found.roots.values()) <= {CANARY_TEXT}
+    if (outcome.exit_code != 0 or not shown) and outcome.signal is None:
         found = found._replace(image=_image(folder, started))
     if outcome.step == HOSTS and outcome.exit_code == 0 and outcome.signal is None:
         hosts = os.path.join(folder, HOSTS_FOLDER)
@@ -103,8 +104,15 @@ def _log_size(folder: str) -> int:
         return 0
 
 
-def _payloads_output(folder: str) -> str:
-    """Return the end of the payload's output in the job's log."""
+def told(folder: str) -> "Told":
+    """Return what the end of the job's log shows, of the last step alone."""
+    from deployer.contract import causes
+
+    return causes.told(_end_of_log(folder))
+
+
+def _end_of_log(folder: str) -> str:
+    """Return the end of the job's log, without what the steps before the last one wrote."""
     try:
         with open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
             start = int(stream.read(_MAX_DIGITS))
@@ -166,15 +174,6 @@ def node_file(host: str) -> str:
     return "node-%s.json" % host
 
 
-def findings(folder: str) -> List[Finding]:
-    """Return the findings in a job's result.json; empty if there is no result yet."""
-    path = os.path.join(folder, RESULT_FILE)
-    if not files.is_file(path):
-        return []
-    record = read_file(path)
-    return [records.read(Finding, item) for item in record.items("findings")]
-
-
 def read_file(path: str) -> Fields:
     """Parse a result.json, which may have a record for each of thousands of ranks."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
@@ -219,19 +218,6 @@ def _has_run(record: Fields) -> bool:
         ranks = [rank.record for rank in record.items("ranks")]
         return any(rank.get(name) is not None for rank in ranks for name in ("exit_code", "signal"))
     return False
-
-
-def first_error(folder: str) -> str:
-    """Return the first error of a job's result in one line, or an empty text."""
-    wrong = errors(findings(folder))
-    return "%s: %s (%s)" % (wrong[0].subject, wrong[0].message, wrong[0].code) if wrong else ""
-
-
-def first_remedy(folder: str) -> str:
-    """Return what to do about the first error of a job's result; empty if there is none."""
-    with suppress(DeployerError):
-        return next((printable(each.remedy) for each in errors(findings(folder))), "")
-    return ""
 
 
 def read(folder: str) -> Fields:

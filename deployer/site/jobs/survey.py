@@ -11,7 +11,7 @@ import sys
 import time
 from typing import List, NamedTuple, Optional, Sequence
 
-from deployer.contract import json_records, shell
+from deployer.contract import causes, json_records, shell
 from deployer.contract.errors import IntegrityError, Refused, UsageError
 from deployer.contract.plan import GPU_WORDS, GpuRequest
 from deployer.contract.shell import code
@@ -332,11 +332,9 @@ def _words(part: _Part) -> str:
     """Return the error in a job's log, if there is one."""
     try:
         with files.open_regular(part.log) as stream:
-            lines = stream.read(_MAX_LOG).decode("utf-8", "replace").splitlines()
+            return causes.told(stream.read(_MAX_LOG).decode("utf-8", "replace")).reason or ""
     except FileNotFoundError:
         return ""
-    found = [line for line in lines if "error" in line.lower()]
-    return found[-1].strip() if found else ""
 
 
 def _make_folder(path: str) -> None:

@@ -13,6 +13,8 @@ from deployer.site.rank import interfaces
 from deployer.site.rank.node_records import node_name
 from deployer.system import elf, files, process
 
+#: Folders of a node in which runtimes write.
+_PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108
 #: Seconds for a container to start and to print the image's canary: from a shared file system it may take long.
 _PATIENCE = 300.0
 
@@ -63,6 +65,9 @@ def read_root(out: str, reader: Sequence[str]) -> str:
     try:
         done = process.run(reader, _PATIENCE, env=dict(os.environ), check=False)
         said = done.stdout + done.stderr
+        if "No space left" in said:
+            full = [place for place in _PLACES if os.statvfs(place).f_bavail == 0]
+            said += "full: %s\n" % (", ".join(full) or "neither of " + ", ".join(_PLACES))
     except DeployerError as error:
         said = error.message + "\n"
     files.write_text(os.path.join(out, socket.gethostname() + result.ROOT_SUFFIX), said)

@@ -163,12 +163,22 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
         "allreduce": None,
         "gpu": None,
         "shm": payload_monitor.shared_memory(),
+        "limits": _limits(),
     }
     if _GPU in expects and first_of_node(os.environ):
         from deployer.site.rank import gpu
 
         found.update(gpu=dict(gpu.look()._asdict()))
     return found
+
+
+def _limits() -> "Dict[str, int]":
+    """Return the limits that ``measurements.LIMITS`` describes, in `ulimit`'s units."""
+    import resource
+
+    kinds = (("v", "AS", 1024), ("n", "NOFILE", 1), ("u", "NPROC", 1), ("f", "FSIZE", 1024), ("t", "CPU", 1))
+    found = [(name, resource.getrlimit(getattr(resource, "RLIMIT_" + kind))[0], unit) for name, kind, unit in kinds]
+    return {name: value // unit for name, value, unit in found if value != resource.RLIM_INFINITY}
 
 
 def _continue_in_child(records: NodeRecords, task: int) -> int:

@@ -17,8 +17,9 @@ OF_ONE = (
     "site/run/staging_script.py",
     "site/run/submission.py",  # where the batch system is Slurm
     "site/jobs/jobs.py",  # states that Slurm alone has
-    "contract/lastlines.py",  # patterns for outputs
+    "contract/causes.py",  # patterns for outputs
     "contract/memory.py",
+    "contract/remedies.py",  # the names of programs that a job looks for, of all batch systems
     "site/doctor/cluster.py",
     "contract/plan.py",  # a pattern for directives
     "connected/check/rules/pmi.py",  # plans that start ranks with srun

@@ -24,7 +24,7 @@ def test_each_source_has_its_path_in_the_container():
 
 @pytest.mark.parametrize(
     "place",
-    ["", "~", "~/", "/etc/x", "../x", "~/../x", "a/../b", "~/~x/..", "~x/y", "a//b", "a/", "./a", "a\nb", "a\x1b",
+    ["", "~/", "/etc/x", "../x", "~/../x", "a/../b", "~/~x/..", "~x/y", "a//b", "a/", "./a", "a\nb", "a\x1b",
      "x" * 1001, "job.sh", "hosts/x", ".spare", "result.json/x", "rehearsal/x"],
 )  # fmt: skip
 def test_other_places_are_refused(place):
@@ -45,6 +45,8 @@ def test_other_sources_are_refused(source):
 def test_places_do_not_overlap(inner):
     with pytest.raises(UsageError, match="is within"):
         links.check({"~/.cache/torch/hub/x": "data/x", "~/.cache/a": "data/a", inner: "data/y"})
+    with pytest.raises(UsageError, match="is within"):
+        links.check({"~": "data/home", inner: "data/y"})
     links.check({"~/.cache": "data/x", "~/.cachet": "data/y", ".".join("ab"): "data/z"})
 
 
@@ -71,3 +73,11 @@ def test_a_job_keeps_its_links():
         Job.read(Fields(dict(job.record(), links={"/x": "data/x"}), "a job"))
     plain = Job("train", ["x"], 1, 1, 1, "01:00:00")
     assert "links" not in plain.record()
+
+
+def test_a_folder_can_hold_all_files_of_the_home():
+    assert links.check({"~": "data/home"}) == {"~": "data/home"}
+    made = [("~/.cache/x", "/deployer/data/home/.cache/x"), ("a", "/deployer/app/a")]
+    assert links.split(made) == ({".cache/x": "/deployer/data/home/.cache/x"}, {"a": "/deployer/app/a"})
+    with pytest.raises(UsageError, match="~ leads to the file"):
+        links.split([("~", "/deployer/data/x.csv")])

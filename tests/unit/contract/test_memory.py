@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract import lastlines, memory, rank_record, result
+from deployer.contract import causes, memory, rank_record, result
 from deployer.contract.json_records import dumps
 from deployer.contract.payload import PayloadRecord, read_payload
 from tests.unit.contract.test_result import LAUNCH, after, good
@@ -35,8 +35,8 @@ def found(payloads, said=None):
     ],
 )
 def test_slurm_says_it(line):
-    told = lastlines.told("epoch 1\n%s\nsrun: error: cn1: task 0: Killed\n" % line)
-    assert (told.memory, told.last) == (line, "epoch 1")
+    told = causes.told("epoch 1\n%s\nsrun: error: cn1: task 0: Killed\n" % line)
+    assert (told.ends["OUT_OF_MEMORY"], told.last) == (line, "epoch 1")
     verdict = result.assemble(LAUNCH, good(payloads=[], told=told), after("payload", 137))
     shown = [(item["code"], item["subject"], item["message"]) for item in verdict.record["findings"]]
     assert shown[0] == ("payload.out-of-memory", "job", "Slurm ended it for lack of memory: " + line)
@@ -54,7 +54,7 @@ def test_slurm_says_it(line):
     ],
 )
 def test_slurm_says_something_else(line):
-    assert lastlines.told(line).memory is None
+    assert "OUT_OF_MEMORY" not in causes.told(line).ends
 
 
 def test_the_kernels_counters_name_the_node():
@@ -90,5 +90,5 @@ def test_a_job_that_was_cancelled_or_went_well_lacks_no_memory():
     assert codes == ["payload.out-of-memory", "payload.failed"]
     stopped = result.assemble(LAUNCH, killed, after("payload", 137, signal="TERM"))
     assert [item["code"] for item in stopped.record["findings"]] == ["job.stopped"]
-    told = lastlines.told("srun: error: cn1: task 0: Out Of Memory")
+    told = causes.told("srun: error: cn1: task 0: Out Of Memory")
     assert result.assemble(LAUNCH, good(told=told), after()).record["findings"] == []

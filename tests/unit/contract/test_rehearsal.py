@@ -19,6 +19,9 @@ DONE = JobEnding(rehearsal.DONE, 0, None, 3.0)
 HOME = "/tmp/deployer-home-1-x"
 
 
+ONCE = 'HOME="$PWD/home" XDG_CACHE_HOME="$PWD/home/.cache" '
+
+
 def seen(kind, what, time=1.0, stack=(OPEN, LOAD, MAIN), process="n1-1", **about):
     return Observation(kind, what, time, stack, about, process)
 
@@ -33,7 +36,7 @@ def brief(found):
 
 def test_a_download_that_stopped_the_job_is_first_and_has_the_users_line():
     found = judge(
-        seen("program", "nvidia-smi", 0.5),
+        seen("program", "nvidia-smi", 0.5, (OPEN, MAIN)),
         seen("url", "https://data.example/mnist.npz", 1.0),
         seen("host", "data.example", 1.1),
         seen("uncaught", "Exception: URL fetch failure on https://data.example/mnist.npz", 2.0, (LOAD, MAIN)),
@@ -44,7 +47,7 @@ def test_a_download_that_stopped_the_job_is_first_and_has_the_users_line():
     ]
     assert rehearsal.user_frame(found[0].stack) == MAIN
     assert found[0].record()["line"] == 3
-    assert found[0].prepare == ("curl -fL --create-dirs -o data/files/mnist.npz https://data.example/mnist.npz",)
+    assert found[0].prepare[0] == ONCE + "python3 app/train.py"
 
 
 def test_a_library_that_raises_an_error_of_its_own_is_understood():
@@ -93,6 +96,69 @@ def test_a_job_that_did_without_has_warnings_only():
 def test_the_exception_leads_to_what_was_reached_for(kind, what, error, code):
     found = judge(seen(kind, what), seen("uncaught", error, 2.0, (LOAD, MAIN)))
     assert brief(found)[0] == ("rehearse." + code, ERROR, what, True)
+
+
+@pytest.mark.parametrize(
+    ("program", "remedy"),
+    [
+        ("scontrol", "$WORLD_SIZE and $MASTER_ADDR"),
+        ("/usr/bin/sbatch", "run --again"),
+        ("module", "leave this line out"),
+        ("nvidia-smi", "for a job with `gpus`"),
+        ("mpirun", "deployer starts its ranks"),
+        ("apptainer", "a job is a container already"),
+        ("wget", "nodes have no internet"),
+        ("ffmpeg", "install it in the image"),
+    ],
+)
+def test_a_program_of_the_host_is_not_to_be_installed(program, remedy):
+    (found,) = judge(seen("program", program), ending=DONE)
+    assert remedy in found.finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("EOFError: EOF when reading a line", "`stdin: /deployer/app/answers.txt`"),
+        ("OSError: [E050] Can't find model 'en_core_web_sm'.", "a model of spaCy is a Python package"),
+        ("EOFError: Ran out of input", "read its output"),
+    ],
+)
+def test_an_exception_with_a_known_remedy(error, remedy):
+    (found,) = judge(seen("uncaught", error, 2.0, (LOAD, MAIN)))
+    assert remedy in found.finding.remedy
+    assert found.finding.code == "rehearse.ended"
+
+
+@pytest.mark.parametrize(("stack", "severity"), [((OPEN, MAIN), WARNING), ((), WARNING), ((OPEN, LOAD, MAIN), NOTE)])
+def test_a_library_that_does_without_a_program_is_noted(stack, severity):
+    (found,) = judge(seen("program", "fc-list", 1.0, stack), ending=DONE)
+    assert (found.finding.code, found.finding.severity) == ("rehearse.program", severity)
+
+
+def test_a_question_that_nobody_answers_is_warned_of():
+    # mpi4py's cpi-cco.py catches the EOFError, and computes nothing.
+    (found,) = judge(seen("missing", "standard input", 1.0, (MAIN,)), ending=DONE)
+    assert (found.finding.severity, found.finding.message.split(",")[0]) == (
+        WARNING,
+        "it looked for an answer on standard input",
+    )
+    assert "`stdin: " in found.finding.remedy
+
+
+@pytest.mark.parametrize("path", ["configurator.py", "/deployer/job/configurator.py"])
+def test_a_file_beside_the_program_is_not_where_jobs_start(path):
+    # nanoGPT: observers saw the whole path, the exception has the relative one.
+    error = "FileNotFoundError: [Errno 2] No such file or directory: 'configurator.py'"
+    found = judge(seen("missing", path), seen("uncaught", error, 2.0, (MAIN,)))
+    assert found[0].finding.remedy.startswith("jobs start in /deployer/job")
+
+
+def test_the_hooks_own_frames_are_not_the_programs():
+    # Python's own excepthook, which looks for sources that are not there, is called by ours.
+    hook = CodeFrame("/deployer/job/rehearsal-hook/sitecustomize.py", 201, "ended")
+    lines = CodeFrame("/usr/lib/python3.11/linecache.py", 100, "updatecache")
+    assert judge(seen("missing", "/deployer/app/Comm.pyx", 1.0, (lines, hook)), ending=DONE) == ()
 
 
 def test_ranks_that_meet_at_localhost_are_told_where_to_meet():
@@ -348,20 +414,20 @@ def library(path, function="load"):
                 "fname": "mnist.npz",
                 "download_target": HOME + "/.keras/datasets/mnist.npz",
             },
-            "Keras: mnist.npz",
+            "keras: mnist.npz",
             [
-                ("curl -fL --create-dirs -o data/keras/datasets/mnist.npz "
+                ("curl -fL --create-dirs -o data/home/.keras/datasets/mnist.npz "
                 "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"),
-                "data: {keras: {folder: data/keras}}",
+                "data: {home: {folder: data/home}}",
                 "jobs:",
                 "  train:",
-                '    links: {"~/.keras/datasets/mnist.npz": data/keras/datasets/mnist.npz}',
+                '    links: {"~": data/home}',
             ],
         ),
         (
             TORCHVISION,
             "ossci-datasets.s3.amazonaws.com",
-            {"root": "data"},
+            {"root": "data", "class": "MNIST"},
             "torchvision: the data set MNIST",
             [
                 ("python3 -c 'from torchvision import datasets; "
@@ -379,37 +445,79 @@ def library(path, function="load"):
                 "url": "https://download.pytorch.org/models/resnet18-f37072fd.pth",
                 "cached_file": HOME + "/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth",
             },
-            "torch.hub: resnet18-f37072fd.pth",
-            [('    links: {"~/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth": '
-             "data/torch/hub/checkpoints/resnet18-f37072fd.pth}")],
+            "torchvision: resnet18-f37072fd.pth",
+            [("curl -fL --create-dirs -o data/home/.cache/torch/hub/checkpoints/resnet18-f37072fd.pth "
+             "https://download.pytorch.org/models/resnet18-f37072fd.pth")],
         ),
         (
             library("huggingface_hub/file_download.py"),
             "huggingface.co",
             {"repo_id": "google-bert/bert-base-uncased"},
             "Hugging Face hub: google-bert/bert-base-uncased",
-            ['    environment: {HF_HUB_OFFLINE: "1"}', "HF_HOME=hf hf download google-bert/bert-base-uncased"],
+            [
+                '    environment: {HF_HUB_OFFLINE: "1"}',
+                '    links: {"~": data/home}',
+                ONCE + 'hf download google-bert/bert-base-uncased',
+                "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete",
+                "rm -rf data/home/.cache/huggingface/hub/*/blobs",
+            ],
+        ),
+        (
+            library("datasets/load.py", "load_dataset"),
+            "huggingface.co",
+            {"path": "nyu-mll/glue", "name": "sst2", "repo_id": "nyu-mll/glue"},
+            "Hugging Face datasets: nyu-mll/glue sst2",
+            [
+                '    environment: {HF_HUB_OFFLINE: "1"}',
+                "unset HF_HOME",
+                ONCE + 'python3 -c '
+                "'import datasets; datasets.load_dataset(\"nyu-mll/glue\", \"sst2\")'",
+            ],
+        ),
+        (
+            library("evaluate/loading.py"),
+            "huggingface.co",
+            {"path": "accuracy"},
+            "Hugging Face evaluate: accuracy",
+            [
+                "unset HF_HOME",
+                ONCE + 'python3 -c '
+                "'import evaluate; evaluate.load(\"accuracy\")'",
+            ],
+        ),
+        (
+            library("tiktoken/load.py"),
+            "openaipublic.blob.core.windows.net",
+            {},
+            "tiktoken: an encoding",
+            [
+                ONCE + 'TIKTOKEN_CACHE_DIR="$PWD/home/tiktoken" python3 app/train.py',
+                "    environment: {TIKTOKEN_CACHE_DIR: /deployer/data/home/tiktoken}",
+            ],
         ),
         (
             library("sklearn/datasets/_california_housing.py", "fetch_california_housing"),
             "ndownloader.figshare.com",
             {},
             "scikit-learn: fetch_california_housing",
-            ['    links: {"~/scikit_learn_data": data/sklearn}'],
+            [
+                ONCE + "python3 -c 'import sklearn.datasets; sklearn.datasets.fetch_california_housing()'",
+                '    links: {"~": data/home}',
+            ],
         ),
         (
             library("nltk/downloader.py", "download"),
             "raw.githubusercontent.com",
             {"info_or_id": "punkt"},
             "NLTK: punkt",
-            ["python3 -m nltk.downloader -d data/nltk punkt"],
+            [ONCE + "python3 -c 'import nltk; nltk.download(\"punkt\")'"],
         ),
         (
             library("tensorflow_datasets/core/load.py"),
             "storage.googleapis.com",
-            {"name": "mnist/3.0.1"},
+            {"dataset_name": "mnist"},
             "TensorFlow Datasets: mnist",
-            ['    links: {"~/tensorflow_datasets": data/tfds}'],
+            [ONCE + "python3 -c 'import tensorflow_datasets; tensorflow_datasets.load(\"mnist\")'"],
         ),
         (library("wandb/sdk/wandb_init.py"), "api.wandb.ai", {}, "Weights & Biases",
          ['    environment: {WANDB_MODE: "offline"}']),
@@ -428,13 +536,47 @@ def test_a_library_is_recognised_with_its_remedy(stack, host, about, what, lines
     assert set(lines) <= {*found[0].prepare, *found[0].definition}
 
 
+URLLIB3 = CodeFrame("/usr/lib/python3/dist-packages/urllib3/connectionpool.py", 600, "urlopen")
+#: What is asked, how, and what the remedy then is, for any library.
+KINDS = [
+    # A file: the program itself chose the URL, or a library that keeps what it downloads.
+    ((URLLIB3, MAIN), "a.example", {"url": "https://a.example/x.csv", "method": "GET"}, "pass its path", "curl"),
+    ((OPEN, MAIN), "a.example", {"url": "https://a.example/x.csv"}, "pass its path", "curl"),
+    ((URLLIB3, *library("pandas/io/common.py")), "a.example", {"url": "https://a.example/x"}, "pass its path", "curl"),
+    ((URLLIB3, *library("seaborn/utils.py")), "a.example", {"url": "https://a.example/x"}, "link the files", ONCE),
+    ((URLLIB3, *library("medmnist.py")), "zenodo.example", {"port": "443"}, "link the files", ONCE),
+    (library("kagglehub/clients.py"), "kaggle.example", {"port": "443"}, "Name the version", ONCE),
+    # No file: an upload, a clock, a parameter server, a licence, packages for pip.
+    ((URLLIB3, MAIN), "a.example", {"url": "https://a.example/log", "method": "POST"}, "after `deployer result`", ""),
+    ((MAIN,), "pool.ntp.org", {"port": "ntp"}, "a bundle cannot carry a service", ""),
+    ((MAIN,), "ps0.example", {"port": "2222"}, "$MASTER_ADDR", ""),
+    ((MAIN,), "flex.example", {"port": "1055"}, "compute nodes reach", ""),
+    ((MAIN,), "unclear.example", {}, "if it wants a service: ", ""),
+    ((), "a.example", {"program": "curl"}, "put the file in the bundle", ""),
+    (library("pip/_internal/cli/main.py"), "pypi.org", {"port": "443"}, "add them to the image", ""),
+]
+
+
+@pytest.mark.parametrize(("stack", "host", "about", "remedy", "command"), KINDS)
+def test_what_was_asked_decides_the_remedy_of_any_library(stack, host, about, remedy, command):
+    (found,) = judge(seen("host", host, 1.0, stack, **about), ending=DONE)
+    assert remedy in found.finding.remedy
+    assert [line[: len(command)] for line in found.prepare[:1]] == ([command] if command else [])
+
+
+def test_a_program_outside_the_definition_is_not_named_in_a_command():
+    outside = (*library("seaborn/utils.py")[:1], CodeFrame("/deployer/app/x/../../../y.py", 1, "<module>"))
+    (found,) = judge(seen("host", "a.example", 1.0, outside, port="443"), ending=DONE)
+    assert found.prepare[0] == ONCE + "python3 PROGRAM"
+
+
 def test_a_repository_of_torch_hub_is_fetched_without_running_its_code():
     for repository, words in (
         (
             "pytorch/vision:v0.10.0",
-            "--branch v0.10.0 https://github.com/pytorch/vision data/torch/hub/pytorch_vision_v0.10.0",
+            "--branch v0.10.0 https://github.com/pytorch/vision data/home/.cache/torch/hub/pytorch_vision_v0.10.0",
         ),
-        ("a/b", "https://github.com/a/b data/torch/hub/a_b_main"),
+        ("a/b", "https://github.com/a/b data/home/.cache/torch/hub/a_b_main"),
         ("a/b;x", None),
     ):
         (found,) = judge(seen("host", "github.com", 1.0, TORCH_HUB, repo_or_dir=repository), ending=DONE)
@@ -474,6 +616,24 @@ def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
     assert found.finding.severity == WARNING
 
 
+@pytest.mark.parametrize(
+    ("ending", "used", "last", "severity"),
+    [
+        (rehearsal.LIMIT, Used(), {"still": "yes"}, ERROR),
+        (rehearsal.LIMIT, Used(seconds_to_first_step=3.0), {"still": "yes"}, WARNING),
+        (rehearsal.LIMIT, Used(), {}, WARNING),
+        (rehearsal.DONE, Used(), {"still": "yes"}, WARNING),
+    ],
+)
+def test_a_program_that_hangs_on_its_server_is_refused(ending, used, last, severity):
+    asked = seen("host", "server.example", 1.0, (MAIN,), port="4000")
+    again = seen("host", "server.example", 110.0, (), "node1.network", **last)
+    findings = judge(asked, again, ending=JobEnding(ending, None, None, 120.0), used=used)
+    (found,) = [item for item in findings if item.finding.code != "rehearse.time"]
+    assert (found.finding.code, found.finding.severity) == ("rehearse.network", severity)
+    assert ("it still asked for that" in found.finding.message) == (severity == ERROR)
+
+
 def test_a_path_with_dots_in_the_error_is_the_one_that_observers_saw():
     found = judge(
         seen("write", "/deployer/data/MNIST", 1.0),
@@ -491,8 +651,8 @@ def test_a_path_of_an_observation_is_not_changed():
 
 def test_mirrors_are_one_finding():
     found = judge(
-        seen("host", "yann.example", 1.0, TORCHVISION, root="data"),
-        seen("host", "mirror.example", 2.0, TORCHVISION, root="data"),
+        seen("host", "yann.example", 1.0, TORCHVISION, root="data", **{"class": "MNIST"}),
+        seen("host", "mirror.example", 2.0, TORCHVISION, root="data", **{"class": "MNIST"}),
         seen("uncaught", "RuntimeError: Error downloading x.gz", 3.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.network", ERROR, "mirror.example", True)]
@@ -505,7 +665,7 @@ def test_a_library_that_cannot_keep_its_download_gets_the_same_remedy():
     error = "OSError: [Errno 30] Read-only file system: '/deployer/data/MNIST'"
     found = judge(
         begun,
-        seen("write", "/deployer/data/MNIST", 1.0, TORCHVISION[1:], root="../data"),
+        seen("write", "/deployer/data/MNIST", 1.0, TORCHVISION[1:], root="../data", **{"class": "MNIST"}),
         seen("uncaught", error, 2.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/data/MNIST", True)]
@@ -517,7 +677,14 @@ def test_a_library_that_looks_beside_the_program_is_sent_to_the_app_folder():
     # Lightning's image_classifier: root is "../../../Datasets" from the script's folder; nothing can be linked there.
     error = "OSError: [Errno 30] Read-only file system: '/deployer/app/x/../Datasets'"
     found = judge(
-        seen("write", "/deployer/app/Datasets", 1.0, TORCHVISION[1:], root="/deployer/app/x/../Datasets"),
+        seen(
+            "write",
+            "/deployer/app/Datasets",
+            1.0,
+            TORCHVISION[1:],
+            root="/deployer/app/x/../Datasets",
+            **{"class": "MNIST"},
+        ),
         seen("uncaught", error, 2.0, TORCHVISION[1:]),
     )
     assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/app/Datasets", True)]
@@ -568,7 +735,7 @@ def test_ranks_that_want_different_files_have_a_finding_each():
         asked.append(Observation("url", url, 1.0 + rank, KERAS, about, process))
         asked.append(Observation("host", "storage.example", 1.1 + rank, KERAS, about, process))
     found = judge(*begun, *asked, ending=DONE)
-    assert [item.finding.message for item in found] == ["asked for Keras: mnist-0.npz", "asked for Keras: mnist-1.npz"]
+    assert [item.finding.message for item in found] == ["asked for keras: mnist-0.npz", "asked for keras: mnist-1.npz"]
 
 
 def test_two_observers_of_one_missing_file_are_one_finding():

@@ -3,10 +3,10 @@
 import pytest
 
 from deployer.contract import evidence, rank_record, result, verdict
+from deployer.contract.causes import told
 from deployer.contract.evidence import HostRecord, Launch, NetworkRecord, ProbeRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.json_records import dumps
-from deployer.contract.lastlines import told
 from deployer.contract.measurements import Allreduce, GpuMeasurement, Measures
 from deployer.contract.network import NodeAddress
 from deployer.contract.payload import (
@@ -242,6 +242,87 @@ def test_a_job_that_was_asked_to_stop(ended, srun, code, expected):
     verdict = result.assemble(LAUNCH, good(), after(exit_code=srun, signal="TERM", ended=ended))
     assert codes(verdict) == [(code, "job")]
     assert verdict.exit_code == expected
+
+
+NODE_FAILURE = (
+    "begun\nsrun: error: Node failure on cn2\nslurmstepd: error: *** JOB 4 ON cn1 CANCELLED AT 2026 DUE TO NODE"
+)
+CANCELLED = "slurmstepd-cn1: error: *** JOB 4 ON cn1 CANCELLED AT 2026-11-23T22:34:02%s ***"
+
+
+@pytest.mark.parametrize("step", ["hosts", "stage", "probe", "payload"])
+@pytest.mark.parametrize(
+    ("log", "ended", "code", "words"),
+    [
+        (NODE_FAILURE, 1030, "job.ended", "a node of it died or no longer answers: srun: error: Node failure on cn2"),
+        (CANCELLED % " DUE TO PREEMPTION", 1030, "job.ended", "another job took its nodes: slurmstepd"),
+        (CANCELLED % " DUE TO TIME LIMIT", 1030, "job.time-limit", "reached its time limit of 00:02:00"),
+        (
+            "KeyError: 1\n" + CANCELLED % " DUE TO TIME LIMIT" + "\nValueError: late",
+            1030,
+            "job.time-limit",
+            ": KeyError: 1",
+        ),
+        (CANCELLED % "", 1118, "job.stopped", "its owner or the site cancelled it"),
+        ("", 1030, "job.stopped", "or something else did: its log has no reason"),
+    ],
+)
+def test_the_batch_system_s_own_words_come_before_a_guess(step, log, ended, code, words):
+    found = good(told=told(log))
+    said = result.assemble(LAUNCH, found, after(step, 143, signal="TERM", ended=ended)).record["findings"][0]
+    assert (said["code"], words in said["message"]) == (code, True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "log", "why"),
+    [
+        (
+            None,
+            "slurmstepd-cn2: error: execve(): /p: No such file",
+            ": slurmstepd-cn2: error: execve(): /p: No such file",
+        ),
+        (
+            "cn2 ended with exit code 127",
+            "sh: 1: /p: not found",
+            ": cn2 ended with exit code 127: sh: 1: /p: not found",
+        ),
+        ("cn2 /x is full", "deployer: error: /x is full", ": cn2 /x is full"),
+        (None, "srun: error: cn2: task 1: Exited with exit code 2", ""),
+    ],
+)
+def test_a_step_that_failed_says_what_its_log_says(reason, log, why):
+    found = good(hosts=HOSTS[:1], probes=[], payloads=[], told=told(log))
+    (said,) = result.assemble(LAUNCH, found, after("hosts", 2, reason=reason)).record["findings"]
+    assert said["message"] == "the host step failed with exit code 2: 1 of 2 nodes reported" + why
+
+
+@pytest.mark.parametrize(
+    ("limits", "signal", "log", "value"),
+    [
+        ({"v": 300_000, "n": 1024}, None, "MemoryError", 300_000),
+        ({"n": 1024, "u": 90_000}, None, "OSError: [Errno 24] Too many open files: 'x'", 1024),
+        ({"t": 60, "f": 8}, 24, "", 60),
+        ({"t": 60, "f": 8}, 25, "", 8),
+        ({"n": 1024}, None, "MemoryError", None),
+        ({"n": 1024}, 15, "", None),
+    ],
+)
+def test_a_limit_of_processes_that_a_rank_reached(limits, signal, log, value):
+    probes = [item._replace(measures=Measures(None, limits=limits)) for item in good().probes]
+    ended = [payload(0)._replace(exit_code=None if signal else 1, signal=signal), payload(1)]
+    found = good(probes=probes, payloads=ended, told=told(log))
+    said = result.assemble(LAUNCH, found, after(exit_code=1)).record["findings"]
+    assert [item["subject"] for item in said if item["code"] == "limits.process"] == (["rank 0"] if value else [])
+    assert said[-1]["code"] == "payload.failed"
+    assert not value or ("limited to %d " % value in said[0]["message"])
+
+
+@pytest.mark.parametrize(("limits", "low"), [({"v": 300_000}, True), ({"v": 1 << 26, "n": 1024}, False), ({}, False)])
+def test_a_low_limit_explains_a_rank_that_ended_in_mpi_init(limits, low):
+    probes = [item._replace(stage="in MPI_Init", measures=Measures(None, limits=limits)) for item in good().probes]
+    verdict = result.assemble(LAUNCH, good(probes=probes, payloads=[]), after("probe", 137))
+    assert codes(verdict)[:-1] == ([("limits.process", "ranks 0-1")] if low else [])
+    assert codes(verdict)[-1] == ("probe.unfinished", "ranks 0-1")
 
 
 def test_what_is_missing_is_said():

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from deployer.contract import observation
+from deployer.contract import observation, rehearsal
 from deployer.system import audit_hook
 
 PROGRAM = """\
@@ -45,6 +45,10 @@ tries(subprocess.call, ["nvidia-smix"])
 print(subprocess.call([sys.executable, "-c", "import os; os.execv('/no/prog', ['x'])"]))
 tries(socket.socket(socket.AF_UNIX).connect, "/no/sock")
 tries(ctypes.CDLL, "libnothing.so")
+try:
+    input()
+except EOFError:
+    pass
 if os.fork() == 0:
     os.closerange(3, 100)
     tries(socket.create_connection, ("127.0.0.1", 9))
@@ -109,6 +113,7 @@ def test_what_a_program_reaches_for(place):
         ("host", "127.0.0.1"),
         ("host", "data.invalid"),
         ("host", "pool.invalid"),
+        ("missing", "standard input"),
         ("missing", work + "/\udcff"),
         ("missing", work + "/nothing/x.csv"),
         ("program", "/no/prog"),
@@ -136,6 +141,40 @@ def test_what_a_program_reaches_for(place):
     assert len({item.process for item in found}) == 3  # the program, its child, and the Python that it started
     (begun,) = [item for item in found if item.kind == "process" and item.process == asked.process]
     assert (begun.about["home"], begun.about["folder"]) == (str(place), work)
+
+
+LIBRARY = """\
+import http.client, socket, urllib.request
+
+def load(path, name=None, depth=45):
+    if depth:
+        return inner(name, depth)
+    try:
+        urllib.request.urlopen("http://up.invalid/x", data=b"x", timeout=1)
+    except OSError:
+        socket.gethostbyname("deep.invalid")
+
+def inner(name, depth):
+    path = "its own"
+    return load("a/b", name, depth - 1)
+"""
+
+
+@AUDITED
+def test_the_programs_line_is_kept_below_many_frames_of_a_library(place):
+    package = place / "lib/site-packages"
+    package.mkdir(parents=True)
+    (package / "deep.py").write_text(LIBRARY)
+    program = (
+        f"import sys\nsys.path.append({str(package)!r})\nimport deep\n\ndef main():\n    deep.load('c/d')\nmain()\n"
+    )
+    _, found = start(place, program)
+    by_what = {item.what: item for item in found}
+    for what in ("deep.invalid", "http://up.invalid/x", "gaierror"):
+        item = next(each for name, each in by_what.items() if name.startswith(what))
+        assert str(rehearsal.user_frame(item.stack)).endswith("program.py:6 in main")
+        assert (item.about["path"], item.about.get("name")) == ("c/d", None)
+    assert by_what["http://up.invalid/x"].about["method"] == "POST"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 8), reason="it has audit hooks")

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop import rehearse
+from deployer.cli.laptop.main import main
 from deployer.connected.rehearse import ways
 from deployer.contract.errors import DeployerError, Unknown
-from deployer.contract.rehearsal import JobEnding, Rehearsal
+from deployer.contract.observation import Observation, Observed
+from deployer.contract.rehearsal import JobEnding, Rehearsal, judge
 
-OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, (), JobEnding("done", 0, None, 1.0))
+OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, ("network", "files"), JobEnding("done", 0, None, 1.0))
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -26,10 +28,29 @@ def test_a_list_or_a_record_that_cannot_be_written_does_not_lose_the_report(json
 
     monkeypatch.setattr(rehearse, "record", fail)
     words = {"bundle": "b.tar", "job": None, "site": None, "partition": None, "ranks": None, "time": "2m", "bind": []}
-    words |= {"data": [], "accept": [], "engine": None, "rest": [], "json": json, "used": None, "record": True}
+    words |= {
+        "data": [],
+        "accept": [],
+        "engine": None,
+        "strict": False,
+        "rest": [],
+        "json": json,
+        "used": None,
+        "record": True,
+    }
     with pytest.raises(DeployerError, match="the disk is full"):
         rehearse.run(argparse.Namespace(**words))
     assert "/kept/job" in capsys.readouterr().out
     with pytest.raises(Unknown, match="files that the job opened"):
         rehearse.run(argparse.Namespace(**words | {"used": str(tmp_path / "used")}))
     assert "/kept/job" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "code"), [([], 0), (["--strict"], 3)])
+def test_a_network_error_that_the_program_swallowed_is_an_error_if_asked(words, code, monkeypatch, capsys):
+    found = judge(Observed((Observation("host", "a.example", 1.0),)), OUTCOME.ending)
+    judged = ways.Judged(OUTCOME._replace(findings=found), Path("/kept/job"), ways.NAMESPACES, None)
+    monkeypatch.setattr(rehearse, "rehearsed", lambda *_: judged)
+    monkeypatch.setattr(rehearse, "_foresee", lambda *_: None)
+    assert main(["rehearse", "b.tar", *words]) == code
+    assert "verdict: WARN" in capsys.readouterr().out

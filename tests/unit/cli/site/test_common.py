@@ -73,13 +73,14 @@ def test_a_defect_is_one_line_too(capsys: pytest.CaptureFixture[str], tmp_path: 
 @pytest.mark.parametrize(
     ("error", "said", "code"),
     [
+        (MemoryError(), "there is not enough memory for this command", 6),
         (PermissionError(errno.EACCES, "Permission denied", "/x/jobs"), "cannot use /x/jobs: Permission denied", 1),
         (OSError(errno.ENOSPC, "No space left on device", "/x"), "cannot use /x: No space left on device", 6),
         (OSError(errno.EIO, "Input/output error"), "cannot continue: Input/output error", 1),
     ],
 )
 def test_what_the_machine_denies_is_no_defect(
-    error: OSError, said: str, code: int, capsys: pytest.CaptureFixture[str]
+    error: Exception, said: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert common.run(raising(error), ["verb"], None) == code
     assert capsys.readouterr().err.splitlines()[0] == "deployer: error: " + said

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,24 @@ def test_a_flood_does_not_hide_what_the_network_is_asked_for(tmp_path: Path, mon
     assert [item.kind for item in found].count(observation.MORE) == 1
     assert found[-1].what == "late.example"
     assert len(data) < 4000
+
+
+@pytest.mark.parametrize(
+    ("times", "main", "later", "lines"), [(3, "yes", 0, 2), (1, "yes", 0, 1), (3, "", 0, 1), (3, "yes", 60, 1)]
+)
+def test_what_the_main_thread_asks_for_again_and_again_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, main: str, later: int, lines: int
+) -> None:
+    notes = ObservationFile(str(tmp_path / "node1.network.jsonl"), "node1")
+    for _ in range(times):
+        notes.add(observation.ADDRESS, "192.0.2.7 port 9", {"main": main})
+    now = time.monotonic()
+    monkeypatch.setattr(observer.time, "monotonic", lambda: now + later)
+    notes.add_still_asked()
+    notes.close()
+    data = (tmp_path / "node1.network.jsonl").read_bytes()
+    found = observation.read([("node1.network.jsonl", data)]).observations
+    assert [item.about.get("still") for item in found] == [None, "yes"][:lines]
 
 
 def test_what_fails_is_reported_and_the_observer_goes_on(

@@ -132,18 +132,29 @@ def test_a_job_that_slurm_took_without_an_answer_is_not_submitted_again(request_
     assert (tmp_path / "submitted").read_text().count("\n") == 1
 
 
-def test_what_cannot_be_captured_is_a_note_and_the_rest_is_there(request_, tmp_path):
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("hello\ndeployer: error: no module\n", "no module"),
+        ("deployer: error: this node has no Python\n", "this node has no Python"),
+        (
+            "job.sh: line 3: /usr/bin/python3: Permission denied\n",
+            "job.sh: line 3: /usr/bin/python3: Permission denied",
+        ),
+    ],
+)
+def test_what_cannot_be_captured_is_a_note_and_the_rest_is_there(request_, tmp_path, log, reason):
     survey.step(request_)
     part = survey.parts(request_, LOGIN)[1]
     with open(part.log, "w") as stream:
-        stream.write("hello\ndeployer: error: no module\n")
+        stream.write(log)
     captured(request_, "batch")
     found = survey.step(request_)
-    assert [(each.state, each.reason) for each in found][1] == ("failed", "deployer: error: no module")
+    assert [(each.state, each.reason) for each in found][1] == ("failed", reason)
     os.unlink(part.log)
-    assert survey.step(request_)[1].reason == "deployer: error: no module"  # it is final
+    assert survey.step(request_)[1].reason == reason  # it is final
     notes = survey.collect(request_, found)
-    assert notes == ["partition gpu x;$(id): no node was captured: deployer: error: no module"]
+    assert notes == ["partition gpu x;$(id): no node was captured: " + reason]
     assert json.loads(Path(request_.output).read_text())["notes"] == notes
 
 

@@ -174,6 +174,15 @@ def test_a_node_reads_the_canary_from_a_container_after_all_else(tmp_path):
     assert "cannot start no-such-runtime" in read_root(job / "hosts", None, "no-such-runtime")
 
 
+def test_a_full_disk_of_the_node_is_named_if_a_runtime_finds_one(tmp_path, monkeypatch):
+    hosts = tmp_path / "job" / "hosts"
+    hosts.mkdir(parents=True)
+    monkeypatch.setattr(host_probe, "_PLACES", (str(tmp_path), "/proc"))  # /proc has no free block
+    said = "error: please report this bug: No space left on device\n"
+    assert read_root(hosts, None, "printf", said) == said + "full: /proc\n"
+    assert read_root(hosts, None, "echo", "another error") == "another error\n"
+
+
 def test_a_node_that_lacks_something_starts_no_container(tmp_path):
     job = tmp_path / "job"
     (job / "hosts").mkdir(parents=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import hostfiles, verdict
+from deployer.contract import hostfiles, json_records, records, verdict
 from deployer.contract.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.evidence import HostRecord
 from deployer.contract.findings import ERROR, WARNING, Finding
@@ -28,6 +28,7 @@ from deployer.site.container import container, runtime_check
 from deployer.site.container import home as homes
 from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
+from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
@@ -430,15 +431,56 @@ def test_a_job_that_failed(store, programs, state, code):
     assert error.value.exit_code == 1
 
 
+def found_in(folder):
+    """Return the findings of a job's result.json."""
+    return [records.read(Finding, item) for item in result.read(folder).items("findings")]
+
+
+UNFINISHED = {"code": "job.unfinished", "severity": "error", "subject": "job", "message": "m", "remedy": "r"}
+
+
+@pytest.mark.parametrize(
+    ("state", "findings", "log", "problem"),
+    [
+        ("NODE_FAIL", ["job.stopped"], "srun: error: Node failure on cn2", "a node of it died .*Node failure on cn2"),
+        ("NODE_FAIL", ["job.ended"], "", r"^job: m \(job.ended\)"),
+        ("OUT_OF_MEMORY", ["payload.out-of-memory"], "", r"\(payload.out-of-memory\)"),
+        ("OUT_OF_MEMORY", ["payload.failed"], "", r"the kernel killed it for lack of memory \(job.ended\)"),
+        ("CANCELLED", ["job.stopped"], "", r"\(job.stopped\)"),
+        ("CANCELLED", None, "", r"its owner or the site cancelled it \(job.ended\)"),
+        ("TIMEOUT", None, "", r"it reached its time limit \(job.ended\)"),
+        ("FAILED", ["payload.failed"], "x: not found", r"\(payload.failed\)"),
+        (
+            "FAILED",
+            None,
+            "job.sh: line 36: /p: No such file",
+            r"its result: job.sh: line 36: /p: No such file \(job.un",
+        ),
+        ("FAILED", None, "", r"could write its result \(job.unfinished\)"),
+        ("COMPLETED", [], "", "^$"),
+    ],
+)
+def test_why_a_job_ended_is_the_most_specific_of_what_is_known(store, state, findings, log, problem):
+    folder = run.prepare(store, REQUEST)
+    if findings is not None:
+        record = json_records.stamped("result", {"exit_code": 143 if findings else 0, "seconds": 1})
+        record["findings"] = [dict(UNFINISHED, code=code) for code in findings]
+        files.write_text(os.path.join(folder, "result.json"), json.dumps(record))
+    files.write_text(os.path.join(folder, "output.log"), log + "\n")
+    status = jobs.describe(result.launch(folder), folder, "7", JobState(state, "", "", "", False))
+    assert re.search(problem, status.problem)
+    assert bool(status.remedy) == (state != "COMPLETED")
+
+
 def test_a_job_that_left_nothing(store, programs, monkeypatch):
     monkeypatch.setattr(jobs, "_LAG", 0.0)
     fake_slurm(programs, "NODE_FAIL", None)
     folder = run.prepare(store, REQUEST)
     run.submit(folder)
-    with pytest.raises(JobFailed, match="ended as NODE_FAIL: a node of it died or no longer answers") as error:
+    with pytest.raises(JobFailed, match=r"ended as NODE_FAIL: job: a node of it died .*\(job.ended\)") as error:
         jobs.follow(folder, lambda line: None)
     assert "sinfo -R" in error.value.hint
-    assert jobs.status(folder).problem == "a node of it died or no longer answers"
+    assert jobs.status(folder).problem == "job: a node of it died or no longer answers (job.ended)"
     assert jobs.status(folder).remedy == error.value.hint
     fake_slurm(programs, "RUNNING", None)
     assert jobs.status(folder).line().splitlines()[1:] == []
@@ -471,10 +513,10 @@ def test_a_failed_job_is_told_what_became_of_its_image(store, programs):
     assert not {"image.gone", "image.incomplete"} & codes(result.write_result(folder, ended))
     os.rmdir(os.path.join(installed.rootfs, "data"))
     assert "image.incomplete" in codes(result.write_result(folder, ended))
-    assert result.first_error(folder).endswith("files and folders are gone: rootfs/data (image.incomplete)")
-    shown = jobs.status(folder)._replace(job_id="7").line().splitlines()
-    assert shown[1:] == ["  " + result.first_error(folder), "  remedy: " + result.first_remedy(folder)]
-    assert jobs.status(folder).record()["remedy"]
+    status = jobs.status(folder)._replace(job_id="7")
+    assert status.problem.endswith("files and folders are gone: rootfs/data (image.incomplete)")
+    assert status.line().splitlines()[1:] == ["  " + status.problem, "  remedy: " + status.remedy]
+    assert status.record()["remedy"]
     shutil.rmtree(installed.folder)
     assert "image.gone" in codes(result.write_result(folder, ended))
     assert "image.gone" not in codes(result.write_result(folder, ended._replace(exit_code=0)))
@@ -559,7 +601,7 @@ def test_the_end_of_the_log_tells_why_a_payload_failed_and_nothing_from_before_i
 
     def failed():
         result.write_result(folder, StepOutcome("payload", 1, None, "7", 0, 9))
-        found = {each.code: each.message for each in result.findings(folder)}
+        found = {each.code: each.message for each in found_in(folder)}
         return found["payload.failed"].partition("; last line: ")[2], {"payload.read-only", "payload.no-network"} & set(
             found
         )
@@ -592,7 +634,7 @@ def test_a_result_comes_out_of_a_full_disk(store, programs, monkeypatch, step):
     monkeypatch.setattr(result.files, "write_text", full)
     verdict = result.write_result(folder, ended)
     assert (verdict.exit_code, verdict.record["exit_code"]) == (6, 6)
-    assert result.first_error(folder).startswith(
+    assert jobs.status(folder).problem.startswith(
         "job: the disk with the job's folder is full, so evidence and log may be "
     )
     assert not os.path.exists(taken)

@@ -1,8 +1,8 @@
-"""What the last lines of a payload tell about its end: read-only folders, no network, and one line for people."""
+"""What the last lines of a log tell about a job's end: why Slurm ended it, known causes, and one line for people."""
 
 import pytest
 
-from deployer.contract import findings, lastlines
+from deployer.contract import causes, findings
 
 EROFS = "OSError: [Errno 30] Read-only file system: './checkpoint-1.h5'"
 NO_NAME = "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>"
@@ -50,6 +50,19 @@ Root Cause (first observed failure):
 srun: error: cn2: task 1: Exited with exit code 1
 slurmstepd-cn1: error: *** STEP 2.4 ON cn1 CANCELLED AT 2026-11-22T21:25:43 ***
 """
+#: How Python 3.11 begins to print an exception, and how Intel MPI ends a rank under Slurm 22.05.
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/usr/local/lib/python3.11/dist-packages/mpi4py/run.py", line 36, in run_string
+    return _run_module_code(code, init_globals, run_name, **kwargs)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "<string>", line 4, in <module>
+"""
+MPI_ABORT = (
+    "Abort(1) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1\n"
+    "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n" + SRUN
+)
+REPLACED = "During handling of the above exception, another exception occurred:"
 PEER = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.99.0.12]:61130.\n"
 
 
@@ -69,13 +82,11 @@ PEER = "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection close
     ],
 )
 def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
-    told = lastlines.told("epoch 1\nTraceback (most recent call last):\n%s\n%s" % (line, SRUN))
+    told = causes.told("epoch 1\nTraceback (most recent call last):\n%s\n%s" % (line, SRUN))
     assert told.causes == ((code, line),)
     assert told.last == line
-    (found,) = told.findings("job")
-    assert (found.code, found.severity, found.subject) == (code, findings.ERROR, "job")
-    assert line in found.message
-    assert "--bind" in found.remedy or "bind them" in found.remedy
+    found = findings.finding(code, "job", line=line)
+    assert (found.severity, line in found.message, "--bind" in found.remedy) == (findings.ERROR, True, True)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +113,73 @@ def test_a_cause_is_found_before_what_the_launcher_adds(line, code):
         ("a\x1b[31mred\x07\u2028b\n", "a\\x1b[31mred\\x07\\u2028b"),
         ("50%\rKeyError: 1\r\n", "KeyError: 1"),
         ("x" * 1000, "x" * 297 + "..."),
+        (TRACEBACK + "ValueError: boom\n" + MPI_ABORT, "ValueError: boom"),
+        (TRACEBACK + "torch.x.ChildError:\n" + MPI_ABORT, "torch.x.ChildError:"),
+        (TRACEBACK + MPI_ABORT, causes._LOST),
+        (TRACEBACK[:40], causes._LOST),
+        ("error: loss is NaN\n" + MPI_ABORT, "error: loss is NaN"),
+        (MPI_ABORT, None),
+        ("ValueError: boom\n" + "step 3 val_error 0.3\n" * 40, "ValueError: boom"),
+        ("KeyError: 1\nepoch 2\nValueError: first\n\nOSError: second\n", "ValueError: first"),
+        ("KeyError: 1\n\n%s\n\nOSError: raised\n" % REPLACED, "OSError: raised"),
+        ("KeyError: 1\n\n%s\n\n%s%s" % (REPLACED, TRACEBACK, MPI_ABORT), "KeyError: 1"),
+        ("deployer: error: cannot start /x: Exec format error\n" + SRUN, "cannot start /x: Exec format error"),
     ],
 )
 def test_the_line_that_tells_best(text, last):
-    assert lastlines.told(text).last == last
+    assert causes.told(text).last == last
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "slurmstepd-cn2: error: execve(): /opt/python3: No such file or directory\n" + SRUN,
+            "slurmstepd-cn2: error: ex",
+        ),
+        ("srun: error: cn2: task 1: Exited with exit code 2\n", None),
+        (
+            "begun\nslurmstepd-cn1: error: *** STEP 1.2 ON cn1 CANCELLED AT 2026 ***\n",
+            "slurmstepd-cn1: error: *** STEP",
+        ),
+        (MPI_ABORT, "Abort(1) on node 1 (rank 1"),
+        ("slurm_script: line 36: /opt/python3: No such file or directory\n", "slurm_script: line 36: /opt/python3: "),
+        ("bash: fork: retry: Resource temporarily unavailable\n", "bash: fork: retry"),
+    ],
+)
+def test_what_the_launcher_adds_counts_if_there_is_nothing_else(text, reason):
+    told = causes.told(text)
+    assert (told.reason or "").startswith(reason or "")
+    assert bool(told.reason) == bool(reason)
+
+
+#: As Slurm 22.05 wrote them into the logs of jobs of the lab.
+ENDS = {
+    "srun: error: Node failure on cn2": "NODE_FAIL",
+    "slurmstepd-cn1: error: *** JOB 4 ON cn1 CANCELLED AT 2026 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***": "NODE_FAIL",
+    "slurmstepd-cn1: error: *** JOB 4 ON cn1 CANCELLED AT 2026-11-23T22:34:02 DUE TO TIME LIMIT ***": "TIMEOUT",
+    "slurmstepd: error: *** JOB 4 ON cn1 CANCELLED AT 2026-11-23T22:34:02 DUE TO PREEMPTION ***": "PREEMPTED",
+    "slurmstepd-cn1: error: *** JOB 8 ON cn1 CANCELLED AT 2026-11-23T22:34:17 ***": "CANCELLED",
+    "slurmstepd-cn1: error: Detected 1 oom-kill event(s) in StepId=1.2.": "OUT_OF_MEMORY",
+}
+
+
+@pytest.mark.parametrize(("line", "state"), ENDS.items())
+def test_why_slurm_ended_a_job(line, state):
+    assert causes.told("begun\n%s\n%s" % (line, SRUN)).ends == {state: line}
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("ch-run: error: please report this bug: No space left on device (ch_core.c:488 28)", "runtime.space"),
+        ("error: can't init user+mount namespaces: No space left on device", "runtime.namespaces"),
+        ("error: can't stat: /x/rootfs: No such file or directory", "runtime.start"),
+    ],
+)
+def test_why_a_runtime_starts_no_container(said, code):
+    assert causes.of_runtime(said) == code
 
 
 def test_a_good_end_has_no_cause():
-    assert lastlines.told("epoch 1: val_accuracy 0.97\nwrote checkpoint-1.h5\n").causes == ()
+    assert causes.told("epoch 1: val_accuracy 0.97\nwrote checkpoint-1.h5\n").causes == ()
