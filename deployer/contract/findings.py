@@ -231,6 +231,11 @@ RULES: Dict[str, Rule] = {
         "{path} has an MPI library linked into it, so the host's {library} is not used",
         "link the program to a shared MPI library (libmpi.so.12, or libmpi.so.40 of Open MPI)",
     ),
+    "mpi.twice": Rule(
+        ERROR,
+        "a process has several MPI libraries mapped: {paths}. Only one of them is initialized",
+        "a library or module of the image finds another MPI than the program: look for its RPATH, or for a second MPI",
+    ),
     "mpi.world-size": Rule(
         ERROR, "MPI_COMM_WORLD has {size}, but the job requested {asked}", "see the plan's launcher and pmi"
     ),

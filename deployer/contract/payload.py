@@ -112,6 +112,7 @@ class PayloadRecord(NamedTuple):
         oom_node: the same for all processes of its node.
         communication: None if no library for communication without MPI was mapped.
         unset: variables that the launcher gave to the rank, and that its programs with MPI lack.
+        together: paths of MPI libraries, several, that one process had mapped.
     """
 
     task: int
@@ -127,6 +128,7 @@ class PayloadRecord(NamedTuple):
     oom_node: Optional[int] = None
     communication: Optional[Communication] = None
     unset: Sequence[str] = ()
+    together: Sequence[str] = ()
 
     @property
     def refusal(self) -> Optional[str]:

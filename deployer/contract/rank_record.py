@@ -48,6 +48,7 @@ def begun(task: int, host: str) -> "Dict[str, Any]":
         "oom_node": None,
         "communication": None,
         "unset": [],
+        "together": [],
     }
 
 

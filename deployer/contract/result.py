@@ -502,8 +502,7 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     for item in found.payloads:
         for library in item.libraries:
             _judge_library(launch, seen, item.task, item.host, library, by_rank)
-        if launch.ranks > 1:
-            _judge_world(item, by_rank)
+        _judge_world(launch, item, by_rank)
         if launch.mpi and item.outside and item.outside.static and not item.libraries:
             by_rank.add(item.task, "mpi.static", path=item.outside.static, library=launch.mpi.library)
         elif expected and not item.libraries and outcome.exit_code == 0:
@@ -532,8 +531,12 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
     return findings
 
 
-def _judge_world(item: PayloadRecord, by_rank: "_ByRank") -> None:
-    """Note why a rank of several is a world of its own."""
+def _judge_world(launch: Launch, item: PayloadRecord, by_rank: "_ByRank") -> None:
+    """Note a second MPI in a process, and why a rank of several is a world of its own."""
+    if item.together:
+        by_rank.add(item.task, "mpi.twice", paths=" and ".join(item.together))
+    if launch.ranks == 1:
+        return
     if item.outside and item.outside.alone:
         by_rank.add(item.task, "mpi.alone", reason=item.outside.alone)
     elif item.unset:

@@ -195,7 +195,7 @@ def test_a_job_with_mvapich(site: Site, bundle: Path, profile: Path) -> None:
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_library_that_the_site_lacks_is_named(bundle: Path, profile: Path, name: str) -> None:
-    checked = check.check(str(bundle), without(profiles.load(str(profile)), name)).checked
+    checked = check.check_all(str(bundle), without(profiles.load(str(profile)), name))[0].checked
     assert checked.verdict == REFUSE
     assert any(name in finding.message for finding in checked.against if finding.code == "link.missing")
 

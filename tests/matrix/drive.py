@@ -102,10 +102,12 @@ def _check(pair: Pair, packed: Path, place: Place, folder: Path) -> tuple[str, l
     """Return the verdict and its codes, and put the plan beside the installed image."""
     profile = place.profile(pair.site)
     try:
-        plan, checked = check.plan(str(packed), profile, cache=index.default_folder())
+        [plan] = check.all_plans(str(packed), profile, cache=index.default_folder())
     except (Refused, Unknown):  # there is none, and not even force can run it
-        checked = check.check(str(packed), profile).checked
+        checked = check.check_all(str(packed), profile)[0].checked
     else:
+        assert plan.checked
+        checked = plan.checked
         path = folder / "plans" / f"{pair.site.name}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json_records.pretty(plan.record()))

@@ -386,6 +386,82 @@ def _argon(sides: tuple[int, int, int] = (12, 6, 6), step: float = 0.4) -> str:
     return "\n".join([*lines, "".join(f"{side * step:10.5f}" for side in sides)]) + "\n"
 
 
+_CP2K = """\
+&GLOBAL
+  PROJECT argon
+  RUN_TYPE ENERGY
+&END GLOBAL
+&FORCE_EVAL
+  METHOD FIST
+  &MM
+    &FORCEFIELD
+      &NONBONDED
+        &LENNARD-JONES
+          ATOMS Ar Ar
+          EPSILON 119.8
+          SIGMA 3.405
+          RCUT 8.4
+        &END LENNARD-JONES
+      &END NONBONDED
+      &CHARGE
+        ATOM Ar
+        CHARGE 0.0
+      &END CHARGE
+    &END FORCEFIELD
+    &POISSON
+      &EWALD
+        EWALD_TYPE none
+      &END EWALD
+    &END POISSON
+  &END MM
+  &SUBSYS
+    &CELL
+      ABC 20.0 20.0 20.0
+    &END CELL
+    &COORD
+      Ar 0.0 0.0 0.0
+      Ar 0.0 0.0 4.0
+    &END COORD
+  &END SUBSYS
+&END FORCE_EVAL
+"""
+
+_BAGEL = """\
+{ "bagel" : [
+{ "title" : "molecule", "basis" : "svp", "df_basis" : "svp-jkfit", "angstrom" : "true",
+  "geometry" : [ { "atom" : "H", "xyz" : [ 0.0, 0.0, 0.0 ] }, { "atom" : "H", "xyz" : [ 0.0, 0.0, 0.74 ] } ] },
+{ "title" : "hf", "thresh" : 1.0e-8 } ] }
+"""
+
+_MEEP = """\
+(set! geometry-lattice (make lattice (size 4 4 no-size)))
+(set! sources (list (make source (src (make continuous-src (frequency 0.15))) (component Ez) (center 0 0))))
+(set! pml-layers (list (make pml (thickness 1.0))))
+(set! resolution 10)
+(run-until 20 (at-end (lambda () (print "field " (real-part (get-field-point Ez (vector3 0.3 0.2))) "\n"))))
+"""
+
+_TACHYON = """\
+BEGIN_SCENE
+RESOLUTION 64 64
+CAMERA
+ZOOM 1.0
+ASPECTRATIO 1.0
+ANTIALIASING 0
+RAYDEPTH 2
+CENTER 0.0 0.0 -10.0
+VIEWDIR 0.0 0.0 1.0
+UPDIR 0.0 1.0 0.0
+END_CAMERA
+LIGHT CENTER 4.0 3.0 -10.0 RAD 0.2 COLOR 0.5 0.5 0.5
+SPHERE CENTER 0.0 0.0 0.0 RAD 1.0
+TEXTURE AMBIENT 0.2 DIFFUSE 0.8 SPECULAR 0.0 OPACITY 1.0
+COLOR 1.0 0.5 0.2
+TEXFUNC 0
+END_SCENE
+"""
+
+
 TEXTS = {
     "hpccinf.txt": _HPCC,
     "in.lj": _LAMMPS,
@@ -413,4 +489,9 @@ TEXTS = {
     "ranks.hoc": _HOC,
     "ranks.edp": _EDP,
     "ranks.inp": _GRETL,
+    "three.fa": ">a\nACGTACGTACGTACGTACGTTT\n>b\nACGTACGTACGTTCGTACGTAT\n>c\nTTTTACGTACGTTCGTACGTAT\n",
+    "argon.inp": _CP2K,
+    "h2.json": _BAGEL,
+    "wave.ctl": _MEEP,
+    "ball.dat": _TACHYON,
 }

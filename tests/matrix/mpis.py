@@ -76,7 +76,7 @@ def tree(name: str) -> Path:
             wheels = target.parent / "wheels"
             download(pins, wheels, os.environ)
             lay_out(wheels.glob("*.whl"), target)
-            if not any(target.iterdir()):  # a package of Python's own
+            if not (target / "lib").is_dir():  # packages of Python's own, which may have manual pages too
                 for wheel in wheels.glob("*.whl"):
                     shutil.unpack_archive(wheel, target, "zip")
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tests.matrix import mpis
 from tests.matrix.app import App
 from tests.matrix.apps import APPS, SET_ASIDE
+from tests.matrix.apps_of_2026 import NEWEST
 from tests.matrix.images import IMAGES, Image
 from tests.matrix.wrappers import DIRECT, KINDS
 
@@ -63,8 +64,8 @@ RUNTIMES = (
 
 #: How often what fits is taken on purpose; else it is whatever comes, which may fit as well.
 _FITS = 0.7
-#: How often an application of others is taken, and how often it is started directly.
-_OTHERS, _DIRECT = 0.6, 0.3
+#: How often an application of others is taken, of these one that was added last, and how often it starts directly.
+_OTHERS, _NEWEST, _DIRECT = 0.6, 0.6, 0.3
 
 
 def sites_of(lab: str) -> list[str]:
@@ -75,10 +76,16 @@ def sites_of(lab: str) -> list[str]:
 def draw(seed: int, count: int, tuning: bool = False) -> list[Pair]:
     """Return ``count`` different pairs, the same for the same seed; for ``tuning`` none that is set aside."""
     chance = random.Random(seed)
-    apps = [app for app in APPS if not (tuning and app.application in SET_ASIDE)]
+    shown = [app for app in APPS if not (tuning and app.application in SET_ASIDE)]
+    newest = [app for app in shown if app in NEWEST]
     found: dict[Pair, None] = {}
+    dealt: list[App] = []  # each of the newest once, before one comes again
     while len(found) < count:
-        found[_pair(chance, apps)] = None
+        if newest and chance.random() < _NEWEST:
+            dealt = dealt or chance.sample(newest, len(newest))
+            found[_pair(chance, [dealt.pop()])] = None
+        else:
+            found[_pair(chance, shown)] = None
     return list(found)
 
 

@@ -137,25 +137,6 @@ class Verdict(NamedTuple):
         return {**where, "runtimes": order, "memory_copies": copies, **records.plain(self.checked)}
 
 
-def check(
-    path: str,
-    profile: Profile,
-    partition: str | None = None,
-    accept: Sequence[str] = (),
-    cache: Path | None = None,
-    today: dt.date | None = None,
-) -> Verdict:
-    """Return the verdict on the bundle ``path`` at a site. Facts of files are kept in the folder ``cache``. With
-    ``today`` the age of the site's facts is looked at: plans have none of it, since the same input makes the same plan.
-
-    That there can be no plan for the site is a finding. Raises IntegrityError, and UsageError for a partition or a code
-    that there is not.
-    """
-    known_codes(accept)
-    with opened(path) as stream:
-        return _verdict(begin(stream, path), profile, partition, accept, cache, today)
-
-
 def check_all(
     path: str,
     profile: Profile,
@@ -164,10 +145,11 @@ def check_all(
     today: dt.date | None = None,
     job: str | None = None,
 ) -> list[Verdict]:
-    """Return the verdicts on the bundle ``path`` on each partition of a site, as ``check`` does; with ``job``, on this
-    job alone.
+    """Return the verdicts on the bundle ``path`` on each partition of a site; with ``job``, on this job alone.
 
-    Raises UsageError as well for a job that the bundle does not have.
+    Facts of files are kept in the folder ``cache``. With ``today`` the age of the site's facts is looked at: plans have
+    none of it, since the same input makes the same plan. That there can be no plan for a partition is a finding. Raises
+    IntegrityError, and UsageError for a code that there is not, or a job that the bundle does not have.
     """
     known_codes(accept)
     with opened(path) as stream:
@@ -176,27 +158,6 @@ def check_all(
             find(bundle.manifest.name, bundle.manifest.jobs, job)
         found = [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
     return [each.of_job(job) for each in found] if job is not None else found
-
-
-def plan(
-    path: str,
-    profile: Profile,
-    partition: str | None = None,
-    accept: Sequence[str] = (),
-    cache: Path | None = None,
-    today: dt.date | None = None,
-) -> tuple[Plan, Checked]:
-    """Return the plan for the bundle ``path`` at a site, with the verdict in it, and the verdict.
-
-    Raises as ``make_plan`` does, IntegrityError, and UsageError for a code that there is not.
-    """
-    known_codes(accept)
-    with opened(path) as stream:
-        bundle = begin(stream, path)
-        manifest = bundle.manifest
-        made = make_plan(profile, f"{manifest.name}:{manifest.version}", manifest.mpi, partition)
-        checked = check_plan(bundle, profile, made, accept, cache, today)
-    return made._replace(checked=checked), checked
 
 
 def all_plans(path: str, profile: Profile, accept: Sequence[str] = (), cache: Path | None = None) -> list[Plan]:

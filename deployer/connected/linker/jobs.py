@@ -41,6 +41,19 @@ class LinkedJob(NamedTuple):
     candidates: Sequence[Process] = ()
     decides: Callable[[Process], bool] = lambda _: True
 
+    @property
+    def possible(self) -> list[Process]:
+        """Return each process that may be started; those of ``processes`` first."""
+        return [*self.processes, *self.conditional]
+
+    def starts(self, process: Process) -> bool:
+        """Return whether a process, one of ``possible``, is certainly started."""
+        return any(process is each for each in self.processes)
+
+    def needs(self, process: Process) -> bool:
+        """Return whether a process is certainly started, and the job certainly fails if it does."""
+        return self.starts(process) and self.decides(process)
+
 
 class _Linker:
     """Links the programs of one bundle under one plan, each once."""

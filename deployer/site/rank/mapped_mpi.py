@@ -8,7 +8,7 @@ import os
 
 MYPY = False
 if MYPY:  # see ``rank``
-    from typing import List, Tuple
+    from typing import List, Optional, Tuple
 
     #: A mapped file: its path, as the process sees it, and its inode.
     Mapping = Tuple[str, int]
@@ -53,15 +53,24 @@ def identity(pid: int, mapping: "Mapping") -> str:
     """
     from deployer.system import file_identity
 
+    place = reopened(pid, mapping)
+    try:
+        return file_identity.identity(place or "")
+    except OSError:
+        return "unknown:inode:%d" % mapping[1]
+
+
+def reopened(pid: int, mapping: "Mapping") -> "Optional[str]":
+    """Return a path by which this process reaches the very file that process ``pid`` has mapped; None if none does."""
     path, inode = mapping
     # Under proot the kernel's paths are the host's, so they must not be resolved in the process's root.
-    for place in ("/proc/%d/root%s" % (pid, path), path, *_single_files()):
+    for place in (path, "/proc/%d/root%s" % (pid, path), *_single_files()):
         try:
             if os.stat(place).st_ino == inode:
-                return file_identity.identity(place)
+                return place
         except OSError:
             continue
-    return "unknown:inode:%d" % inode
+    return None
 
 
 def _single_files() -> "List[str]":

@@ -82,7 +82,7 @@ def watch(
         if watcher:
             _reap(pid)
         before = dict(record)
-        _look(pid, libraries, sight, watcher, others)
+        record["together"] = _look(pid, libraries, sight, watcher, others) or record["together"]
         record.update(_seen(libraries, sight, watcher))
         record.update(communication=others.record(), unset=others.unset)
         if record != before:
@@ -272,18 +272,24 @@ def _look(
     sight: "Optional[Sight]",
     watcher: "Optional[Watcher]" = None,
     others: "Optional[_Others]" = None,
-) -> None:
-    """Add the MPI libraries that the payload has mapped since the last call, and observe everything else."""
+) -> "List[str]":
+    """Add the MPI libraries that the payload has mapped since the last call, and observe everything else.
+
+    Return the paths of several that one process has mapped.
+    """
+    together: "List[str]" = []
     members = _members(pid, watcher is not None)
     texts = [mapped_mpi.maps(member) for member in members]
     for member, maps in zip(members, texts):
         mapped = mapped_mpi.mpi_libraries(maps)
         if mapped and others and not watcher:  # outside, the launcher's variables are those of the host
             others.compare(member, mapped)
+        if len({inode for _, inode in mapped}) > 1:
+            together = [path for path, _ in mapped]
         for mapping in mapped:
             if mapping not in libraries:
                 found = mapped_mpi.identity(member, mapping)
-                path = watcher.host_copy(found) if watcher else mapping[0]
+                path = watcher.host_copy(found) if watcher else mapped_mpi.reopened(member, mapping)
                 says = _says(path) if path else None
                 libraries[mapping] = {"path": mapping[0], "identity": found, "says": says}
         if sight:
@@ -292,6 +298,7 @@ def _look(
             watcher.look(member, maps)
     if others:
         others.look(members, texts, bool(libraries))
+    return together
 
 
 def _members(pid: int, outside: bool) -> "List[int]":

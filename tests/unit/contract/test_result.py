@@ -366,7 +366,7 @@ def test_a_thousand_ranks_make_one_finding():
 def written(item):
     """Return the record of a payload as its rank writes it."""
     seen = {name: value for name, value in item._asdict().items() if name != "outside" or value}
-    seen["unset"] = list(item.unset)
+    seen.update(unset=list(item.unset), together=list(item.together))
     seen["libraries"] = [dict(library._asdict()) for library in item.libraries]
     seen.update((name, dict(seen[name]._asdict())) for name in ("itex", "outside") if seen.get(name))
     return rank_record.dumps({**rank_record.begun(item.task, item.host), **seen}).encode()
@@ -632,6 +632,13 @@ def test_what_is_seen_from_outside_fails_a_job_whose_ranks_ended_well(payloads, 
     assert verdict.exit_code == 3
     if code == "mpi.alone":
         assert verdict.record["world_size"] is None  # nothing shows that there was one
+
+
+def test_a_process_with_two_mpi_libraries_fails_a_job_even_if_both_are_of_one_build():
+    twice = payload(1, libraries=[INTEL, INTEL._replace(path="/usr/lib/libmpi.so.12")], together=["/a", "/b"])
+    verdict = result.assemble(LAUNCH, good(payloads=[payload(0), twice]), after())
+    assert (verdict.exit_code, codes(verdict)) == (3, [("mpi.twice", "rank 1")])
+    assert read_payload(written(twice), "it").together == ("/a", "/b")
 
 
 def test_programs_without_the_launcher_s_variables_fail_a_job_that_ended_well():

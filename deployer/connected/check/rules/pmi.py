@@ -74,10 +74,10 @@ def kept(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     if job is None or job.nodes * job.ranks_per_node == 1:
         return
     inside = {PMIX} if case.plan.abi == OPENMPI else {PMI1}
-    certain = [process for process in linked.processes if _asks(process, case.plan)]
-    alone = all(process.removed for process in certain)  # else the first may be a helper
-    for process in [*certain, *(each for each in linked.conditional if _asks(each, case.plan))]:
-        sure = alone and any(process is other for other in certain)
+    asking = [process for process in linked.possible if _asks(process, case.plan)]
+    alone = all(process.removed for process in asking if linked.starts(process))  # else the first may be a helper
+    for process in asking:
+        sure = alone and linked.starts(process)
         speaks = languages(process) if process.library else None
         shared = [_offers(option) if speaks is None else _offers(option) & speaks for option in case.plan.containers]
         for each in [inside] if case.plan.launch == INSIDE else filter(None, shared):

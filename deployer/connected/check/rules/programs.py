@@ -76,7 +76,7 @@ def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
             failed = True
             message = f"{text}; if it starts {each.name}: {finding.subject}: {finding.message} ({finding.code})"
             yield Finding("command.unclear", MISSING_FACTS, subject, message, f"{remedy}; for it: {finding.remedy}")
-    callers = [each.name for each in (*linked.processes, *linked.conditional, *linked.candidates) if each.uses_mpi]
+    callers = [each.name for each in (*linked.possible, *linked.candidates) if each.uses_mpi]
     if not callers and case.plan.mpi:
         message = f"{text}; no program that was found calls MPI"
         yield Finding("command.unclear", MISSING_FACTS, subject, message, remedy)
@@ -111,7 +111,7 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     job = linked.job
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
-    processes = [*linked.processes, *linked.conditional]
+    processes = linked.possible
     if any(
         each.uses_mpi or ((each.program is None or each.missing or each.unreadable) and linked.decides(each))
         for each in processes

@@ -34,9 +34,9 @@ def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     table = WITHIN if case.plan.launch == INSIDE else OUTSIDE
     names = dict.fromkeys(option.launcher for option in case.plan.containers if option.launcher in table)
     refusing = [(name, *table[name]) for name in names if not table[name][0]]
-    for process in [*linked.processes, *linked.conditional] if refusing else ():
+    for process in linked.possible if refusing else ():
         name, starts, why = refusing[0]
-        sure = starts is False and any(process is each for each in linked.processes) and linked.decides(process)
+        sure = starts is False and linked.needs(process)
         for text, certain, remedy in _asking(process) if process.uses_mpi else ():
             message = f"{text} starts more ranks while it runs, and {why.format(name)}"
             yield Finding("mpi.spawn", ERROR if sure and certain else MISSING_FACTS, process.name, message, remedy)

@@ -190,8 +190,8 @@ def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
     family = mpi.family if mpi else "openmpi" if case.plan.abi == OPENMPI else "mpich"
     known = mpi is not None or family == "openmpi"  # the image's may be of another family with MPICH's ABI
     place = several, (fabric and fabric.kind) or "", frozenset(fabric.devices if fabric else ())
-    for process in [*linked.processes, *linked.conditional] if case.plan.abi != NO_MPI else ():
-        sure = linked.job is not None and known and any(process is each for each in linked.processes)
+    for process in linked.possible if case.plan.abi != NO_MPI else ():
+        sure = linked.job is not None and known and linked.needs(process)
         use = Use(process, family, mpi.version if mpi else "", *place)
         for name, value in sorted(process.environment.items()) if process.uses_mpi else ():
             certain, text = judged(name, value, use) if value else (False, "")

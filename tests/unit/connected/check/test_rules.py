@@ -716,7 +716,7 @@ def test_a_job_s_own_program_for_newer_processors(
     profile = Profile.model_validate({**SITE, "partitions": {"batch": {"pmi": "none", "node": node}}})
     job = Job("t", command, 1, 1, 1, "00:01:00")
     packed = pack.pack(sources.from_folder(top, "x", "1")._replace(jobs=[job]), [], tmp_path / "b.tar")
-    found = check.check(str(packed.path), profile).checked
+    found = check.check_all(str(packed.path), profile)[0].checked
     assert found.verdict == expected, codes(found.findings)
     assert any(each.code == "cpu.instructions" for each in found.findings) == (flags == [])
 
@@ -780,12 +780,12 @@ def test_a_profile_of_another_architecture(rootfs: Path, tmp_path: Path) -> None
     arm = {**SITE, "architecture": "aarch64", "mpi": mpi, "partitions": {"batch": partition}}
     fits = {**arm, "architecture": "x86_64"}  # which the libraries are not, but nothing calls MPI
     packed = pack.pack(contents(rootfs), [Profile.model_validate(fits)], tmp_path / "b.tar")
-    found = check.check(str(packed.path), Profile.model_validate(arm)).checked
+    found = check.check_all(str(packed.path), Profile.model_validate(arm))[0].checked
     assert (found.verdict, codes(found.findings)) == (
         verdict.REFUSE,
         [("node.architecture", ERROR), ("proof.outside", NOTE)],
     )
-    assert check.check(str(packed.path), Profile.model_validate(fits)).checked.verdict == verdict.RUN
+    assert check.check_all(str(packed.path), Profile.model_validate(fits))[0].checked.verdict == verdict.RUN
 
 
 def test_the_image_has_a_place_for_what_is_bound(rootfs: Path, tmp_path: Path) -> None:
@@ -794,7 +794,7 @@ def test_the_image_has_a_place_for_what_is_bound(rootfs: Path, tmp_path: Path) -
     profile = Profile.model_validate({**SITE, "mpi": mpi, "partitions": {"batch": partition}})
 
     def found(packed: Path) -> list[Finding]:
-        return [each for each in check.check(str(packed), profile).checked.findings if each.code == "bind.place"]
+        return [each for each in check.check_all(str(packed), profile)[0].checked.findings if each.code == "bind.place"]
 
     assert found(pack.pack(contents(rootfs), [profile], tmp_path / "for.tar").path) == []
     (finding,) = found(pack.pack(contents(rootfs), [], tmp_path / "other.tar").path)
@@ -854,15 +854,15 @@ def test_where_a_job_starts(image: str, job: str | None, found: list[tuple[str, 
 def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> None:
     packed = pack.pack(contents(rootfs)._replace(mpi=["openmpi"]), [], tmp_path / "b.tar")
     unknown = Profile.model_validate({**SITE, "workspace": None})
-    assert codes(check.check(str(packed.path), unknown).checked.findings) == [("facts.plan", UNKNOWN)]
+    assert codes(check.check_all(str(packed.path), unknown)[0].checked.findings) == [("facts.plan", UNKNOWN)]
     partition = {**SITE["partitions"]["batch"], "mpi": "m", "pmi": "pmi2"}
     other = {**SITE, "mpi": {"m": {"family": "mpich", "prefix": "/opt/mpi"}}, "partitions": {"batch": partition}}
-    found = check.check(str(packed.path), Profile.model_validate(other)).checked
+    found = check.check_all(str(packed.path), Profile.model_validate(other))[0].checked
     assert (found.verdict, codes(found.findings)) == (verdict.REFUSE, [("plan.refused", ERROR)])
-    accepted = check.check(str(packed.path), Profile.model_validate(other), accept=["plan.refused"]).checked
+    accepted = check.check_all(str(packed.path), Profile.model_validate(other), accept=["plan.refused"])[0].checked
     assert accepted.verdict == verdict.WARN
     with pytest.raises(UsageError, match=r"no rule has the code x\.y"):
-        check.check(str(packed.path), unknown, accept=["x.y"])
+        check.check_all(str(packed.path), unknown, accept=["x.y"])[0]
 
 
 def test_a_job_whose_program_is_not_in_the_bundle() -> None:
@@ -897,7 +897,7 @@ def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -
     (plan,) = packed.plans
     assert plan.checked is not None
     assert plan.checked.verdict == "WARN"
-    checked = check.check(str(packed.path), profile).checked
+    checked = check.check_all(str(packed.path), profile)[0].checked
     assert checked.verdict == "REFUSE"
     found = [each.code for each in checked.findings]
     assert found == ["command.missing", "proof.outside"]  # and link.program says no more
@@ -1036,7 +1036,9 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(
     profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
     bundle = tmp_path / "b.tar"
     pack.pack(contents(rootfs), [], bundle)
-    made, checked = check.plan(str(bundle), profile)
+    [made] = check.all_plans(str(bundle), profile)
+    assert made.checked
+    checked = made.checked
     assert {option.runtime for option in made.start_options} <= set(runtime_table.SUPPORTED)
     refused = [each.code for each in checked.against] == ["runtime.unsupported"]
     assert refused is (runtime not in runtime_table.SUPPORTED)

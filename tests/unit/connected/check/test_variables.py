@@ -206,6 +206,12 @@ def test_only_a_program_that_calls_mpi_and_is_certain() -> None:
     (finding,) = variables.of_job(of._replace(conditional=[maybe]), case())
     assert (finding.severity, finding.subject) == (UNKNOWN, GOOD)
 
+    def severity(decides: bool) -> str:
+        (finding,) = variables.of_job(of._replace(processes=[maybe], decides=lambda _: decides), case())
+        return finding.severity
+
+    assert [severity(True), severity(False)] == [ERROR, UNKNOWN]  # False: as in `program || true`
+
 
 def test_mpi4py_is_told_to_take_the_other_family() -> None:
     module = "/usr/lib/python3/dist-packages/mpi4py/MPI.{}.cpython-311-x86_64-linux-gnu.so"

@@ -97,6 +97,7 @@ def test_a_single_file_of_the_host_under_proot(tmp_path, monkeypatch):
     monkeypatch.setattr(hostfiles, "LIBRARIES", str(tmp_path / "host"))
     mapping = (str(tmp_path / "libmpi.so.40.30"), os.stat(str(tmp_path / "host" / "libmpi.so.40")).st_ino)
     assert mapped_mpi.identity(os.getpid(), mapping) == elf.identity(str(tmp_path / "host" / "libmpi.so.40"))
+    assert mapped_mpi.reopened(os.getpid(), mapping) == str(tmp_path / "host" / "libmpi.so.40")
 
 
 def test_a_process_that_is_gone_has_nothing_mapped():

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from deployer.site.rank import rank
+from deployer.contract import hostfiles
+from deployer.site.rank import mapped_mpi, payload_monitor, rank
 from deployer.system import elf
 from tests.evidence import recorded
 
@@ -154,15 +155,51 @@ def test_the_library_that_the_payload_maps_is_written_down(tmp_path, stand_in, n
     ]
 
 
+#: Maps the files that it gets, of which only the name matters: what is mapped is read from the kernel.
+MAPS = (
+    "import mmap, sys, time; files = [open(name) for name in sys.argv[1:]]; "
+    "maps = [mmap.mmap(file.fileno(), 0, access=1) for file in files]; time.sleep(0.6)"
+)
+
+
+def file_of_mpi(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "libmpi.so.12").write_bytes(bytes(4096))
+    return str(folder / "libmpi.so.12")
+
+
 @pytest.mark.parametrize(("words", "expected"), [(["env"], []), (["env", "-u", "PMI_FD"], ["PMI_FD"])])
 def test_variables_of_the_launcher_that_a_program_with_mpi_lacks(tmp_path, words, expected):
-    """The file needs only the name: what is mapped is read from the kernel."""
-    library = tmp_path / "libmpi.so.12"
-    library.write_bytes(bytes(4096))
-    code = "import mmap, sys, time; f = open(sys.argv[1]); m = mmap.mmap(f.fileno(), 0, access=1); time.sleep(0.6)"
-    command = [*words, sys.executable, "-c", code, str(library)]
+    command = [*words, sys.executable, "-c", MAPS, file_of_mpi(tmp_path)]
     assert finish(start(tmp_path, *command, environment={"PMI_FD": "1"}))[0] == 0
     assert record(tmp_path)["unset"] == expected
+
+
+def test_two_mpi_libraries_of_one_process(tmp_path):
+    first, second = file_of_mpi(tmp_path / "a"), file_of_mpi(tmp_path / "b")
+    assert finish(start(tmp_path, sys.executable, "-c", MAPS, first, second))[0] == 0
+    assert sorted(record(tmp_path)["together"]) == [first, second]
+
+
+def test_the_version_is_asked_of_the_file_that_is_mapped(tmp_path, monkeypatch):
+    """Under proot the kernel's path of the host's library leads to the image's own file."""
+    asked = []
+    monkeypatch.setattr(payload_monitor, "_says", asked.append)
+    monkeypatch.setattr(mapped_mpi, "family", lambda pid: [pid])
+    monkeypatch.setattr(mapped_mpi, "maps", lambda pid: "0-1 r-xp 0 08:01 %d %s" % (os.stat(host).st_ino, image))
+    host, image = file_of_mpi(tmp_path / "host"), file_of_mpi(tmp_path / "image")
+    monkeypatch.setattr(hostfiles, "LIBRARIES", str(tmp_path / "host"))
+    assert payload_monitor._look(os.getpid(), {}, None) == []
+    assert asked == [host]
+
+
+def test_an_mpi_library_in_each_of_two_processes_is_no_second_one(monkeypatch):
+    texts = {1: "0-1 r-xp 0 08:01 5 /a/libmpi.so.12", 2: "0-1 r-xp 0 08:01 6 /b/libmpi.so.12"}
+    monkeypatch.setattr(mapped_mpi, "family", lambda pid: list(texts))
+    monkeypatch.setattr(mapped_mpi, "maps", texts.get)
+    found = {}
+    assert payload_monitor._look(1, found, None) == []
+    assert len(found) == 2
 
 
 def test_evidence_that_cannot_be_written_does_not_end_the_payload(tmp_path):
