@@ -4,6 +4,7 @@ The judgement names first what stopped the job. It compares the exception that e
 reached for: a library may catch the error of the network and raise one of its own.
 """
 
+import itertools
 import posixpath
 import re
 from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
@@ -29,7 +30,7 @@ DONE, FAILED, LIMIT, MEMORY, STOPPED = "done", "failed", "limit", "memory", "sto
 #: What observed the job: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
 PYTHON, NETWORK, FILES = "python", "network", "files"
 
-NETWORK_CODE = "rehearse.network"
+NETWORK_CODE, BLIND_CODE, TIME_CODE = "rehearse.network", "rehearse.blind", "rehearse.time"
 RULES: Dict[str, Rule] = {
     NETWORK_CODE: Rule(ERROR, "{what}", "{remedy}"),
     "rehearse.readonly": Rule(
@@ -56,10 +57,18 @@ RULES: Dict[str, Rule] = {
         "data loader)",
     ),
     "rehearse.ended": Rule(ERROR, "{how}", "read its output: the rehearsal kept the job's log"),
-    "rehearse.blind": Rule(
-        NOTE, "{what}", "what this process reached for is known only as far as the network and the kernel showed it"
+    BLIND_CODE: Rule(
+        verdict.MISSING_FACTS,
+        "{what}",
+        "what it reached for is known only as far as this report shows it",
+    ),
+    TIME_CODE: Rule(
+        WARNING,
+        "it ran for {seconds} s here, and its time limit is {limit} s",
+        "give the job a longer `time` in bundle.yaml, unless the site's nodes are faster than this machine",
     ),
 }
+NOT_WHOLE = "the kernel's account of %s is missing or not complete: rehearse it again"
 #: The codes of a rehearsal; each has a page in docs/rules.md.
 CODES = tuple(sorted(RULES))
 
@@ -83,7 +92,7 @@ _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
         ),
         (*_NETWORK_KINDS, seen.DAEMON),
     ),
-    (re.compile(r"Read-only file system|\[Errno 30\]|PermissionError|\[Errno 13\]"), (seen.WRITE,)),
+    (re.compile(r"Read-only file system|\[Errno 30\]|PermissionError|\[Errno 13\]|cannot be opened"), (seen.WRITE,)),
     (
         re.compile(
             r"FileNotFoundError|\[Errno 2\]|cannot open shared object|NotADirectoryError|No such file|not found"
@@ -100,11 +109,21 @@ _LIBRARIES = re.compile(
 )
 #: Files that programs look for and usually do without.
 _USUAL = re.compile(
-    r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
+    r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp|build|builds|croot|home/conda)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
 )
+#: Where programs are, not data; and files that belong to programs, wherever they are.
+_OF_PROGRAMS = re.compile(
+    r"^/(etc|proc|sys|dev|usr|lib|lib64|bin|sbin|run|var|tmp|deployer/(job|canary|wheels|variant))(/|$)"
+    r"|/(lib|(site|dist)-packages)/|\.(py|pyc|pth)$|\.so([.0-9]*)$"
+)
+#: Folders of the job itself: what it does not find there, it may have yet to make.
+_OF_JOB = re.compile(r"^/deployer/(?!data/)")
+#: What libraries try and do without: UCX's settings, the clock of libuuid.
+_NEVER = re.compile(r"/ucx\.conf$|^/var/lib/libuuid/")
 #: Caches that programs renew if they can: fonts, bytecode.
 _USUAL_WRITES = re.compile(r"^/var/cache/|/__pycache__(/|$)|[.]pyc([.][0-9]+)?$")
-_QUOTED = re.compile(r"'([^']{1,300})'")
+#: A path in the text of an exception; the second form is PyTorch's.
+_QUOTED = re.compile(r"(?<=')[^']{1,300}(?=')|(?<=File )\S{1,300}(?= cannot be opened)")
 _OWN_HOSTS = re.compile(r"^(localhost|ip6-localhost|localhost\.localdomain|127\.[0-9.]+|::1|0\.0\.0\.0|::|)$")
 #: The host of a URL, without a user and a port.
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@]*)")
@@ -147,6 +166,7 @@ class Used(NamedTuple):
         temporary: bytes in HOME, TMPDIR and the job's folder.
         files_opened: how many different files.
         gpus: how many the job asked for.
+        node_memory: MiB that a node needed at once, with the files in its /tmp and /dev/shm, if it has less.
     """
 
     seconds_to_first_step: Optional[float] = None
@@ -156,6 +176,7 @@ class Used(NamedTuple):
     temporary: Optional[int] = None
     files_opened: Optional[int] = None
     gpus: Optional[int] = None
+    node_memory: Optional[int] = None
 
 
 class Bounds(NamedTuple):
@@ -164,10 +185,12 @@ class Bounds(NamedTuple):
     Attributes:
         memory: MiB.
         cpus: CPUs of the layout.
+        seconds: the time limit of the job.
     """
 
     memory: Optional[int] = None
     cpus: Optional[int] = None
+    seconds: Optional[int] = None
 
 
 class Reached(NamedTuple):
@@ -272,8 +295,25 @@ class Rehearsal(NamedTuple):
 
     @property
     def checked(self) -> verdict.Checked:
-        """Return the verdict, as ``check`` has it."""
-        return verdict.judged([item.finding for item in self.findings], self.accepted)
+        """Return the verdict, as ``check`` has it. RUN is for a job that was watched to its end."""
+        found = [item.finding for item in self.findings]
+        known = {item.code for item in found if item.severity == verdict.MISSING_FACTS}
+        if BLIND_CODE not in known and not self._kernel_watched:
+            found.append(unseen(NOT_WHOLE % "a node").finding)
+        if TIME_CODE not in known and self.ending.how == LIMIT:
+            found.append(_still_ran(self.ending).finding)
+        return verdict.judged(found, self.accepted)
+
+    @property
+    def _kernel_watched(self) -> bool:
+        return {NETWORK, FILES}.issubset(self.watched)
+
+    @property
+    def _verdict(self) -> str:
+        """Return the verdict for people: UNKNOWN with what was not watched."""
+        checked = self.checked
+        reasons = dict.fromkeys(item.message for item in checked.against) if checked.verdict == verdict.UNKNOWN else ()
+        return ": ".join(filter(None, (checked.verdict, "; ".join(reasons))))
 
     @property
     def exit_code(self) -> int:
@@ -282,8 +322,12 @@ class Rehearsal(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one."""
-        return self.ending.how in (DONE, LIMIT) and all(item.finding.severity != ERROR for item in self.findings)
+        """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one.
+
+        What the kernel did not watch is no rehearsal.
+        """
+        ended = self.ending.how in (DONE, LIMIT)
+        return ended and self._kernel_watched and all(item.finding.severity != ERROR for item in self.findings)
 
     def record(self) -> Record:
         return json_records.stamped(SCHEMA, dict(records.plain(self), verdict=self.checked.verdict))
@@ -297,7 +341,7 @@ class Rehearsal(NamedTuple):
         if NETWORK not in self.watched:
             asked = "what it requested is not known, because the kernel's account of it is missing or not complete"
             asked += "; it requested at least " + names if names else ""
-        judged = "verdict %s" % self.checked.verdict
+        judged = "verdict %s" % self._verdict
         if self.accepted:
             judged += ", accepted " + ", ".join(self.accepted)
         texts = (counted(self.ranks, "rank"), counted(self.nodes, "node"), asked, _ended(self.ending), judged)
@@ -315,10 +359,10 @@ class Rehearsal(NamedTuple):
             shown += ["", "What it reached for besides:" if first else "What it reached for:"]
             for item in rest:
                 shown += item.lines()
-        if not any(item.finding.severity != NOTE for item in self.findings):
+        if all(item.finding.code == BLIND_CODE and item.finding.severity == NOTE for item in self.findings):
             shown += ["", "It reached for nothing that the site lacks."]
         shown += ["", *_used(self.used), "watched: %s" % (", ".join(self.watched) or "nothing")]
-        return [*shown, "verdict: %s" % self.checked.verdict]
+        return [*shown, printable("verdict: %s" % self._verdict)]
 
 
 def read(data: bytes, what: str) -> Rehearsal:
@@ -365,6 +409,7 @@ def judge(
     bounds: Bounds = Bounds(),  # noqa: B008
     own: Collection[str] = (),
     job: str = "train",
+    had_input: bool = True,
 ) -> Tuple[Reached, ...]:
     """Return the findings of a rehearsal: what stopped the job is first.
 
@@ -373,14 +418,21 @@ def judge(
         ending: how it ended.
         own: names and addresses of its own nodes, which are no reach for a network.
         job: its name.
+        had_input: it may have read data (``is_input``).
     """
-    judgement = _Judgement(observed, ending, own, job, ending.how == LIMIT and used.seconds_to_first_step is None)
+    waits = ending.how == LIMIT and used.seconds_to_first_step is None
+    judgement = _Judgement(observed, ending, own, job, waits, had_input)
     found = [*judgement.reached(), *_consumed(ending, used, bounds)]
     if ending.how == STOPPED or (ending.failed and not any(item.stopped for item in found)):
         found.append(judgement.ended())
-    order = {ERROR: 0, WARNING: 1, NOTE: 2}
+    order = {ERROR: 0, verdict.MISSING_FACTS: 1, WARNING: 2, NOTE: 3}
     found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
     return tuple(_limited(found))
+
+
+def is_input(path: str) -> bool:
+    """Return whether a file that a job opened may be data, and not part of a program or of what the job wrote."""
+    return not _OF_PROGRAMS.search(path)
 
 
 def requested(observations: Iterable[Observation], own: Collection[str]) -> Tuple[str, ...]:
@@ -392,9 +444,15 @@ def requested(observations: Iterable[Observation], own: Collection[str]) -> Tupl
     return tuple(found if left <= 0 else [*found[:_MAX_REQUESTED], "and %d more" % left])
 
 
-def unseen(text: str) -> Reached:
-    """Return the note about something that this rehearsal could not see."""
-    return Reached(_finding("rehearse.blind", "the job", NOTE, what=text))
+def unseen(text: str, severity: str = verdict.MISSING_FACTS) -> Reached:
+    """Return the finding about something that this rehearsal could not see."""
+    return Reached(_finding(BLIND_CODE, "the job", severity, what=text))
+
+
+def _still_ran(ending: JobEnding) -> Reached:
+    how = "it still ran when the rehearsal's time was over, after %.0f s: what comes later was not watched"
+    remedy = "rehearse it longer (--time), or shorten it by arguments of its own: words after --"
+    return Reached(Finding(TIME_CODE, verdict.MISSING_FACTS, "the job", how % ending.seconds, remedy))
 
 
 #: A host, the place in the program that asked for it, and the URL.
@@ -410,13 +468,18 @@ class _Process(NamedTuple):
 
 
 class _Judgement(object):
-    def __init__(self, observed: Observed, ending: JobEnding, own: Collection[str], job: str, waits: bool) -> None:
+    def __init__(
+        self, observed: Observed, ending: JobEnding, own: Collection[str], job: str, waits: bool, had_input: bool
+    ) -> None:
         self.ending = ending
+        self.had_input = had_input
         self.waits = waits  # it may still try to download
         self.job = job
         self.observed = observed
         mine = {name.lower() for name in own}
-        self.observations = [item for item in observed.observations if not _is_own(item, mine)]
+        self.observations = [
+            item for item in observed.observations if not _is_own(item, mine) and not _NEVER.search(item.what)
+        ]
         self.processes = {
             item.process: _Process(item.about.get("home", ""), item.about.get("folder", ""), item.about.get("pid", ""))
             for item in observed.observations
@@ -495,9 +558,8 @@ class _Judgement(object):
     ) -> Reached:
         stopped = any(item is self.cause for item in group)
         made = _finding(code, subject, ERROR if stopped else usual, **values)
-        stack = self._stack(group, stopped)
         count = len({item.process for item in group if item.stack}) or 1
-        return Reached(made, stopped, stack, processes=count)
+        return Reached(made, stopped, self._stack(group, stopped), processes=count)
 
     def _stack(self, group: Sequence[Observation], stopped: bool) -> Tuple[CodeFrame, ...]:
         chosen = self.cause if stopped and self.cause is not None else group[0]
@@ -625,17 +687,24 @@ class _Judgement(object):
             elif (kind == seen.MISSING and self._is_worth_a_note(what, group)) or (
                 kind in (seen.MISSING, seen.LIBRARY) and stopped
             ):
-                values = {"path": what, "how": self._thrown(stopped), "remedy": _remedy_of(what)}
-                yield self._made("rehearse.missing", group, what, NOTE, **values)
+                lacks = (
+                    not self.had_input and what.startswith("/") and not (_USUAL.search(what) or _OF_JOB.search(what))
+                )
+                how = "; it opened no other data" if lacks and not stopped else self._thrown(stopped)
+                values = {"path": what, "how": how, "remedy": _remedy_of(what)}
+                yield self._made("rehearse.missing", group, what, WARNING if lacks else NOTE, **values)
 
     def _is_worth_a_note(self, what: str, group: Sequence[Observation]) -> bool:
         """Return whether a missing file that did not stop the job may interest its user.
 
-        Libraries look for many that they do without. A program that is not Python is interesting if the job failed.
+        Libraries look for many that they do without. A program that is not Python is interesting if the job failed, or
+        if the program succeeded: then an observer reports only what no image has.
         """
         if _USUAL.search(what):
             return False
-        return self._is_of_program(group) if self._stack(group, False) else self.ending.failed
+        if self._stack(group, False):
+            return self._is_of_program(group)
+        return self.ending.failed or group[0].about.get("exit_code") == "0"
 
     def _is_of_program(self, group: Sequence[Observation]) -> bool:
         """Return whether the program itself did it, or one that is not Python: not a library."""
@@ -650,7 +719,7 @@ class _Judgement(object):
         reasons = sorted({item.what for item in self.observations if item.kind == seen.BLIND})
         for reason in reasons:
             group = [item for item in self.observations if (item.kind, item.what) == (seen.BLIND, reason)]
-            yield self._made("rehearse.blind", group, group[0].about.get("program") or "python", NOTE, what=reason)
+            yield self._made(BLIND_CODE, group, group[0].about.get("program") or "python", NOTE, what=reason)
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
         if self.observed.unreadable:
@@ -659,7 +728,7 @@ class _Judgement(object):
     def _of_exception(self, end: Observation) -> Reached:
         """Return the finding about an exception for which nothing was seen that it reached for."""
         text = end.what + "\n" + end.about.get("after", "")
-        subject = self._program(end)
+        subject = posixpath.basename(end.stack[-1].file) if end.stack else "the job"
         path = next(iter(_QUOTED.findall(end.what)), "")
         made = _finding("rehearse.ended", subject, ERROR, how="it ended with " + end.what)
         known_end = remedies.of_exception(end.what)
@@ -690,10 +759,6 @@ class _Judgement(object):
                 return Reached(made, True, end.stack, offline.prepare, offline.definition)
         return Reached(made, True, end.stack)
 
-    def _program(self, item: Observation) -> str:
-        frame = item.stack[-1] if item.stack else None
-        return posixpath.basename(frame.file) if frame else "the job"
-
     def ended(self) -> Reached:
         """Return the finding about a job that was stopped, or failed for no reason that was seen."""
         code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
@@ -706,18 +771,31 @@ class _Judgement(object):
 
 
 _MEMORY_REMEDY = "use fewer ranks per node, a smaller batch or another partition; `memory` of the job asks for more"
+_FILES_IN_MEMORY = (
+    "a node needed %d MiB for its processes and the files in /tmp (HOME and TMPDIR) and /dev/shm: more than the job "
+    "has there, if the site keeps /tmp in memory"
+)
+_FILES_REMEDY = "write large files to the job's folder, or bind a folder of a disk: --bind SRC:DST"
 _MODULE_REMEDY = "install the package in the image, or add it to the wheels of the definition"
 
 
 def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached]:
-    """Yield the findings about what the job used."""
+    """Yield the findings about what the job used, of time too."""
+    if ending.how == LIMIT:
+        yield _still_ran(ending)
+    if ending.how in (DONE, LIMIT) and bounds.seconds and ending.seconds > bounds.seconds:
+        values = {"seconds": "%.0f" % ending.seconds, "limit": str(bounds.seconds)}
+        yield Reached(_finding(TIME_CODE, "the job", WARNING, **values))
     limit = "%d MiB" % bounds.memory if bounds.memory else "the limit"
     if ending.how == MEMORY:
-        how = "the kernel killed it for lack of memory: a rank may use %s" % limit
+        how = "the kernel killed it for lack of memory: a rank may use %s, its files in /dev/shm included" % limit
         yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY), True)
     elif bounds.memory and used.peak_memory and used.peak_memory > bounds.memory:
         how = "a rank used %d MiB, and the site's nodes have %s for it" % (used.peak_memory, limit)
         yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY))
+    elif used.node_memory:
+        how = _FILES_IN_MEMORY % used.node_memory
+        yield Reached(_finding("rehearse.memory", "the job", WARNING, how=how, remedy=_FILES_REMEDY))
     # One more is usual: the thread that waits for the workers runs at times too.
     if bounds.cpus and used.threads and used.threads > bounds.cpus + 1:
         values = {"threads": str(used.threads), "cpus": str(bounds.cpus)}
@@ -743,7 +821,7 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
             yield item
     for code, count in sorted(counts.items()):
         if count > _MOST:
-            yield unseen("not shown: %s of %s" % (counted(count - _MOST, "finding"), code))
+            yield unseen("not shown: %s of %s" % (counted(count - _MOST, "finding"), code), NOTE)
 
 
 def _merged(
@@ -790,12 +868,8 @@ def _is_of_libraries(stack: Sequence[CodeFrame]) -> bool:
 
 def _shared(stack: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> int:
     """Return how many of their outermost frames two stacks share."""
-    count = 0
-    for one, two in zip(reversed(stack), reversed(other)):
-        if (one.file, one.function) != (two.file, two.function):
-            break
-        count += 1
-    return count
+    same = ((one.file, one.function) == (two.file, two.function) for one, two in zip(stack[::-1], other[::-1]))
+    return sum(itertools.takewhile(bool, same))
 
 
 def _is_within(item: Observation, end: Observation) -> bool:

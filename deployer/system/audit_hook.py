@@ -74,6 +74,10 @@ _CHANGES = {
 }
 
 
+#: Audit events that list a folder, or look for a file; the first argument is its path.
+_LISTS = ("glob.glob", "os.listdir", "os.scandir", "pathlib.Path.glob", "pathlib.Path.rglob")
+
+
 class PythonObserver(object):
     """The observations of this process.
 
@@ -106,6 +110,7 @@ class PythonObserver(object):
             "sys.excepthook": self._ended,
         }
         self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
+        self.handlers.update((event, self._list) for event in _LISTS)
 
     def hook(self, event: str, args: "Tuple[Any, ...]") -> None:
         """Observe an audit event."""
@@ -155,11 +160,22 @@ class PythonObserver(object):
             path = _path(path)
             if not _may_write(path):
                 self.note("write", path, frame)
-        elif self.counts.get("missing", 0) < _MOST:
+        else:
+            self._look_for(path, sys._getframe(2))
+
+    def _list(self, args: "Tuple[Any, ...]") -> None:
+        path, frame = args[0], sys._getframe(2)
+        if not path or isinstance(path, int) or frame.f_code.co_filename.startswith(_IMPORTS):
+            return
+        if not any(character in _text(path) for character in "*?["):  # a pattern: then its folder is listed
+            self._look_for(path, frame)
+
+    def _look_for(self, path: "Any", frame: "FrameType") -> None:
+        if self.counts.get("missing", 0) < _MOST:
             try:
                 os.stat(path)
             except FileNotFoundError:
-                self.note("missing", _path(path), sys._getframe(2))
+                self.note("missing", _path(path), frame)
 
     def _input(self, _: "Tuple[Any, ...]") -> None:
         if os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev:

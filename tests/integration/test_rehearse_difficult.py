@@ -18,6 +18,21 @@ _REACH = """\
 import urllib.request
 urllib.request.urlopen("http://data.example.invalid/set.tar", timeout=5)
 """
+_TRAIN = "print('trained on', len("
+_FILL = """\
+with open(path, "wb") as stream:
+    for _ in range(300):
+        stream.write(bytes(1024 * 1024))
+    stream.flush()
+    import time
+    time.sleep(3)
+"""
+#: What jobs have besides.
+_MORE: dict[str, dict[str, Any]] = {
+    "shared": {"memory": 200},
+    "spools": {"memory": 200},
+    "late": {"time": "00:00:02"},
+}
 #: Each is one process on each of two nodes.
 PROGRAMS = {
     "forks": f"""\
@@ -59,6 +74,10 @@ with open("/tmp/full", "wb") as stream:
     import time
     time.sleep(3)
 """,
+    "nothing": f"import glob\n{_TRAIN}glob.glob('/lustre/project/set/*.npz')))\n",
+    "shared": f"path = '/dev/shm/shared'\n{_FILL}",
+    "spools": f"import os\npath = os.environ['TMPDIR'] + '/spool'\n{_FILL}",
+    "late": "import time\ntime.sleep(4)\n",
     "terminal": "open('/dev/tty').read()\n",
     "asks": "print('epochs?', input())\n",
 }
@@ -77,7 +96,10 @@ def difficult(built: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "base": {"debian": "bookworm", "include": ["python3"]},
         "context": os.path.relpath(ROOT / "bundles" / "hello-mpi", folder),
         "mpi": [],
-        "jobs": {name: {"command": ["python3", f"/deployer/app/{name}.py"], "nodes": 2} for name in PROGRAMS},
+        "jobs": {
+            name: {"command": ["python3", f"/deployer/app/{name}.py"], "nodes": 2, **_MORE.get(name, {})}
+            for name in PROGRAMS
+        },
     }
     (folder / "bundle.yaml").write_text(yaml.safe_dump(record))
     return _packed(built, folder)
@@ -113,7 +135,7 @@ def test_what_it_reached_for_is_named(built: Cli, difficult: Path, job: str, cod
 def test_a_program_deaf_to_sigterm_ends_with_the_time(built: Cli, difficult: Path) -> None:
     started = time.monotonic()
     record = rehearse(built, difficult, "deaf", 0, "--time", "5s")
-    assert record["ending"]["how"] == "limit"
+    assert (record["ending"]["how"], record["verdict"]) == ("limit", "UNKNOWN")
     assert time.monotonic() - started < 120
     assert _running("/deployer/app/deaf.py") == []
 
@@ -127,6 +149,23 @@ def test_an_orphan_does_not_survive(built: Cli, difficult: Path) -> None:
 def test_a_full_tmp_is_measured(built: Cli, difficult: Path) -> None:
     record = rehearse(built, difficult, "fills", 0)
     assert record["used"]["temporary"] >= 96 * 1024**2
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "verdict", "finding", "said"),
+    [
+        ("nothing", 0, "WARN", "rehearse.missing", "it opened no other data"),
+        ("shared", 3, "REFUSE", "rehearse.memory", "the kernel killed it for lack of memory"),
+        ("spools", 0, "WARN", "rehearse.memory", "if the site keeps /tmp in memory"),
+        ("late", 0, "WARN", "rehearse.time", "and its time limit is 2 s"),
+    ],
+)
+def test_what_the_site_lacks_is_no_run(
+    built: Cli, difficult: Path, job: str, code: int, verdict: str, finding: str, said: str
+) -> None:
+    record = rehearse(built, difficult, job, code)
+    assert record["verdict"] == verdict, record
+    assert said in _found(record, finding)[0]["message"]
 
 
 @pytest.mark.parametrize(("job", "said"), [("terminal", "/dev/tty"), ("asks", "EOF")])

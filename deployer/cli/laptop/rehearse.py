@@ -15,7 +15,7 @@ from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import refused
 from deployer.contract.job import check_time, seconds
 from deployer.contract.rehearsal import CODES, Rehearsal
-from deployer.contract.verdict import WARN
+from deployer.contract.verdict import RUN
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
     if args.record:
         record(bundle, outcome)
-    if args.strict and outcome.checked.verdict == WARN:
+    if args.strict and outcome.checked.verdict != RUN:
         return Refused.exit_code
     if not outcome.exit_code:
         name, send = settings.site_for_hint(args.site), "push" if bundle == args.bundle else "deploy"

@@ -152,11 +152,11 @@ def entries(cache: Cache) -> list[CacheEntry]:
             key = path if path.is_dir() or path.suffix == _PART else path.with_suffix("")
             known = together.get(key, CacheEntry((), 0, 0.0))
             used = max(known.used, path.stat().st_mtime)
-            together[key] = CacheEntry((*known.paths, path), known.size + _size(path), used)
+            together[key] = CacheEntry((*known.paths, path), known.size + size(path), used)
     return sorted(together.values(), key=lambda entry: (entry.used, entry.paths))
 
 
-def _size(path: Path) -> int:
+def size(path: Path) -> int:
     """Return the size in bytes of all files at and below ``path`` on the same file system. Hard links count once."""
     top = path.lstat()
     if not path.is_dir():

@@ -60,7 +60,8 @@ def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
             CODE,
             ERROR,
             job.name,
-            f"{profile.name} requires a rehearsal, and that of job {job.name} found errors, or was of another command"
+            f"{profile.name} requires a rehearsal, and that of job {job.name} found errors, "
+            "was not watched by the kernel, or was of another command"
             if job.name in known
             else f"{profile.name} requires a rehearsal, and the bundle has none of job {job.name}",
             f"deployer rehearse B.tar {job.name} --record",

@@ -39,9 +39,10 @@ from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import DeployerError, Refused
-from deployer.contract.findings import ERROR, WARNING
+from deployer.contract.findings import WARNING
 from deployer.contract.json_records import Fields
 from deployer.contract.rehearsal import Rehearsal
+from deployer.contract.verdict import MISSING_FACTS
 from deployer.system.verify import begin, opened, read_seal
 
 if TYPE_CHECKING:  # what stages import is imported by them, while the connection is made: it takes as long
@@ -251,17 +252,14 @@ class Deploy(Packing):
     def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
         """Show what rehearsals warn of, such as a network error that the program swallowed."""
         for outcome in outcomes:
-            for found in (item.finding for item in outcome.findings if item.finding.severity == WARNING):
+            for found in (
+                item.finding for item in outcome.findings if item.finding.severity in (WARNING, MISSING_FACTS)
+            ):
                 self._say(f"warning: the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}")
 
     def _not_clean(self, outcome: Rehearsal) -> Refused:
         """Return the error for a rehearsal that the site would not accept."""
-        found = next((item.finding for item in outcome.findings if item.finding.severity == ERROR), None)
-        if found is None:
-            request = self._request
-            partition = ["--partition", request.partition] if request.partition else []
-            words = ["deployer", "rehearse", str(self._bundle), outcome.job, "--site", request.site, *partition]
-            return Refused(f"the rehearsal of {outcome.job} did not end well", f"see: {shlex.join(words)}")
+        found = outcome.checked.against[0]
         return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
 
     def _check(self, packed: PackedBundle) -> "Verdict":

@@ -12,7 +12,8 @@ from deployer.connected.rehearse.container import KEPT, reap, volume_name, volum
 from deployer.contract.errors import MissingTool, Refused
 from deployer.system import files
 
-NAME = "rehearse"
+#: The name of the cache, and in it the root folder of the simulated site.
+NAME, ROOT = "rehearse", "root"
 _BUSY = "wait until it has ended"
 
 

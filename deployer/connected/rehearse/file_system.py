@@ -8,6 +8,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from deployer.connected.rehearse import kernel
@@ -20,8 +21,9 @@ SYSTEM = (
     *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
     *("/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"),
 )
-#: Folders that are local to a machine, and in its memory.
-OWN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+#: Folders that are local to a machine, and in its memory: on every machine, and here.
+IN_MEMORY, TEMPORARY = "/dev/shm", ("/tmp", "/var/tmp")  # noqa: S108
+OWN_FOLDERS = (*TEMPORARY, IN_MEMORY)
 #: The most that each of them holds; a job that fills it gets "no space", as on a full disk.
 _SIZE = "25%"
 #: Folders that a program may expect.
@@ -128,11 +130,7 @@ def _bind(found: MachineFiles, at: str) -> None:
 
 def _above(path: str) -> list[str]:
     """Return the folders above a path, the nearest first."""
-    found = []
-    while path != "/":
-        path = os.path.dirname(path)
-        found.append(path)
-    return found
+    return [str(folder) for folder in PurePosixPath(path).parents]
 
 
 def _resolved(path: str) -> tuple[dict[str, str], str]:

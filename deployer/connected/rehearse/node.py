@@ -17,7 +17,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from deployer.connected.rehearse import far_shell, kernel, machine, syscalls
+from deployer.connected.rehearse.file_system import IN_MEMORY, TEMPORARY
 from deployer.connected.rehearse.machine import SimulatedMachine
+from deployer.connected.rehearse.syscalls import PATIENCE
+from deployer.connected.rehearse.usage import own_share, resident
 
 #: Seconds between two looks at the memory.
 _PERIOD = 0.25
@@ -25,10 +28,8 @@ _PERIOD = 0.25
 _LONGEST_PERIOD = 5.0
 #: Bytes of a command.
 _MAX_COMMAND = 8 * 1024 * 1024
-#: Seconds for the observer to begin, and to write what it saw.
-_PATIENCE = 5.0
 _SHELL = "/bin/bash"
-READY, OBSERVED, KILLED = "ready", "observed", "memory"
+READY, OBSERVED, KILLED, NEEDED = "ready", "observed", "memory", "needed"
 #: In the words of the observer: the folder for what it sees.
 OUT = "{out}"
 
@@ -106,7 +107,7 @@ def _observe(words: Sequence[str], out: int) -> int | None:
     os.close(writing)
     with selectors.DefaultSelector() as selector, open(reading, "rb", buffering=0) as stream:
         selector.register(stream, selectors.EVENT_READ)
-        if selector.select(_PATIENCE) and stream.read(64).strip() == READY.encode():
+        if selector.select(PATIENCE) and stream.read(64).strip() == READY.encode():
             return pid
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -119,7 +120,7 @@ class _Node:
         self._listener = listener
         self._observer = observer
         self._status: int | None = None
-        self._killed = 0
+        self._killed = self._needed = 0
         self._weigh_again = 0.0
         # A child writes to it if its program runs unobserved. Programs do not inherit it.
         self._unobserved, self._tell_unobserved = os.pipe()
@@ -147,7 +148,7 @@ class _Node:
         if self._observer is not None:
             self._end_others(self._observer)
         observed = self._observer is not None and self._status is None and self._stop(self._observer)
-        return {OBSERVED: observed and not self._was_missed(), KILLED: self._killed}
+        return {OBSERVED: observed and not self._was_missed(), KILLED: self._killed, NEEDED: self._needed}
 
     def _was_missed(self) -> bool:
         """Return whether a program of the node ran unobserved."""
@@ -170,7 +171,7 @@ class _Node:
 
     def _end_others(self, observer: int) -> None:
         """Kill what is left on the node: system calls of observed processes fail once the observer has ended."""
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             left = [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) not in (1, observer)]
             for pid in left:
@@ -186,63 +187,50 @@ class _Node:
         for number in (signal.SIGTERM, signal.SIGCONT):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(observer, number)
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until and self._status is None:
             time.sleep(0.02)
             self._reap()
         return self._status == 0
 
     def _weigh(self) -> None:
-        """Kill the largest process if all of the node need more than it has, as the kernel would."""
+        """Kill the largest process if all of the node need more than it has, as the kernel would.
+
+        Files in /dev/shm are in memory on every cluster. With those in /tmp, which are there on many, it is noted.
+        """
         if self._order.memory_mb is None:
             return
         begun = time.monotonic()
         if begun < self._weigh_again:
             return
-        used = {pid: _memory(pid) for pid in _processes() if pid not in (os.getpid(), self._observer)}
-        if sum(used.values()) // 1024 <= self._order.memory_mb:
+        used = {pid: resident(pid)[0] for pid in _processes() if pid not in (os.getpid(), self._observer)}
+        in_memory, temporary = _files(IN_MEMORY), sum(map(_files, TEMPORARY))
+        if (sum(used.values()) + in_memory + temporary) // 1024 <= self._order.memory_mb:
             return
-        # Pages that forked processes share were counted once for each of them.
-        if sum(min(size, _own_share(pid, size)) for pid, size in used.items()) // 1024 <= self._order.memory_mb:
+        # Pages that forked processes share were counted once for each of them, and files that they map once more.
+        shares = [(size, own_share(pid, size)) for pid, size in used.items()]
+        mapped = sum(share.mapped for _, share in shares)
+        needed = sum(min(size, share.own) for size, share in shares) + max(in_memory, mapped)
+        if (needed + temporary) // 1024 > self._order.memory_mb:
+            self._needed = max(self._needed, (needed + temporary) // 1024)
+        if needed // 1024 <= self._order.memory_mb:
             took = time.monotonic() - begun  # the kernel goes through all pages: at most a tenth of a core
             self._weigh_again = begun + min(10 * took, _LONGEST_PERIOD)
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
-        self._killed += 1
+        if used:  # files stay when their process is gone
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
+            self._killed += 1
 
 
 def _processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _memory(pid: int) -> int:
-    """Return the KiB of a process that no file has; 0 if it has ended."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as stream:
-            lines = stream.read().split(b"\n")
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
-
-
-def _own_share(pid: int, unknown: int) -> int:
-    """Return the KiB of a process, a page that n processes share counted as an n-th; 0 if it has ended.
-
-    Args:
-        unknown: what to return if the kernel does not tell.
-    """
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
-            lines = stream.read().split(b"\n")
-    except ProcessLookupError:
-        return 0
-    except OSError:
-        return 0 if not _memory(pid) else unknown
-    known = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines[1:]) if value}
-    # Without files, as in ``_memory``; kernels before 5.3 tell only the sum.
-    parts = [known[name] for name in (b"Pss_Anon", b"Pss_Shmem") if name in known]
-    return sum(parts) if parts else known.get(b"Pss", unknown)
+def _files(folder: str) -> int:
+    """Return the KiB of the files in a folder that is a file system in memory."""
+    found = os.statvfs(folder)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize // 1024
 
 
 def _answer(connection: socket.socket, order: NodeOrder, unobserved: int) -> NoReturn:

@@ -24,7 +24,7 @@ from deployer.connected.rehearse import name_server, syscalls
 from deployer.connected.rehearse.name_server import NameServer
 from deployer.connected.rehearse.reach import Reach
 from deployer.connected.rehearse.step_times import StepTimes
-from deployer.connected.rehearse.syscalls import CallListener
+from deployer.connected.rehearse.syscalls import PATIENCE, CallListener
 from deployer.connected.rehearse.tracee import Tracee
 from deployer.connected.rehearse.usage import RankUsage
 from deployer.contract import observation
@@ -41,8 +41,8 @@ _NETWORK = (observation.HOST, observation.ADDRESS, observation.DAEMON)
 _STILL = 30.0
 #: Characters of one text.
 _MAX_TEXT = 500
-#: Programs that are about to be observed at once, and seconds for each.
-_MAX_WAITS, _PATIENCE = 64, 10.0
+#: Programs that are about to be observed at once.
+_MAX_WAITS = 64
 #: Bytes of output that are read at once; of more, the last.
 _MAX_OUTPUT = 1024 * 1024
 _SECCOMP_LINK = "anon_inode:seccomp notify"
@@ -208,7 +208,7 @@ class NodeObserver:
             connection.close()
             return
         connection.setblocking(False)
-        self._waits[connection.fileno()] = (connection, time.monotonic() + _PATIENCE)
+        self._waits[connection.fileno()] = (connection, time.monotonic() + PATIENCE)
         self._register(connection.fileno(), lambda: self._greet(connection))
 
     def _drop_silent(self) -> None:
@@ -264,7 +264,6 @@ class NodeObserver:
         used: dict[str, object] = {}
         for each in (lambda: self.usage.look(last=True), self._progress, lambda: used.update(self._used())):
             self._do(each)
-        used.update(calls=self.reach.calls, seconds_waited=round(self.reach.seconds, 3))
         listed = [name for name in self.reach.opened if "\n" not in name]
         used.update(whole=self._notes.whole)
         used.update(all_files_listed=self.reach.all_listed and len(listed) == len(self.reach.opened))
@@ -334,9 +333,8 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--measure", action="append", default=[])
     parser.add_argument("--log", default="")
-    parser.add_argument("--no-names", action="store_true")
     options = parser.parse_args()
-    observer = NodeObserver(options.out, options.node, options.peer, options.measure, not options.no_names, options.log)
+    observer = NodeObserver(options.out, options.node, options.peer, options.measure, log=options.log)
     signal.signal(signal.SIGTERM, observer.end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdout.write("ready\n")

@@ -13,10 +13,12 @@ from deployer import __version__
 from deployer.connected.rehearse import machine
 from deployer.connected.rehearse.crossing import LOG
 from deployer.connected.rehearse.judged import NAMESPACES, Judged
+from deployer.connected.rehearse.node import NEEDED
 from deployer.connected.rehearse.rehearse import Rehearsed
 from deployer.contract import json_records, observation, rehearsal, sealed_file
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import ERROR, Finding
+from deployer.contract.job import seconds
 from deployer.contract.rehearsal import FILES, NETWORK, PYTHON, Bounds, JobEnding, Reached, Rehearsal, Used
 from deployer.contract.text import printable
 from deployer.system import files, observations
@@ -28,7 +30,6 @@ _TIME_OVER, _KILLED = 124, 137
 _LOG_TAIL = 16 * 1024
 #: Codes that only say that the payload failed.
 _OF_PAYLOAD = "payload."
-_NOT_WHOLE = "the kernel's account of %s is missing or not complete"
 #: Lines of our own in the log.
 _OWN_LINES = ("deployer: ", "hint: ")
 #: How a code looks.
@@ -41,27 +42,26 @@ _MAX_FILES = 64 * 1024 * 1024
 def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Judged:
     """Return the outcome of a rehearsal in namespaces, and the files that the job opened."""
     records = _records(found)
-    return Judged(_outcome(found, records, accepted), found.folder, NAMESPACES, _opened(found, records))
+    opened = _opened(found, records)
+    return Judged(_outcome(found, records, opened, accepted), found.folder, NAMESPACES, opened)
 
 
-def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepted: tuple[str, ...]) -> Rehearsal:
+def _outcome(
+    found: Rehearsed, records: Mapping[str, Mapping[str, Any]], opened: list[str] | None, accepted: tuple[str, ...]
+) -> Rehearsal:
     ending = _ending(found)
     kernel = list(observations.written(str(found.kernel)))
     # The hooks' files are the job's own word, and last: a flood of them does not displace the observers'.
     observed = observation.read(itertools.chain(kernel, observations.written(str(found.folder / SEEN))))
     addresses = machine.addresses(found.layout.nodes)
-    bounds = Bounds(found.memory_mb, found.layout.threads)
+    bounds = Bounds(found.memory_mb, found.layout.threads, seconds(found.job.time))
     used = _used(found, records)
     own = {*addresses, *addresses.values()}
-    reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name)
+    own_files = {*found.job.command, *found.extra}
+    had_input = opened is None or any(rehearsal.is_input(path) and path not in own_files for path in opened)
+    reached = rehearsal.judge(observed, ending, used, bounds, own, found.job.name, had_input)
     watched = [PYTHON] if observed.has_python else []
-    nodes = found.report.nodes
-    blind = [
-        name
-        for name, record in records.items()
-        if record.get("whole") is not True
-        or not nodes.get(name, {}).get("observed")  # the job told its observer to end
-    ]
+    blind = [name for name, record in records.items() if record.get("whole") is not True]
     if not blind:
         watched += [NETWORK, FILES]
     return Rehearsal(
@@ -76,7 +76,10 @@ def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepte
         watched=tuple(watched),
         ending=ending,
         used=used,
-        findings=(*_with_proof(reached, found, ending), *(rehearsal.unseen(_NOT_WHOLE % name) for name in blind)),
+        findings=(
+            *_with_proof(reached, found, ending),
+            *(rehearsal.unseen(rehearsal.NOT_WHOLE % name) for name in blind),
+        ),
         requested=rehearsal.requested(observation.read(kernel).observations, own),
         accepted=accepted,
         command=(*found.job.command, *found.extra),
@@ -86,16 +89,16 @@ def _outcome(found: Rehearsed, records: Mapping[str, Mapping[str, Any]], accepte
 
 def _ending(found: Rehearsed) -> JobEnding:
     """Return how the job ended."""
-    code, seconds = found.report.exit_code, found.report.seconds
+    code, took = found.report.exit_code, found.report.seconds
     if found.report.stopped:
-        return JobEnding(rehearsal.STOPPED, None, found.report.stopped, seconds)
+        return JobEnding(rehearsal.STOPPED, None, found.report.stopped, took)
     if any(node.get("memory") for node in found.report.nodes.values()):
         how = rehearsal.MEMORY
-    elif code in (_TIME_OVER, _KILLED) and seconds >= found.limit:  # a job may end with these codes by itself
-        return JobEnding(rehearsal.LIMIT, None, None, seconds)
+    elif code in (_TIME_OVER, _KILLED) and took >= found.limit:  # a job may end with these codes by itself
+        return JobEnding(rehearsal.LIMIT, None, None, took)
     else:
         how = rehearsal.FAILED if code else rehearsal.DONE
-    return JobEnding(how, code, _last_line(found.folder / LOG) if code else None, seconds)
+    return JobEnding(how, code, _last_line(found.folder / LOG) if code else None, took)
 
 
 def _with_proof(reached: tuple[Reached, ...], found: Rehearsed, ending: JobEnding) -> tuple[Reached, ...]:
@@ -116,7 +119,7 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
 
 
 def _records(found: Rehearsed) -> dict[str, dict[str, Any]]:
-    """Return what each node's observer wrote at its end; nothing for one that was stopped before."""
+    """Return what each node's observer wrote at its end; nothing for one that the job, or something else, ended."""
     records = {}
     for name in machine.names(found.layout.nodes):
         data = observations.first_bytes(str(found.kernel / f"{name}.used.json"), _MAX_USED)
@@ -134,7 +137,8 @@ def _used(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
         name: max((record[name] for record in records.values() if _is_number(record.get(name))), default=None)
         for name in Used._fields
     }
-    return Used(**known)._replace(gpus=found.job.gpus)
+    needed = max((node.get(NEEDED) or 0 for node in found.report.nodes.values()), default=0)
+    return Used(**known)._replace(gpus=found.job.gpus, node_memory=needed or None)
 
 
 def _opened(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> list[str] | None:

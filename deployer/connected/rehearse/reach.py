@@ -76,6 +76,8 @@ _PT_INTERP = 3
 _OF_PYTHON = re.compile(rb"/python[0-9.]+/encodings/(__pycache__/)?__init__[.][^/]*$")
 _OF_THE_HOOK = re.compile(rb"-[0-9]+[.]jsonl$")
 _LISTENING = "0A"
+#: Why a file is missing of which not even the first folder is in the container: perhaps it is a site's.
+_OUTSIDE = "its first folder does not exist"
 
 #: Seconds between a search for a program that failed and the report: another folder of PATH may have it.
 _SEARCH = 1.0
@@ -105,8 +107,6 @@ class Reach:
 
     Attributes:
         opened: the files of containers that were opened, as their processes see them.
-        calls: the number of calls that were observed.
-        seconds: how long they waited.
         all_listed: no file is missing in ``opened`` because there were too many.
         resolving: for each process that asked the name server, "yes" if its main thread did so last, else nothing.
         begun: when the first program of a container made a call, by the monotonic clock; None: none has.
@@ -142,12 +142,9 @@ class Reach:
         self.opened: set[str] = set()
         self.all_listed = True
         self.begun: float | None = None
-        self.calls = 0
-        self.seconds = 0.0
 
     def handle(self, listener: CallListener) -> None:
         """Observe the next call of a listener."""
-        begun = time.monotonic()
         call = listener.receive()
         if call is None:
             return
@@ -158,8 +155,6 @@ class Reach:
             pass  # the process has ended, passed nonsense, or may not be read: the kernel answers it
         finally:
             listener.let_go_on(call)
-        self.calls += 1
-        self.seconds += time.monotonic() - begun
         if judge is not None:
             with suppress(OSError, ValueError):
                 judge()
@@ -258,7 +253,8 @@ class Reach:
     def _looked_for(self, who: Tracee, path: str, text: bytes, follow: bool) -> None:
         found = who.root.find(path, follow)
         if found is None:
-            self._missed(who, path, "does not exist")
+            inside = who.root.find("/" + path.split("/")[1])
+            self._missed(who, path, "does not exist" if inside else _OUTSIDE)
             return
         if not stat.S_ISREG(found.state.st_mode):
             return
@@ -390,11 +386,12 @@ class Reach:
         self._searched(who.process)
         self._unhooked(who.process)
         missed = self._misses.pop(who.process, None)
-        if code == 0 or not missed:
+        if not missed:
             return
         most = _MOST_MISSED_BY_PYTHON if who.python else _MOST_MISSED
         for _, path, why in list(missed.values())[-most:]:
-            self._tell("missing", path, who, why=why, exit_code=str(code))
+            if code or (why == _OUTSIDE and not who.python):  # the audit hook tells who in Python looked
+                self._tell("missing", path, who, why=why, exit_code=str(code))
 
     def _unhooked(self, process: int) -> None:
         """Report a Python that ends, or becomes another program, and did not start the audit hook."""
@@ -560,14 +557,7 @@ def _loader(head: bytes) -> str | None:
         at = table + number * size
         if at + 56 > len(head):
             return None
-        kind, offset, length = struct.unpack_from("<I", head, at)[0], *_range(head, at)
+        kind, _, offset, _, _, length = struct.unpack_from("<IIQQQQ", head, at)
         if kind == _PT_INTERP:
             return os.fsdecode(head[offset : offset + length].split(b"\0")[0]) or None
     return None
-
-
-def _range(head: bytes, at: int) -> tuple[int, int]:
-    """Return the offset and the size of a segment."""
-    offset: int = struct.unpack_from("<Q", head, at + 8)[0]
-    size: int = struct.unpack_from("<Q", head, at + 32)[0]
-    return offset, size

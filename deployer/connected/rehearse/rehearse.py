@@ -21,7 +21,7 @@ from deployer.connected.rehearse.namespaces import SYSCTL
 from deployer.connected.rehearse.node import OUT
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
 from deployer.connected.rehearse.simulated_plan import SITE, RehearsedLayout
-from deployer.connected.rehearse.world import NODE, WorldOrder, WorldReport
+from deployer.connected.rehearse.world import END, NODE, READY, WorldOrder, WorldReport
 from deployer.contract import dialogue, evidence, json_records, plan_update
 from deployer.contract.errors import BY_EXIT_CODE, DeployerError, Refused
 from deployer.contract.job import Job
@@ -35,7 +35,7 @@ from deployer.system.verify import begin, opened
 #: Seconds for the site's program to do anything but an install, and for an install.
 _QUICK, _INSTALL = 120.0, 7200.0
 #: Seconds that a job may need to end after its time limit, and a simulated site to begin and to end.
-_PATIENCE, _AROUND = 30, 90.0
+_PATIENCE, _AROUND = 30, 60.0 + READY + END
 #: Folders of earlier rehearsals that are kept; bytes of installed images: the longest unused are removed.
 _KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"
@@ -75,7 +75,6 @@ class Rehearsed(NamedTuple):
         layout: its layout.
         job: the job.
         manifest: the bundle's manifest.
-        digest: the bundle's digest.
         report: what happened at the simulated site.
         result: the job's result.json; None: it wrote none.
         memory_mb: MiB that a rank may use; None: not limited.
@@ -89,7 +88,6 @@ class Rehearsed(NamedTuple):
     layout: RehearsedLayout
     job: Job
     manifest: Manifest
-    digest: str
     report: WorldReport
     result: Mapping[str, Any] | None
     memory_mb: int | None
@@ -160,7 +158,6 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         layout=wanted,
         job=job,
         manifest=manifest,
-        digest=installed["digest"],
         report=report,
         result=_result(folder),
         memory_mb=memory_mb,
@@ -205,15 +202,20 @@ class _Site:
                 stream.write(self._pyz)
 
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
-        """Install a bundle, which is quick if it is installed. Images that were not used for long are removed."""
+        """Install a bundle, which is quick if it is installed. Rehearsals of one image do this one after the other."""
         tell(f"installing {bundle}")
-        with self._bar("install") as show:
+        with opened(bundle) as stream:
+            image = begin(stream, bundle).manifest.image.layer_digest
+        with (
+            _alone(self._root.parent / f"installing-{image.rpartition(':')[2][:_DIGITS]}"),
+            self._bar("install") as show,
+        ):
             found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL, dialogue.listener(show))
         os.utime(found["folder"])  # its last use
         return found
 
     def remove_old(self) -> None:
-        """Remove other versions' tools, and job folders and images that were not used for long.
+        """Remove other versions' tools, job folders and images not used for long, and what killed installs left.
 
         No other rehearsal may run.
         """
@@ -232,6 +234,7 @@ class _Site:
             total += image["bytes"]
             if total > _CAP:
                 self._call(["remove", f"{image['name']}@{image['digest'].rpartition(':')[2]}", "--force"], _QUICK)
+        self._call(["gc", f"--keep={sys.maxsize}"], _INSTALL)
 
     def take(
         self,

@@ -28,8 +28,8 @@ from typing import NamedTuple
 SOCKET = "\0deployer-rehearsal"
 #: What the observer answers when it has the listener.
 READY = b"ready\n"
-#: Seconds for that answer.
-_PATIENCE = 5.0
+#: Seconds for that answer; for an observer to begin, and to write what it saw. A machine under load may need many.
+PATIENCE = 60.0
 
 _PR_SET_NO_NEW_PRIVS = 38
 _SET_FILTER = 1
@@ -191,7 +191,7 @@ def announce(name: str = SOCKET) -> str | None:
     # In Python's default mode errors of socket raise; none of them may hurt the program that is to be started.
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-            connection.settimeout(_PATIENCE)
+            connection.settimeout(PATIENCE)
             connection.connect(name)
             # ``connect`` is observed itself, so it comes before; sendmsg and recv are not.
             listener = _install(machine, program(machine), _NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER)

@@ -44,7 +44,7 @@ class RankUsage:
 
     def __init__(self, folders: list[str]) -> None:
         """``folders``: what is in them is temporary."""
-        self._folders = folders
+        self._folders = [(folder, os.stat(folder).st_dev) for folder in folders]
         self._before = self._size()
         self._known: dict[int, _Seen] = {}
         self._peaks: dict[Rank, int] = {}
@@ -52,22 +52,20 @@ class RankUsage:
         self._ticks: dict[tuple[int, str], int] = {}
         self._busy: dict[Rank, list[int]] = {}
         self._temporary = 0
-        self._next = self._next_files = 0.0
+        self._next = 0.0
         self._at = 0.0
 
     def look(self, last: bool = False) -> None:
         """Take a sample, if it is time, or the ``last`` one."""
         begun, used = time.monotonic(), time.process_time()
-        if begun >= self._next:
-            ranks = self._ranks()
-            for rank, processes in ranks.items():
-                self._weigh(rank, processes)
-            self._count(ranks, begun)
-            self._next = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
-        used = time.process_time()
-        if begun >= self._next_files or last:
-            self._temporary = max(self._temporary, self._size() - self._before)
-            self._next_files = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
+        if begun < self._next and not last:
+            return
+        ranks = self._ranks()
+        for rank, processes in ranks.items():
+            self._weigh(rank, processes)
+        self._count(ranks, begun)
+        self._temporary = max(self._temporary, self._size() - self._before)
+        self._next = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
 
     def look_at_last(self, process: int) -> None:
         """Note the memory of a process that is about to exit; its life may be shorter than the time between samples."""
@@ -76,7 +74,7 @@ class RankUsage:
             rank = known.rank if known is not None and known.counts else _rank(process)
         except OSError:
             return
-        self._peaks[rank] = max(self._peaks.get(rank, 0), _resident(process)[1])
+        self._peaks[rank] = max(self._peaks.get(rank, 0), resident(process)[1])
 
     def _ranks(self) -> dict[Rank, list[int]]:
         """Return the processes of each rank."""
@@ -106,17 +104,13 @@ class RankUsage:
 
     def _weigh(self, rank: Rank, processes: list[int]) -> None:
         """Note the memory of a rank, in KiB."""
-        resident = highest = 0
-        for process in processes:
-            now, most = _resident(process)
-            resident += now
-            highest = max(highest, most)
-        if len(processes) > 1 and resident > self._sums.get(rank, 0) * _GROWTH:
-            self._sums[rank] = resident
-            resident = sum(_own_share(process) for process in processes)
-        elif len(processes) > 1:
-            resident = 0
-        self._peaks[rank] = max(self._peaks.get(rank, 0), highest, resident)
+        sizes = [resident(process) for process in processes]
+        together = sum(now for now, _ in sizes)
+        peaks = [self._peaks.get(rank, 0), *(most for _, most in sizes)]
+        if len(processes) > 1 and together > self._sums.get(rank, 0) * _GROWTH:
+            self._sums[rank] = together
+            peaks.append(sum(sum(own_share(process)) for process in processes))
+        self._peaks[rank] = max(peaks)
 
     def _count(self, ranks: dict[Rank, list[int]], now: float) -> None:
         """Note how many threads of each rank were busy since the last sample."""
@@ -139,13 +133,16 @@ class RankUsage:
         seen = set()
         pending = list(self._folders)
         while pending and left < _MAX_FILES:
+            folder, device = pending.pop()
             try:
-                with os.scandir(pending.pop()) as entries:
+                with os.scandir(folder) as entries:
                     for entry in itertools.islice(entries, _MAX_FILES - left):
                         left += 1
                         state = entry.stat(follow_symlinks=False)
+                        if state.st_dev != device:  # something is mounted there, such as an installed image
+                            continue
                         if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
+                            pending.append((entry.path, device))
                         elif (state.st_dev, state.st_ino) not in seen:
                             seen.add((state.st_dev, state.st_ino))
                             total += state.st_blocks * 512
@@ -154,20 +151,13 @@ class RankUsage:
         return total
 
     def record(self) -> dict[str, Any]:
-        """Return what was used; None: unknown. Memory is in MiB; both are of the largest rank, and of each."""
-        memory = {_name(rank): -(-peak // 1024) for rank, peak in self._peaks.items() if peak}
-        threads = {_name(rank): counts[-1] for rank, counts in self._busy.items() if counts[-1]}
+        """Return what was used; None: unknown. Memory is in MiB, of the largest rank, as the threads are."""
+        peak = max(self._peaks.values(), default=0)
         return {
-            "peak_memory": max(memory.values()) if memory else None,
-            "peak_memory_by_rank": memory,
-            "threads": max(threads.values()) if threads else None,
-            "threads_by_rank": threads,
+            "peak_memory": -(-peak // 1024) or None,
+            "threads": max((counts[-1] for counts in self._busy.values()), default=0) or None,
             "temporary": self._temporary if self._folders else None,
         }
-
-
-def _name(rank: Rank) -> str:
-    return "" if rank is None else str(rank)
 
 
 def _inherited(process: int, known: dict[int, _Seen], parents: dict[int, int]) -> Rank:
@@ -199,7 +189,7 @@ def _fields(path: str) -> list[str]:
         return stream.read().rpartition(b")")[2].decode("ascii").split()
 
 
-def _resident(process: int) -> tuple[int, int]:
+def resident(process: int) -> tuple[int, int]:
     """Return the KiB of memory of a process that no file has, now; and the most that it had, files included."""
     now = most = 0
     try:
@@ -214,16 +204,29 @@ def _resident(process: int) -> tuple[int, int]:
     return now, most
 
 
-def _own_share(process: int) -> int:
-    """Return the KiB of a process, a page that n processes share counted as a n-th."""
+class MemoryShare(NamedTuple):
+    """The KiB of a process, a page that n processes share counted as an n-th: its own, and of files in memory."""
+
+    own: int
+    mapped: int = 0
+
+
+def own_share(pid: int, unknown: int = 0) -> MemoryShare:
+    """Return the share of a process; nothing if it has ended.
+
+    Args:
+        unknown: what to return if the kernel does not tell.
+    """
     try:
-        with open(f"/proc/{process}/smaps_rollup", "rb") as stream:
-            for line in stream:
-                if line.startswith(b"Pss:"):
-                    return int(line.split()[1])
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
+            lines = stream.read().split(b"\n")
+    except ProcessLookupError:
+        return MemoryShare(0)
     except OSError:
-        pass
-    return 0
+        return MemoryShare(unknown if resident(pid)[0] else 0)
+    known = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines[1:]) if value}
+    # Without files, as in ``_memory``; kernels before 5.3 tell only the sum.
+    return MemoryShare(known.get(b"Pss_Anon", known.get(b"Pss", unknown)), known.get(b"Pss_Shmem", 0))
 
 
 def _threads(process: int) -> list[tuple[tuple[int, str], int]]:

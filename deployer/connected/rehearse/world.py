@@ -24,11 +24,12 @@ from deployer.connected.rehearse.limits import MOST_TASKS, LaptopLimit
 from deployer.connected.rehearse.machine import LOGIN, SimulatedMachine
 from deployer.connected.rehearse.namespaces import explained
 from deployer.connected.rehearse.node import NodeOrder
+from deployer.connected.rehearse.syscalls import PATIENCE
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, JobFailed
 
 #: Seconds for a node to be ready, and for its end.
-_READY, _END = 20.0, 8.0
+READY, END = 15.0 + PATIENCE, 5.0 + 2 * PATIENCE
 #: Seconds between two looks at what the job uses of this machine.
 _PERIOD = 0.25
 #: Where job.sh looks for programs.
@@ -207,7 +208,7 @@ class _Begun:
         """Wait until it is ready. Raises JobFailed."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._heard, selectors.EVENT_READ)
-            said = os.read(self._heard, 4096).decode() if selector.select(_READY) else "it does not answer"
+            said = os.read(self._heard, 4096).decode() if selector.select(READY) else "it does not answer"
         if said != node.READY:
             raise JobFailed(f"cannot make {self.order.machine.name}: {said or 'it ended'}")
 
@@ -263,7 +264,7 @@ def _end(begun: Sequence[_Begun]) -> dict[str, Mapping[str, Any]]:
     """End the nodes, and return what they report."""
     for each in begun:
         each.end()
-    until = time.monotonic() + _END
+    until = time.monotonic() + END
     found = {}
     for each in begun:
         with contextlib.suppress(DeployerError):

@@ -1,5 +1,7 @@
 """What a rehearsal concludes: what stopped the job is first, each with its place in the program and its remedy."""
 
+import itertools
+
 import pytest
 
 from deployer.contract import json_records, rehearsal
@@ -7,6 +9,7 @@ from deployer.contract.errors import UsageError
 from deployer.contract.findings import ERROR, NOTE, WARNING
 from deployer.contract.observation import CodeFrame, Observation, Observed
 from deployer.contract.rehearsal import Bounds, JobEnding, Rehearsal, Used
+from deployer.contract.verdict import MISSING_FACTS
 
 MAIN = CodeFrame("/deployer/app/train.py", 3, "<module>")
 LOAD = CodeFrame("/usr/lib/python3/dist-packages/lib/data.py", 9, "load_data")
@@ -226,11 +229,11 @@ def test_a_service_of_a_library_asks_in_its_place():
 
 
 def test_files_that_others_do_without_are_not_noted():
-    native = seen("missing", "/deployer/job/ucx.conf", 1.0, (), program="x")
+    native = seen("missing", "/deployer/job/own.conf", 1.0, (), program="x")
     library = seen("missing", "/x/HEAD", 1.0, (OPEN, LOAD, MAIN))
     own = seen("missing", "/x/best.pt", 1.0, (OPEN, MAIN, LOAD))
     assert [item.finding.subject for item in judge(native, library, own, ending=DONE)] == ["/x/best.pt"]
-    assert "/deployer/job/ucx.conf" in [item.finding.subject for item in judge(native)]
+    assert "/deployer/job/own.conf" in [item.finding.subject for item in judge(native)]
 
 
 def test_the_first_process_that_fails_is_the_reason():
@@ -304,10 +307,73 @@ def test_memory_and_threads():
 def test_what_a_rehearsal_cannot_see_is_said():
     found = rehearsal.judge(Observed((seen("blind", "Python 3.6.15 has no audit hooks", stack=()),), 3, True), DONE)
     assert [item.finding.message for item in found] == [
-        "Python 3.6.15 has no audit hooks",
         "it did more than a rehearsal keeps, so some observations are missing",
         "3 lines of its observations could not be read",
+        "Python 3.6.15 has no audit hooks",
     ]
+    assert [item.finding.severity for item in found] == [MISSING_FACTS, MISSING_FACTS, NOTE]
+
+
+IMPORT = CodeFrame("<frozen importlib._bootstrap_external>", 1, "path_hook")
+
+
+@pytest.mark.parametrize(
+    ("path", "stack", "had_input", "expected"),
+    [
+        ("/lustre/project/data", (MAIN,), False, WARNING),
+        ("/lustre/project/data", (MAIN,), True, NOTE),
+        ("/lustre/project/data", (OPEN, MAIN), False, WARNING),  # through Python's own glob
+        ("/deployer/data/train", (MAIN,), False, WARNING),
+        ("/lustre/project/data", (), False, WARNING),  # a program that is not Python
+        ("/deployer/job/last.ckpt", (MAIN,), False, NOTE),
+        ("/etc/machine", (MAIN,), False, None),
+        ("/build/openmpi/share/x.txt", (), False, None),
+        ("/home/conda/feedstock_root/x", (), False, None),
+        ("/lustre/project/data", (LOAD, MAIN), False, None),  # a library looked
+        ("/lustre/project/data", (IMPORT, LOAD), False, None),
+    ],
+)
+def test_a_program_that_did_not_find_its_data(path, stack, had_input, expected):
+    about = {} if stack else {"exit_code": "0"}
+    found = judge(seen("missing", path, 1.0, stack, **about), ending=DONE, had_input=had_input)
+    assert [item.finding.severity for item in found] == ([expected] if expected else [])
+    assert [("it opened no other data" in item.finding.message) for item in found] == [expected == WARNING] * len(found)
+    silent = "It reached for nothing that the site lacks." in RECORD._replace(findings=found, ending=DONE).lines()
+    assert silent == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("/deployer/app/train.py", False),
+        ("/usr/lib/python3/dist-packages/x/y.json", False),
+        ("/opt/conda/lib/python3.12/z.txt", False),
+        ("/deployer/job/out.log", False),
+        ("/deployer/app/libx.so.3", False),
+        ("/deployer/data/train.npz", True),
+        ("/deployer/app/config.yaml", True),
+        ("/opt/digits/digits.npz", True),
+        ("/scratch/me/a", True),
+    ],
+)
+def test_which_files_may_be_data(path, data):
+    assert rehearsal.is_input(path) == data
+
+
+def test_settings_that_libraries_do_without_are_not_reported():
+    missing = seen("missing", "/deployer/job/ucx.conf", 1.0, ())
+    clock = seen("write", "/var/lib/libuuid/clock.txt", 1.0, ())
+    assert judge(missing, clock, ending=DONE) == ()
+    assert [item.finding.code for item in judge(missing, clock)] == ["rehearse.ended"]
+
+
+def test_a_file_that_pytorch_cannot_write_is_the_cause():
+    for path in ("/deployer/app/model.pt", "model.pt"):
+        found = judge(
+            seen("write", "/deployer/app/model.pt", 1.0, (), "node1.network"),
+            seen("uncaught", "RuntimeError: File %s cannot be opened." % path, 2.0, (LOAD, MAIN)),
+        )
+        assert brief(found) == [("rehearse.readonly", ERROR, "/deployer/app/model.pt", True)]
 
 
 def test_a_flood_of_findings_is_limited():
@@ -542,10 +608,11 @@ def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
     """TensorFlow Datasets tries again for longer than a rehearsal takes."""
     asked = seen("host", "a.example", 1.0, library("tensorflow_datasets/core/load.py"), name="mnist")
     ending = JobEnding(rehearsal.LIMIT, None, None, 120.0)
-    (found,) = judge(asked, ending=ending)
+    found, still = judge(asked, ending=ending)
+    assert (still.finding.code, still.finding.severity) == ("rehearse.time", MISSING_FACTS)
     assert (found.finding.severity, found.stopped) == (ERROR, False)
     assert "it had made no step when the time was over" in found.finding.message
-    (found,) = judge(asked, ending=ending, used=Used(seconds_to_first_step=3.0))
+    _, found = judge(asked, ending=ending, used=Used(seconds_to_first_step=3.0))
     assert found.finding.severity == WARNING
 
 
@@ -561,7 +628,8 @@ def test_a_job_that_may_still_wait_for_its_data_does_not_pass():
 def test_a_program_that_hangs_on_its_server_is_refused(ending, used, last, severity):
     asked = seen("host", "server.example", 1.0, (MAIN,), port="4000")
     again = seen("host", "server.example", 110.0, (), "node1.network", **last)
-    (found,) = judge(asked, again, ending=JobEnding(ending, None, None, 120.0), used=used)
+    findings = judge(asked, again, ending=JobEnding(ending, None, None, 120.0), used=used)
+    (found,) = [item for item in findings if item.finding.code != "rehearse.time"]
     assert (found.finding.code, found.finding.severity) == ("rehearse.network", severity)
     assert ("it still asked for that" in found.finding.message) == (severity == ERROR)
 
@@ -704,7 +772,7 @@ RECORD = Rehearsal(
     deployer="0.1",
     nodes=2,
     ranks=4,
-    watched=(rehearsal.PYTHON, rehearsal.NETWORK),
+    watched=(rehearsal.PYTHON, rehearsal.NETWORK, rehearsal.FILES),
     ending=FAILED,
     used=Used(1.5, None, 3),
     findings=judge(seen("host", "a.example"), seen("uncaught", "gaierror: x", 2.0, (LOAD, MAIN))),
@@ -738,6 +806,14 @@ def test_a_hostile_stack_is_an_error(stack):
     record = dict(RECORD.record(), findings=[dict(FINDING, stack=stack)])
     with pytest.raises(UsageError, match="'stack' is not a list"):
         rehearsal.read(json_records.dumps(record), "it")
+
+
+def test_temporary_files_that_may_not_fit_into_memory_are_a_warning():
+    (found,) = judge(ending=DONE, used=Used(node_memory=2500), bounds=Bounds(2000))
+    assert (found.finding.code, found.finding.severity) == ("rehearse.memory", WARNING)
+    assert "a node needed 2500 MiB" in found.finding.message
+    killed = judge(ending=JobEnding(rehearsal.MEMORY, 137), used=Used(node_memory=2500), bounds=Bounds(2000))
+    assert [item.finding.severity for item in killed] == [ERROR]
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "NaN"])
@@ -779,6 +855,46 @@ def test_the_report_has_first_what_stopped_the_job():
     assert RECORD.summary() == begin + "a.example; it failed after 3.0 s; verdict REFUSE"
     accepted = RECORD._replace(accepted=("rehearse.network",))
     assert accepted.summary().endswith("it failed after 3.0 s; verdict WARN, accepted rehearse.network")
+
+
+@pytest.mark.parametrize("how", [rehearsal.DONE, rehearsal.LIMIT])
+@pytest.mark.parametrize(
+    "watched",
+    [
+        watched
+        for count in range(4)
+        for watched in itertools.combinations((rehearsal.PYTHON, rehearsal.NETWORK, rehearsal.FILES), count)
+    ],
+)
+def test_run_means_watched_to_the_end(watched, how):
+    """Whoever makes the record, and whatever findings it has."""
+    made = RECORD._replace(watched=watched, ending=JobEnding(how, 0, None, 120.0), findings=())
+    kernel = {rehearsal.NETWORK, rehearsal.FILES} <= set(watched)
+    assert made.checked.verdict == ("RUN" if kernel and how == rehearsal.DONE else "UNKNOWN")
+    assert ("the kernel's account of a node is missing" in made.lines()[-1]) is not kernel
+    assert ("it still ran when the rehearsal's time was over, after 120 s" in made.lines()[-1]) == (how != "done")
+    assert made.is_clean is kernel
+
+
+def test_the_word_of_the_verdict_has_the_reason_once():
+    told = rehearsal.unseen(rehearsal.NOT_WHOLE % "node1")
+    made = RECORD._replace(watched=(), ending=DONE, findings=(told,))
+    assert made.lines()[-1] == "verdict: UNKNOWN: " + rehearsal.NOT_WHOLE % "node1"
+    assert made._replace(accepted=("rehearse.blind",)).lines()[-1] == "verdict: WARN"
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds", "expected"),
+    [
+        (rehearsal.DONE, 19.0, []),
+        (rehearsal.DONE, 40.0, [WARNING]),
+        (rehearsal.LIMIT, 40.0, [MISSING_FACTS, WARNING]),
+        (rehearsal.MEMORY, 40.0, []),
+    ],
+)
+def test_the_time_of_the_job_is_compared_with_its_limit(how, seconds, expected):
+    found = judge(ending=JobEnding(how, None, None, seconds), bounds=Bounds(seconds=20))
+    assert [item.finding.severity for item in found if item.finding.code == "rehearse.time"] == expected
 
 
 def test_what_is_shown_has_no_effect_on_a_terminal():

@@ -201,6 +201,32 @@ def test_the_images_own_sitecustomize_runs_as_well(place):
     assert len(os.listdir(str(place / "seen"))) == 1
 
 
+LISTS = """\
+import glob, os, pathlib, sys
+sys.path.append("/no-packages")
+print(glob.glob("/no-site/data/*.npz"), glob.glob("/no-site/one.npz"), list(pathlib.Path("/no-site/set").rglob("*.x")))
+for function in (os.listdir, os.scandir):
+    try:
+        function("/no-site/" + function.__name__)
+    except OSError as error:
+        print(error)
+print(len(list(os.walk("/no-site/walk"))), os.listdir() == os.listdir(os.open(".", os.O_RDONLY)))
+try:
+    import nothing_of_this_name
+except ImportError:
+    pass
+"""
+
+
+@AUDITED
+def test_folders_that_are_listed_and_missing(place):
+    (alone, watched), found = start(place, LISTS)
+    assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    missing = sorted(item.what for item in found if item.kind == "missing")
+    assert missing == ["/no-site/" + name for name in ("data", "listdir", "one.npz", "scandir", "set", "walk")]
+    assert all(item.stack[-1].function == "<module>" for item in found if item.kind == "missing")
+
+
 @AUDITED
 def test_an_exception_in_the_observer_is_not_seen(place):
     # The folder does not exist any more: nothing can be written, and the program runs as ever.

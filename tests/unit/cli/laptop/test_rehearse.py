@@ -12,7 +12,7 @@ from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.observation import Observation, Observed
 from deployer.contract.rehearsal import JobEnding, Rehearsal, judge
 
-OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, (), JobEnding("done", 0, None, 1.0))
+OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, ("network", "files"), JobEnding("done", 0, None, 1.0))
 
 
 @pytest.mark.parametrize("json", [False, True])

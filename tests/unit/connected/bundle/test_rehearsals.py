@@ -34,7 +34,8 @@ def outcome(path: Path, how: str = DONE, **changes: Any) -> Rehearsal:
         manifest = begin(stream, str(path)).manifest
     ending = JobEnding(how, 0 if how == DONE else 1)
     image = manifest.image.layer_digest
-    made = Rehearsal("tiny:1.0", image, "train", "", 1, "0", 2, 2, ("python",), ending, command=tuple(JOB.command))
+    watched = ("network", "files")
+    made = Rehearsal("tiny:1.0", image, "train", "", 1, "0", 2, 2, watched, ending, command=tuple(JOB.command))
     return made._replace(findings=judge(Observed(), ending), payload=payload(manifest), **changes)
 
 
@@ -97,10 +98,11 @@ def test_a_site_can_require_one_without_errors_of_the_jobs_own_command(bundle: P
         outcome(bundle, FAILED),
         outcome(bundle, FAILED, accepted=("rehearse.ended",)),
         outcome(bundle, STOPPED),
+        outcome(bundle, watched=("python",)),
         outcome(bundle, command=("python3", "train.py", "--short")),
     ):
         rehearsals.record(bundle, wrong)
-        assert "found errors, or was of another command" in required(bundle)[0]
+        assert "found errors, was not watched by the kernel, or was of another command" in required(bundle)[0]
     for right in (outcome(bundle), outcome(bundle, LIMIT)):
         rehearsals.record(bundle, right)
         assert required(bundle) == []

@@ -1,11 +1,14 @@
 """Removing what rehearsals keep, here and in the Docker engine."""
 
 import fcntl
+import re
+import socket
 from types import SimpleNamespace
 
 import pytest
 from docker.errors import APIError, NotFound
 
+from deployer.cli.laptop.main import main
 from deployer.connected.ground import engine
 from deployer.connected.rehearse import cache, container
 from deployer.contract.errors import MissingTool, Refused
@@ -36,6 +39,20 @@ def test_the_folder_and_the_volume_are_removed(folder, monkeypatch):
     assert not folder.exists()
     assert removed == [cache.volume_name()]
     assert cache.remove(dry_run=False, warn=print).entries == 0
+
+
+@pytest.mark.parametrize("words", [["rehearse"], []])
+def test_what_killed_installs_left_is_removed_also_while_a_rehearsal_runs(folder, words, capsys):
+    left = folder / "root" / "layers" / f".installing-{socket.gethostname()}-4194305-1-0123abcd"
+    (left / "rootfs").mkdir(parents=True)
+    (left / "rootfs" / "large").write_bytes(bytes(5_000_000))
+    with open(folder / "used", "w") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        assert main(["cache", "prune", *words, "--dry-run"]) == 0
+        assert left.is_dir()
+        assert main(["cache", "prune", *words]) == 0
+    assert (left.exists(), (folder / "file").exists()) == (False, True)
+    assert re.search(r"^rehearse +1 +5.0 MB$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_nothing_is_removed_while_a_rehearsal_runs(folder, monkeypatch):

@@ -31,9 +31,7 @@ def folder(tmp_path: Path) -> Path:
 def found(folder: Path, code: int, seconds: float = 5.0, result: Any = None, **node: Any) -> Rehearsed:
     report = WorldReport(code, seconds, "", {"node1": {"observed": True, "memory": 0, **node}})
     layout = RehearsedLayout(1, 1, 1, 1)
-    return Rehearsed(
-        folder, folder / "kernel", layout, JOB, MANIFEST, "sha256:0", report, result, 1000, "there", 60, ("--short",)
-    )
+    return Rehearsed(folder, folder / "kernel", layout, JOB, MANIFEST, report, result, 1000, "there", 60, ("--short",))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_only_regular_files_of_the_job_are_read(folder: Path, tmp_path: Path) ->
     (folder / "kernel" / "node1.used.json").unlink()
     (folder / "kernel" / "node1.used.json").mkdir()
     made = outcome.judge(found(folder, 0)).outcome
-    assert [item.finding.subject for item in made.findings] == ["example.org", "the job", "the job"]
+    assert [item.finding.subject for item in made.findings] == ["the job", "example.org", "the job"]
     assert made.watched == ()
 
 
@@ -100,7 +98,8 @@ def test_the_last_line_has_no_effect_where_it_is_printed(folder: Path) -> None:
 def test_what_was_used_is_the_largest_of_the_nodes(folder: Path) -> None:
     used = {"peak_memory": 100, "threads": True, "files_opened": "many", "temporary": -1, "whole": True}
     (folder / "kernel" / "node1.used.json").write_text(json.dumps(used))
-    seen = outcome.judge(found(folder, 0)).outcome
+    seen = outcome.judge(found(folder, 0, needed=2500)).outcome
+    assert seen.used.node_memory == 2500
     assert (seen.used.peak_memory, seen.used.threads, seen.used.files_opened) == (100, None, None)
     assert seen.command == (*JOB.command, "--short")
 
@@ -123,6 +122,8 @@ def test_an_observer_that_did_not_see_everything_is_no_account(folder: Path, use
     path.unlink() if used is None else path.write_text(used)
     made = outcome.judge(found(folder, 0)).outcome
     assert (made.watched, [item.finding.code for item in made.findings]) == ((), ["rehearse.blind"])
+    assert (made.checked.verdict, made.is_clean) == ("UNKNOWN", False)
+    assert made.lines()[-1].startswith("verdict: UNKNOWN: the kernel's account of node1 is missing")
     assert "requested nothing" not in made.summary()
 
 

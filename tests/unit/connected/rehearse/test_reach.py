@@ -130,6 +130,12 @@ def test_files_that_a_program_missed_before_it_failed(observe, tmp_path):
     assert [about["exit_code"] for _, _, about in seen.notes] == ["1", "1"]
 
 
+def test_a_program_that_succeeds_without_a_file_of_a_site(observe):
+    seen = observe(["/usr/bin/perl", "-e", "for (qw(/no-site/a /etc/no-b c)) { open(F, $_) } opendir(D, '/no-site/d')"])
+    assert seen.of("missing") == ["/no-site/a", "/no-site/d"]
+    assert [about["exit_code"] for _, _, about in seen.notes] == ["0", "0"]
+
+
 def test_files_that_a_program_can_do_without_are_not_reported(observe):
     script = "import os\ntry: open('gone')\nexcept OSError: pass\n"
     seen = observe([sys.executable, "-I", "-c", script])

@@ -1,6 +1,10 @@
 """What a rehearsal refuses before it starts anything."""
 
+import collections
 import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,12 +59,13 @@ def test_a_job_of_any_name_is_rehearsed_by_its_name(name, tmp_path, monkeypatch)
 
 def test_deployers_of_two_versions_have_tools_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(rehearse.own_paths, "bytecode", lambda: tmp_path / "pyz" / "x")
-    sites = []
+    sites, asked = [], []
     for pyz in (b"old", b"new"):
         world = tmp_path / pyz.decode()
         world.mkdir()
         sites.append(rehearse._Site(tmp_path / "root", world, TOOLS._replace(pyz=pyz), rehearse.no_bar))
         monkeypatch.setattr(sites[-1], "_ask", lambda words, timeout: {"images": []})
+        monkeypatch.setattr(sites[-1], "_call", lambda words, timeout: asked.append(words))
         sites[-1].bring_tool()
     old, new = (site._tool for site in sites)
     assert (old.read_bytes(), new.read_bytes()) == (b"old", b"new")
@@ -69,6 +74,32 @@ def test_deployers_of_two_versions_have_tools_of_their_own(tmp_path, monkeypatch
     assert store.Store(str(tmp_path / "elsewhere")).tool == str(tmp_path / "elsewhere" / "deployer.pyz")
     sites[1].remove_old()
     assert [path.parent for path in (tmp_path / "root" / "tools").glob("*/deployer.pyz")] == [new.parent]
+    assert asked == [["gc", f"--keep={sys.maxsize}"]]  # what killed installs left, and no whole image
+
+
+def test_rehearsals_of_one_image_install_it_one_after_the_other(tmp_path, monkeypatch):
+    bundle = tmp_path / "b.tar"
+    bundle.write_bytes(bundles.build(jobs=[]))
+    monkeypatch.setattr(rehearse.own_paths, "bytecode", lambda: tmp_path / "pyz" / "x")
+    at_once, most = collections.Counter(), []
+
+    def ask(words, *_):
+        at_once[words[-1]] += 1
+        most.append(max(at_once.values()))
+        time.sleep(0.2)
+        at_once[words[-1]] -= 1
+        return {"folder": str(tmp_path)}
+
+    def install(number):
+        world = tmp_path / f"world{number}"
+        world.mkdir()
+        site = rehearse._Site(tmp_path / "root", world, TOOLS, rehearse.no_bar)
+        site._ask = ask
+        site.install(str(bundle), print)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(install, range(3)))
+    assert most == [1, 1, 1]
 
 
 def test_a_result_that_the_job_made_a_link_is_not_read(tmp_path):
