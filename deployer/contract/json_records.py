@@ -145,10 +145,13 @@ def loads(
     fields = Fields(parse(data, what, error, limit), what, error, own)
     if fields.text("schema") != "deployer." + schema:
         raise error("%s is a %r record, not deployer.%s" % (what, fields.text("schema"), schema))
-    if fields.number("min_reader") > known:
+    written, needed = fields.number("format"), fields.number("min_reader")
+    if not 1 <= needed <= written:
+        raise error("%s: format %d cannot need a reader of format %d" % (what, written, needed))
+    if needed > known:
         raise UsageError(
             "%s has format %d and needs a reader of format %d; this deployer reads format %d"
-            % (what, fields.number("format"), fields.number("min_reader"), known),
+            % (what, written, needed, known),
             "use a newer deployer, for instance the one that wrote the file",
         )
     return fields
@@ -196,6 +199,10 @@ class Fields(object):
     def path(self, name: str) -> str:
         """Return the name of a file, which may have any character that a file system allows; it is never shell."""
         return self._check(name, self._get(name, str), lines=True)
+
+    def lines(self, name: str) -> str:
+        """Return a string field that may have several lines, such as a reason in the words of another program."""
+        return self.path(name)
 
     def maybe_text(self, name: str) -> Optional[str]:
         """Return a string field, or None if it is null or missing."""

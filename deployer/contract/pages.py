@@ -88,7 +88,7 @@ class Page(NamedTuple):
                 notes.append(text)
         return {"code": self.code, "topic": self.topic, **texts, "notes": notes}
 
-    def lines(self, wrapped: Callable[[str, str, str], str], table: TableLayout) -> List[str]:
+    def lines(self, wrapped: Callable[[str, str, str], List[str]], table: TableLayout) -> List[str]:
         """Return the page for a terminal; the functions wrap a text and lay out a table."""
         shown = ["%s (%s)%s" % (self.code, self.topic, self.title and ": " + self.title)]
         for label, text in self.parts():
@@ -101,7 +101,7 @@ class Page(NamedTuple):
                 items = re.split(r"(?:^|\n)- ", text) if text.startswith("- ") else [text]
                 for item in filter(None, items):
                     first = "%s: " % label if label else "- " if len(items) > 1 else ""
-                    shown.append(wrapped(first + _inline(item), "  ", "    "))
+                    shown += wrapped(first + _inline(item), "  ", "    ")
         return shown
 
 

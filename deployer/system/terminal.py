@@ -1,20 +1,25 @@
 """How this program speaks to people: colour, ``--quiet``, hints, and the width of a terminal.
 
-Results go to standard output; all else goes to standard error, through the functions of this module. Colour is added to
-words of our own and never carries information: without it the text is the same.
+Results go to standard output; all else goes to standard error. Everything is printed with the functions of this module:
+a line may quote text from outside, which has no effect on the terminal. Colour is added to words of our own and never
+carries information: without it the text is the same.
 """
 
+import json
 import os
 import re
 import sys
 from contextlib import contextmanager
-from typing import IO, Dict, Iterator, List, Optional
+from typing import IO, Any, Dict, Iterator, List, Optional
 
 from deployer.contract.dialogue import COLOUR, TERMINAL
 from deployer.contract.text import printable
 
 #: Parameters of ANSI's SGR sequence: bold red, ...
 RED, GREEN, YELLOW, CYAN, BOLD, DIM = "1;31", "32", "33", "36", "1", "2"
+
+#: Begins a style within a line. No text from outside can have it, so none has a style.
+_STYLE = "\x1b%s" % os.urandom(8).hex()
 
 #: The words of ours that have a colour.
 _WORDS = {
@@ -128,7 +133,16 @@ def for_the_site() -> Dict[str, str]:
 
 def painted(text: str, style: str, stream: Optional[IO[str]] = None) -> str:
     """Return a text in a style if the stream (default: standard output) shows colour."""
-    return "\x1b[%sm%s\x1b[0m" % (style, text) if text and style and coloured(stream or sys.stdout) else text
+    if not (text and style and coloured(stream or sys.stdout)):
+        return text
+    return "%s%sm%s%s0m" % (_STYLE, style, text, _STYLE)
+
+
+def safe(line: str) -> str:
+    """Return a line as a terminal may receive it: with the styles of this module, and no other effect."""
+    plain, *styled = line.split(_STYLE)
+    parts = [part.partition("m") for part in styled]
+    return printable(plain) + "".join("\x1b[%sm%s" % (style, printable(text)) for style, _, text in parts)
 
 
 def word(text: str, stream: Optional[IO[str]] = None) -> str:
@@ -150,27 +164,42 @@ def marked(text: str, stream: Optional[IO[str]] = None) -> str:
     return text[:start] + word(text[start:end], stream) + text[end:]
 
 
-def show(text: str = "") -> None:
-    """Print a line of the result."""
-    sys.stdout.write(marked(text) + "\n")
+def show(*lines: str, stream: Optional[IO[str]] = None) -> None:
+    """Print lines of the result."""
+    out = stream or sys.stdout
+    out.write("".join(safe(marked(line, out)) + "\n" for line in lines))
 
 
-def tell(text: str) -> None:
-    """Print a line about what is done now; not if the user wants quiet."""
+def show_text(text: str) -> None:
+    """Print a file that is the result, such as YAML or a script: exactly, unless a person looks at it."""
+    if is_shown(sys.stdout):
+        show(*text.expandtabs().splitlines())
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+        sys.stdout.buffer.flush()
+
+
+def show_json(record: Any, indent: Optional[int] = None, mark: str = "") -> None:
+    """Print the result for a program, after ``mark``: one JSON object, in one line unless it is indented."""
+    sys.stdout.write(mark + json.dumps(record, indent=indent).replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.flush()
+
+
+def tell(*lines: str) -> None:
+    """Print lines about what is done now; not if the user wants quiet."""
     if not _manners.quiet:
-        _write(text)
+        _write(*lines)
 
 
 def warn(text: str) -> None:
-    """Print a warning, which is one line and may quote texts from outside: it went well, but a person should know."""
-    _write("deployer: warning: %s" % printable(text))
+    """Print a warning, which is one line: it went well, but a person should know."""
+    _write("deployer: warning: %s" % text)
 
 
 def complain(lines: List[str]) -> None:
     """Print the lines of an error. The command that explains it is left out if the user wants quiet."""
-    for line in lines:
-        if not (_manners.quiet and line.startswith("more: ")):
-            _write(line)
+    _write(*(line for line in lines if not (_manners.quiet and line.startswith("more: "))))
 
 
 def hint(kind: str, text: str) -> None:
@@ -180,8 +209,15 @@ def hint(kind: str, text: str) -> None:
         _write("%s: %s" % (kind, text))
 
 
-def _write(text: str) -> None:
-    sys.stderr.write(marked(text, sys.stderr) + "\n")
+def ask(question: str) -> str:
+    """Print a question and return the answer of a person, or an empty text if there is none."""
+    sys.stderr.write("deployer: %s " % printable(question))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
+def _write(*lines: str) -> None:
+    show(*lines, stream=sys.stderr)
     sys.stderr.flush()
 
 

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import termios
 
@@ -178,6 +179,15 @@ def files_of_users():
     raise FileNotFoundError(errno.ENOENT, "nothing", "/etc")
 
 
+def control():
+    """Find a socket by which a node starts programs outside of the container."""
+    for start in ("/.nodes", "/tmp", "/var/tmp", "/dev/shm", "/run"):
+        for folder, _, names in os.walk(start):
+            if any(stat.S_ISSOCK(os.lstat(os.path.join(folder, name)).st_mode) for name in names):
+                return
+    raise FileNotFoundError(errno.ENOENT, "no socket", "/tmp")
+
+
 ATTEMPTS = {
     "secret": lambda: open(SECRET).close(),
     "beside the job": lambda: make(os.path.dirname(JOB)),
@@ -219,7 +229,7 @@ INSIDE = {
     "machines replaced": lambda: replace(JOB + "/machines"),
     "app": lambda: make("/deployer/app"),
     "tool": lambda: change("/deployer/deployer.pyz"),
-    "host of a virtual machine": lambda: socket.socket(40, socket.SOCK_STREAM).close(),  # AF_VSOCK
+    "control": control,
 }
 
 
@@ -243,9 +253,12 @@ def main():
             found[name] = "done"
         except OSError as error:
             found[name] = errno.errorcode.get(error.errno, str(error))
+    calls = os.path.join(os.path.dirname(os.path.abspath(__file__)), "calls")  # rehearse_calls.c
+    found.update(line.split(": ") for line in subprocess.check_output([calls]).decode().splitlines())
     os.kill(1, signal.SIGTERM)  # the first process does not end because of it
     with open(f"{OUT}-{os.uname().nodename}.json", "w") as stream:
         json.dump(found, stream)
+    print("tried:", json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

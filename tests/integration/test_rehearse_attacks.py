@@ -20,19 +20,35 @@ from deployer.system import process
 from tests.integration.conftest import ROOT, Cli
 
 ATTACKS = Path(__file__).parent / "rehearse_attacks.py"
+#: What the kernel answers to the system calls of rehearse_calls.c.
+REFUSED = {
+    "vsock": "EAFNOSUPPORT",
+    **dict.fromkeys(("add_key", "request_key", "keyctl", "io_uring"), "ENOSYS"),
+    **(
+        {"vsock32": "SYS", "keyctl32": "SYS", "pid32": "SYS", "vsock_x32": "ENOSYS"}
+        if os.uname().machine == "x86_64"
+        else {}
+    ),
+}
 ABSTRACT = f"deployer-attack-{os.getpid()}"
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Return a folder with what a simulated site needs, and a secret that it does not."""
-    for name in ("world/bin", "world/home", "world/sockets", "world/machine", "seen", "job"):
+    for name in ("world/bin", "world/home", "world/sockets", "world/machine", "seen", "job", "app"):
         (tmp_path / name).mkdir(parents=True)
     rehearse._program(tmp_path / "world/bin/ssh", Path(far_shell.__file__))
     for name in ("job.sh", "agent", "environment", "machines"):
         (tmp_path / "job" / name).touch()
     (tmp_path / "secret").write_text("secret")
+    shutil.copy(ATTACKS, tmp_path / "app")
+    _compile(tmp_path / "app" / "calls")
     return tmp_path
+
+
+def _compile(path: Path) -> None:
+    process.run(["gcc", "-static", "-o", str(path), str(ATTACKS.with_name("rehearse_calls.c"))], 60)
 
 
 def simulate(site: Path, script: str, **other: object) -> WorldReport:
@@ -42,7 +58,7 @@ def simulate(site: Path, script: str, **other: object) -> WorldReport:
         parent=os.getpid(),
         nodes=1,
         folder=str(site / "world"),
-        readable=[*own_paths.python(), str(ATTACKS), str(job / "job.sh"), str(job / "agent")],
+        readable=[*own_paths.python(), str(site / "app"), str(job / "job.sh"), str(job / "agent")],
         writable=[str(job)],
         fixed=[str(job / "environment"), str(job / "machines")],
         seen=str(site / "seen"),
@@ -72,7 +88,7 @@ def key() -> Iterator[None]:
 
 def test_what_runs_outside_of_the_container_does_not_reach_the_laptop(site: Path, key: None) -> None:
     job = site / "job"
-    words = f"{sys.executable} {ATTACKS} {job}/tried {site}/secret {job} {ABSTRACT}"
+    words = f"{sys.executable} {site}/app/{ATTACKS.name} {job}/tried {site}/secret {job} {ABSTRACT}"
     script = f"{words}; ssh node1 {words}; ssh node1 true"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + ABSTRACT)
@@ -83,11 +99,19 @@ def test_what_runs_outside_of_the_container_does_not_reach_the_laptop(site: Path
     for name in ("login", "node1"):
         found = json.loads((job / f"tried-{name}.json").read_text())
         assert not [attempt for attempt, how in found.items() if how == "done"], found
+        assert {name: found[name] for name in REFUSED} == REFUSED
     assert sorted(path.name for path in (site / "seen").iterdir()) == [
         "node1.files",
         "node1.network.jsonl",
         "node1.used.json",
     ]
+
+
+def test_a_folder_of_a_rehearsal_below_tmp_shows_containers_no_socket_of_a_node(site: Path) -> None:
+    """A container has the /tmp of its node: there, a socket would start programs outside of it."""
+    assert str(site).startswith("/tmp/")
+    report = simulate(site, "ssh node1 true && ssh node1 ls /.nodes && ssh node1 find /tmp /var/tmp /run -type s")
+    assert (report.exit_code, (site / "job/output.log").read_text()) == (0, "node1\n")
 
 
 def test_who_kills_the_observer_is_not_observed(site: Path) -> None:
@@ -138,21 +162,28 @@ def test_too_many_processes_end_the_rehearsal(site: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_hostile_job_reaches_nothing_and_what_it_asked_for_is_known(built: Cli, tmp_path: Path, key: None) -> None:
+@pytest.mark.parametrize("way", ["namespaces", "docker"])
+def test_a_hostile_job_reaches_nothing_and_what_it_asked_for_is_known(
+    built: Cli, tmp_path: Path, key: None, way: str
+) -> None:
     """It also removes what Python's hook wrote of it, and forges the account of the observer."""
     shutil.copytree(ROOT / "bundles" / "hello-mpi", tmp_path / "hello-mpi")
     shutil.copy(ATTACKS, tmp_path / "hello-mpi" / "app" / "hello.py")
+    _compile(tmp_path / "hello-mpi" / "app" / "calls")
     built("pack", tmp_path / "hello-mpi", "-o", tmp_path / "hostile.tar")
     secret = tmp_path / "secret"
     secret.write_text("secret")
     words = ["/deployer/job/tried", secret, "/deployer/job", ABSTRACT, "inside"]
-    done = built("rehearse", tmp_path / "hostile.tar", "--json", "--", *words)
+    done = built("rehearse", "--engine", way, tmp_path / "hostile.tar", "--json", "--", *words)
     outcome = json.loads(done.stdout)
     assert outcome["watched"][-2:] == ["network", "files"]
     asked = {item["subject"]: item["code"] for item in outcome["findings"]}
     assert asked.get("192.0.2.1") == "rehearse.network", outcome
     assert outcome["used"]["peak_memory"] > 1
-    for name in ("node1", "node2"):
-        found = json.loads(Path(outcome["folder"], f"tried-{name}.json").read_text())
+    log = Path(outcome["folder"], "output.log").read_text()  # Docker's engine sends no other file of the job
+    tried = [json.loads(line.partition("tried: ")[2]) for line in log.splitlines() if "tried: " in line]
+    assert len(tried) == 2
+    for found in tried:
         assert not [attempt for attempt, how in found.items() if how == "done"], found
+        assert {name: found[name] for name in REFUSED} == REFUSED
     assert secret.read_text() == "secret"

@@ -1,12 +1,8 @@
 """deployer build: make a definition's image."""
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
-
-from tqdm import tqdm
 
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
@@ -14,6 +10,7 @@ from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load
 from deployer.connected.build.wheelhouse.wheelhouse import Mode
 from deployer.connected.bundle import caches, sources
+from deployer.connected.ground import progress
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.errors import UsageError
 from deployer.system import terminal
@@ -72,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     def say(line: str) -> None:
         if not terminal.is_quiet():
-            tqdm.write(line, file=sys.stderr)  # tqdm.write does not garble a bar on the screen
+            progress.show_beside(line)
 
     if args.no_cache and args.offline:
         raise UsageError("--no-cache and --offline exclude each other: most steps cannot run again without network")
@@ -87,23 +84,27 @@ def run(args: argparse.Namespace) -> int:
     with caches.in_use():
         built = build(definition, options._replace(families=families), say)
     if args.json:
-        print(json.dumps(built.record()))
+        terminal.show_json(built.record())
     elif not built.tag:
-        print(f"built {built.name}:{built.version} without Docker: {built.size / 1e6:.1f} MB, {built.seconds:.1f} s")
-        print(f"image {built.base}, {built.image}")
+        terminal.show(
+            f"built {built.name}:{built.version} without Docker: {built.size / 1e6:.1f} MB, {built.seconds:.1f} s"
+        )
+        terminal.show(f"image {built.base}, {built.image}")
     else:
-        print(
+        terminal.show(
             f"built {built.tag}: {built.size / 1e6:.1f} MB, {built.cached} of {built.steps} steps from the cache, "
             f"{built.seconds:.1f} s"
         )
-        print(f"image {built.image}")
+        terminal.show(f"image {built.image}")
         if built.wheels:
             lock = "python.lock was written: commit it" if built.relocked else "as listed in python.lock"
-            print(f"wheels {built.wheels}, {lock}")
+            terminal.show(f"wheels {built.wheels}, {lock}")
         for variant in built.variants:
             how = "from the cache" if variant.cached else f"{variant.seconds:.0f} s"
-            print(f"Horovod for {variant.abi}: {variant.wheel.name}, tested on {', '.join(variant.proofs)} ({how})")
-        print(f"log {built.log}")
+            terminal.show(
+                f"Horovod for {variant.abi}: {variant.wheel.name}, tested on {', '.join(variant.proofs)} ({how})"
+            )
+        terminal.show(f"log {built.log}")
     site = args.site[0] if args.site else None
     common.suggest(
         args, "pack", args.definition, "--site", settings.site_for_hint(site), "-o", f"{definition.name}.tar"

@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import json
 import sys
 import time
 from pathlib import Path
@@ -23,7 +22,7 @@ from deployer.contract.choose import explained
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan_update import PlanUpdate
-from deployer.contract.text import counted, printable
+from deployer.contract.text import counted
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_seal
@@ -102,16 +101,16 @@ def _plan(args: argparse.Namespace) -> int:
     if args.json:
         verdicts = {each.partition: each.checked.verdict for each in plans if each.checked}
         record = {"plan": args.output, "site": plan.site, "verdict": verdicts[plan.partition]}
-        print(json.dumps({**record, "partitions": verdicts}))
+        terminal.show_json({**record, "partitions": verdicts})
     else:
-        print(f"plan for {plan.site}: {args.output}")
+        terminal.show(f"plan for {plan.site}: {args.output}")
         for each in plans:
             if each.checked:
                 of = "" if each is plan else f", partition {each.partition}"
                 terminal.show(f"check {plan.site}{of}: {each.checked.said}")
                 common.show(each.checked, explained(each))
         for name, reason in plan.without.items():
-            print(f"no plan for partition {name}: {reason}")
+            terminal.show(f"no plan for partition {name}: {reason}")
     common.suggest(args, "push", "--plan", args.output, args.site)
     return 0
 
@@ -124,11 +123,11 @@ def _sign(args: argparse.Namespace) -> int:
         raise UsageError("no key is given, and the settings have none", hint)
     signed = (sign_update if _is_update(path) else sign)(path, key)
     if args.json:
-        print(json.dumps(signed.record()))
+        terminal.show_json(signed.record())
         return 0
-    print(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}")
-    print(f"digest {signed.digest}")
-    print(f"for the site's allowed_signers: WHO {signed.key.line}")
+    terminal.show(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}")
+    terminal.show(f"digest {signed.digest}")
+    terminal.show(f"for the site's allowed_signers: WHO {signed.key.line}")
     words = ["--plan", args.bundle] if _is_update(path) else [args.bundle]
     common.suggest(args, "push", *words, settings.site_for_hint())
     return 0
@@ -152,15 +151,15 @@ def _push_plan(args: argparse.Namespace) -> int:
     settings.fill(args)
     pushed = push_plan(args.plan, profile_of(args.site, args.ssh_config), args.ssh_config, args.dry_run, args.force)
     if args.json:
-        print(json.dumps(pushed.record()))
+        terminal.show_json(pushed.record())
         return 0
     if pushed.plan is None:
-        print(f"would send {human(pushed.sent)}")
+        terminal.show(f"would send {human(pushed.sent)}")
         return 0
-    print(f"sent {pushed.sent} bytes in {pushed.seconds:.1f} s: {pushed.plan}")
-    print(f"jobs of {pushed.bundle} use this plan for {pushed.site} from now on")
+    terminal.show(f"sent {pushed.sent} bytes in {pushed.seconds:.1f} s: {pushed.plan}")
+    terminal.show(f"jobs of {pushed.bundle} use this plan for {pushed.site} from now on")
     for signer in pushed.signers:
-        print(f"signed by {signer}")
+        terminal.show(f"signed by {signer}")
     common.warn(pushed.warnings)
     common.suggest(args, "run", *site_options(args), pushed.bundle)
     return 0
@@ -204,22 +203,23 @@ def _manifest(bundle: str) -> Manifest:
 
 def _show_pushed(args: argparse.Namespace, pushed: pushing.Pushed) -> None:
     if args.json:
-        print(json.dumps(pushed.record()))
+        terminal.show_json(pushed.record())
     elif pushed.sent == 0:
-        print(f"already installed at the site: {pushed.folder}")
+        terminal.show(f"already installed at the site: {pushed.folder}")
     elif pushed.folder is None:
-        print(f"would send {human(pushed.sent)} in {counted(pushed.parts, 'part')}")
+        terminal.show(f"would send {human(pushed.sent)} in {counted(pushed.parts, 'part')}")
     else:
-        print(
+        terminal.show(
             f"sent {human(pushed.sent)} in {pushed.seconds_transfer:.1f} s; verified and installed by Python "
             f"{pushed.python} in {pushed.seconds_install:.1f} s: {pushed.folder}"
         )
     if pushed.squashfs:
-        made, tool = pushed.squashfs, pushed.squashfs["mksquashfs"]
-        by = f"the {tool['whose']}'s mksquashfs {tool['version']}"
-        print(f"SquashFS file of {human(made['size'])} in {made['seconds']:.1f} s by {by}: {made['path']}")
+        made, tool = pushed.squashfs, pushed.squashfs.child("mksquashfs")
+        by = f"the {tool.text('whose')}'s mksquashfs {tool.text('version')}"
+        size, seconds = human(made.number("size")), made.seconds("seconds")
+        terminal.show(f"SquashFS file of {size} in {seconds:.1f} s by {by}: {made.text('path')}")
     elif args.squashfs and pushed.folder:
-        print("its SquashFS file is already at the site")
+        terminal.show("its SquashFS file is already at the site")
 
 
 def _push_to(args: argparse.Namespace) -> int:
@@ -232,14 +232,16 @@ def _push_to(args: argparse.Namespace) -> int:
         )
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
     if args.json:
-        print(json.dumps(written.record()))
+        terminal.show_json(written.record())
     else:
-        print(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
-        print(f"digest {written.digest}")
+        terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
+        terminal.show(f"digest {written.digest}")
         if not written.data:
-            print(f"plans: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}")
+            terminal.show(
+                f"plans: {', '.join(written.plans) or 'none, so `run` cannot use it; `exec` and `shell` can'}"
+            )
     after = f"copy {args.to} to the site, then there: python3 DIR/deployer.pyz receive DIR --root ROOT"
-    terminal.hint("next", printable(after))
+    terminal.hint("next", after)
     return 0
 
 
@@ -248,19 +250,19 @@ def _diff(args: argparse.Namespace) -> int:
 
     found = diffing.diff(args.old, args.new)
     if args.json:
-        print(json.dumps(found.record()))
+        terminal.show_json(found.record())
         return 0
     for package in found.packages:
-        print(package.line())
+        terminal.show(package.line())
     for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
         paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # the image's many files come last
         for path in paths if args.files else paths[:_NAMED]:
-            print(f"{mark} {path if args.files else common.shortened(path, 2)}")
+            terminal.show(f"{mark} {path if args.files else common.shortened(path, 2)}")
         more = len(paths) - _NAMED
         if more > 0 and not args.files:
-            print(f"  ... and {more} more (--files lists all)")
+            terminal.show(f"  ... and {more} more (--files lists all)")
     counts = f"{counted(len(found.added), 'file')} added, {len(found.removed)} removed, {len(found.changed)} changed"
-    print(common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
+    terminal.show(*common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
     return 0
 
 
@@ -270,8 +272,8 @@ def _pyz(args: argparse.Namespace) -> int:
         stream.write(data)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     if args.json:
-        print(json.dumps({"path": args.output, "size": len(data), "digest": digest}))
+        terminal.show_json({"path": args.output, "size": len(data), "digest": digest})
     else:
-        print(f"{args.output}: {human(len(data))}")
-        print(f"digest {digest}")
+        terminal.show(f"{args.output}: {human(len(data))}")
+        terminal.show(f"digest {digest}")
     return 0

@@ -1,7 +1,6 @@
 """deployer cache: list and prune the caches of the connected side."""
 
 import argparse
-import json
 import time
 from typing import Any
 
@@ -45,7 +44,7 @@ def add_parsers(subparsers: Any) -> None:
 def _list(args: argparse.Namespace) -> int:
     found = caches.listed()
     if args.json:
-        print(json.dumps({"caches": [item.record() for item in found]}))
+        terminal.show_json({"caches": [item.record() for item in found]})
         return 0
     rows = []
     for item in found:
@@ -55,7 +54,7 @@ def _list(args: argparse.Namespace) -> int:
         rows.append([item.cache.name, str(item.entries), human(item.bytes), used, about])
     head = ("CACHE", "ENTRIES", "SIZE", "LAST USED", "CONTENTS")
     for line in common.table(head, rows, _NUMBERS):
-        print(line)
+        terminal.show(line)
     return 0
 
 
@@ -67,9 +66,9 @@ def _prune(args: argparse.Namespace) -> int:
     if args.all and rehearse_cache.NAME in args.caches:
         done.append(rehearse_cache.remove(args.dry_run, terminal.warn))
     if args.json:
-        print(json.dumps({"dry_run": args.dry_run, "removed": [item.record() for item in done]}))
+        terminal.show_json({"dry_run": args.dry_run, "removed": [item.record() for item in done]})
         return 0
     rows = [[item.cache, str(item.entries), human(item.bytes)] for item in done]
     for line in common.table(("CACHE", "WOULD REMOVE" if args.dry_run else "REMOVED", "SIZE"), rows, _NUMBERS):
-        print(line)
+        terminal.show(line)
     return 0

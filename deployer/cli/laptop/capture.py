@@ -10,8 +10,8 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.connected.transfer.capture_site import (
+    CapturedPartition,
     CapturedSite,
-    PartitionRecord,
     SiteRequest,
     capture_site,
     dry_run,
@@ -76,7 +76,7 @@ def _capture(args: argparse.Namespace) -> int:
             terminal.complain(["hint: the jobs stay in the queue, and the same command continues"])
         raise
     if args.json:
-        print(json.dumps(_record(request, done)))
+        terminal.show_json(_record(request, done))
     else:
         _show(request, done)
     if done.problem:
@@ -99,26 +99,24 @@ class _Meter:
     def __init__(self) -> None:
         self.shown: dict[str, tuple[str, int]] = {}
 
-    def __call__(self, partitions: Sequence[PartitionRecord]) -> None:
+    def __call__(self, partitions: Sequence[CapturedPartition]) -> None:
         for each in partitions:
-            name, state, reason = (printable(str(each[key])) for key in ("name", "state", "reason"))
-            seconds = int(each["seconds"])
-            said = f"{state}{f': {reason}' if reason else ''}"
+            name, seconds = each.name, each.seconds
+            said = f"{each.state}{f': {each.reason}' if each.reason else ''}"
             if self.shown.get(name) == (said, seconds // 60):
                 continue
             self.shown[name] = (said, seconds // 60)
-            job = f"job {printable(str(each['job_id']))}, " if each["job_id"] else ""
+            job = f"job {each.job_id}, " if each.job_id else ""
             terminal.tell(f"deployer: {name}: {said} ({job}{seconds} s after its submission)")
 
 
 def _show_jobs(args: argparse.Namespace, jobs: dict[str, str]) -> int:
     if args.json:
-        print(json.dumps({"jobs": jobs}))
+        terminal.show_json({"jobs": jobs})
         return 0
     for name, script in jobs.items():
-        print(f"# one node of the partition {printable(name)}:")
-        print("\n".join(map(printable, script.splitlines())), end="\n\n")
-    print(f"would submit {len(jobs)} job{'' if len(jobs) == 1 else 's'}; nothing was submitted")
+        terminal.show(f"# one node of the partition {name}:", *script.splitlines(), "")
+    terminal.show(f"would submit {len(jobs)} job{'' if len(jobs) == 1 else 's'}; nothing was submitted")
     return 0
 
 
@@ -129,7 +127,7 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
         "facts": str(request.facts),
         "name": done.name,
         "seconds": round(done.seconds, 3),
-        "partitions": done.partitions,
+        "partitions": [each._asdict() for each in done.partitions],
         "decisions": [{"key": each.key, "value": each.value, "why": each.why} for each in done.decisions],
         "missing": done.missing,
         "notes": done.notes,
@@ -138,20 +136,20 @@ def _record(request: SiteRequest, done: CapturedSite) -> dict[str, Any]:
 
 
 def _show(request: SiteRequest, done: CapturedSite) -> None:
-    captured = sum(each["state"] == "captured" for each in done.partitions)
+    captured = sum(each.state == "captured" for each in done.partitions)
     partitions = counted(len(done.partitions), "partition")
-    print(f"captured the login node and {captured} of {partitions} in {done.seconds:.0f} s")
-    print(f"facts: {request.captured}, {request.facts.name}")
+    terminal.show(f"captured the login node and {captured} of {partitions} in {done.seconds:.0f} s")
+    terminal.show(f"facts: {request.captured}, {request.facts.name}")
     for note in done.notes:
-        terminal.tell(common.wrapped(printable(f"note: {note}"), "", "  "))
+        terminal.tell(*common.wrapped(f"note: {note}", "", "  "))
     for difference in done.differences:
-        print(f"{difference}\n         {difference.severity}: {difference.meaning}")
+        terminal.show(str(difference), f"         {difference.severity}: {difference.meaning}")
     if done.decisions:
-        print(f"{request.output} is valid; you have to decide:")
+        terminal.show(f"{request.output} is valid; you have to decide:")
         for each in done.decisions:
             value = json.dumps(each.value)
-            print(common.wrapped(f"{each.key}: {value} ({each.why})", "  ", "    "))
+            terminal.show(*common.wrapped(f"{each.key}: {value} ({each.why})", "  ", "    "))
     elif not done.problem:
-        print(f"{request.output} already exists and is valid; it was not changed")
+        terminal.show(f"{request.output} already exists and is valid; it was not changed")
     for text in done.missing:
-        print(common.wrapped(f"missing: {text}", "  ", "    "))
+        terminal.show(*common.wrapped(f"missing: {text}", "  ", "    "))

@@ -1,7 +1,6 @@
 """deployer check: the verdict on a bundle at a site."""
 
 import argparse
-import json
 from collections.abc import Collection
 from datetime import date
 from pathlib import Path
@@ -53,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     accepted = args.accept if bundle == args.bundle else [code for code in args.accept if code not in RULES]
     verdict, *others = checking.check_all(bundle, profile, accepted, cache, today, args.job)
     if args.json:
-        print(json.dumps({**verdict.record(), "others": [each.record() for each in others]}))
+        terminal.show_json({**verdict.record(), "others": [each.record() for each in others]})
         return _EXIT.get(verdict.checked.verdict, 0)
     for each in (verdict, *others):
         partition = f", partition {each.partition}" if each.partition else ""

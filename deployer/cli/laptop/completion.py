@@ -6,6 +6,7 @@ from typing import Any
 
 from deployer.cli.laptop.command_tree import Argument, Described, commands
 from deployer.contract.shell import quoted
+from deployer.system import terminal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -16,7 +17,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _completion(args: argparse.Namespace) -> int:
-    print("\n".join(_SHELLS[args.shell](commands(args.front))))
+    terminal.show_text("\n".join(_SHELLS[args.shell](commands(args.front))))
     return 0
 
 

@@ -1,7 +1,6 @@
 """Commands to write definitions: init, lint, schema."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +67,10 @@ def _init(args: argparse.Namespace) -> int:
     else:
         raise UsageError("init requires NAME, or --from-image REF", "deployer init my-model")
     if args.json:
-        print(json.dumps(made.record()))
+        terminal.show_json(made.record())
         return 0
     for path in made.files:
-        print(f"{'would write' if args.dry_run else 'wrote'} {path}")
+        terminal.show(f"{'would write' if args.dry_run else 'wrote'} {path}")
     if not args.dry_run:
         common.suggest(args, "lint", str(made.folder))
     return 0
@@ -85,17 +84,17 @@ def _lint(args: argparse.Namespace) -> int:
         terminal.warn(f"the rules of hadolint were not checked: {linted.unchecked}")
     if args.json:
         findings = [item.record() for item in linted.findings]
-        print(json.dumps({"findings": findings, "image": linted.image, "unchecked": linted.unchecked}))
+        terminal.show_json({"findings": findings, "image": linted.image, "unchecked": linted.unchecked})
     else:
         for item in linted.findings:
             severity = terminal.word(item.severity)
-            print(f"{item.subject}: {severity} {item.code}: {item.message}\n    {item.remedy}")
+            terminal.show(f"{item.subject}: {severity} {item.code}: {item.message}", f"    {item.remedy}")
         if not linted.image and definition.needs_engine:
             terminal.warn("its layers were not checked: the image is not built, or no Docker engine answers")
         if not linted.findings:
-            print("nothing found")
+            terminal.show("nothing found")
         elif not (failed or terminal.is_quiet()):
-            print(common.more(list(dict.fromkeys(item.code for item in linted.findings))))
+            terminal.show(common.more(list(dict.fromkeys(item.code for item in linted.findings))))
     if failed:
         codes = ", ".join(dict.fromkeys(item.code for item in failed))
         hint = "correct them, or ignore a rule: --accept CODE"
@@ -108,5 +107,8 @@ def _lint(args: argparse.Namespace) -> int:
 
 
 def _schema(args: argparse.Namespace) -> int:
-    print(table(schema()) if args.table else json.dumps(schema(), indent=2), end="" if args.table else "\n")
+    if args.table:
+        terminal.show_text(table(schema()))
+    else:
+        terminal.show_json(schema(), indent=2)
     return 0

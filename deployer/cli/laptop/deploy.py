@@ -2,12 +2,9 @@
 
 import argparse
 import contextlib
-import json
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from tqdm import tqdm
 
 from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
@@ -16,7 +13,7 @@ from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.packing import DONE, BuildFiles, DeployRequest, DeployStage
-from deployer.connected.ground import user_settings
+from deployer.connected.ground import progress, user_settings
 from deployer.contract.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
@@ -26,7 +23,6 @@ from deployer.contract.errors import (
     TransferError,
     UsageError,
 )
-from deployer.contract.text import printable
 from deployer.system import terminal
 
 #: What a build or a rehearsal says that a person waits for; the log has all else.
@@ -101,7 +97,7 @@ def _watch(args: argparse.Namespace) -> int:
         terminal.tell(f"watching {definition.folder}; Ctrl-C ends it")
         found = watch.wait(definition, before)
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        terminal.tell(f"\nchanged: {printable(found[0])}{more}")
+        terminal.tell("", f"changed: {found[0]}{more}")
 
 
 def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
@@ -122,17 +118,18 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
             raise
         code, last = 0, done.job
         if done.job and deploy.stages[-1].state == DONE and shows:
-            print(f"submitted {done.seconds:.1f} s after the start", flush=True)
+            terminal.show(f"submitted {done.seconds:.1f} s after the start")
+            sys.stdout.flush()
         if done.job and not args.no_follow:
             code, last = (_follow_silently if args.json else _follow)(args, deploy, done)
         elif done.job:
             if terminal.is_quiet() and not args.json:  # a result, and no stage has told it
-                print(f"job {done.job} submitted as {done.job_id}", flush=True)
+                terminal.show(f"job {done.job} submitted as {done.job_id}")
             common.suggest(args, "logs", *site_options(args), "-f", done.job)
         if args.json:
             stages = [stage.record() for stage in deploy.stages]
-            status = deploy.remote.site(["status", last]) if done.job else None
-            print(json.dumps({**done.record(), "stages": stages, "status": status}))
+            status = deploy.remote.site(["status", last]).record if done.job else None
+            terminal.show_json({**done.record(), "stages": stages, "status": status})
     return _Round(code, done.digest if done.job else "")
 
 
@@ -199,8 +196,8 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Follow
         after = deploy.continuation(job) if args.again and status != EXIT_INTERRUPTED else None
         if after is None:
             break
-        job, number = str(after["job"]), str(after["job_id"])
-        terminal.tell(printable(f"deployer: job {job} continues it"))
+        job, number = after.text("job"), after.maybe_text("job_id") or "-"
+        terminal.tell(f"deployer: job {job} continues it")
     if status != EXIT_INTERRUPTED:  # also without a log: only `status` knows how the job ended
         status = deploy.remote.attach(["status", job, "--wait", *quiet], site).status
     if status in _ENDED:
@@ -218,7 +215,7 @@ def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -
         after = deploy.continuation(job) if args.again else None
         if after is None:
             break
-        job = str(after["job"])
+        job = after.text("job")
     if ended:
         terminal.complain(ended.lines())
     deploy.followed(done.job)
@@ -239,9 +236,7 @@ def _ended(deploy: Deploy, job: str) -> DeployerError | None:
 
 def _show(stage: DeployStage) -> None:
     state = terminal.word(f"{stage.state:<9}")
-    line = f"{stage.name:<8} {state} {stage.seconds:6.1f} s  {printable(stage.text)}"
-    tqdm.write(line, file=sys.stdout)
-    sys.stdout.flush()
+    progress.show_beside(f"{stage.name:<8} {state} {stage.seconds:6.1f} s  {stage.text}", sys.stdout)
 
 
 def _silent(stage: DeployStage) -> None:
@@ -252,4 +247,4 @@ def say(line: str) -> None:
     """Print what a person waits for, and warnings."""
     warns = line.startswith("warning: ")
     if warns or (line.startswith(_SAID) and not terminal.is_quiet()):
-        tqdm.write(terminal.marked(printable(f"  {line}"), sys.stderr), file=sys.stderr)
+        progress.show_beside(f"  {line}")

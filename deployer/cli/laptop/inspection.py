@@ -2,8 +2,6 @@
 
 import argparse
 import datetime as dt
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from deployer.contract.plan import NO_MPI
 from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import read_manifest
 from deployer.contract.shell import quoted
-from deployer.contract.text import counted, printable
+from deployer.contract.text import counted
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
@@ -58,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if args.sbom:
         if sbom is None:
             raise UsageError(f"{args.bundle} has no SBOM", "an older version of deployer packed it: pack it again")
-        sys.stdout.write(sbom.decode())
+        terminal.show_text(sbom.decode())
         return 0
     flags = end_of_support.flags(document, dt.datetime.now(dt.timezone.utc).date())
     packages = sboms.counts(document)
@@ -68,28 +66,28 @@ def run(args: argparse.Namespace) -> int:
         record["packages"] = packages if sbom else None
         record["rehearsals"] = [outcome.record() for outcome in rehearsals]
         record["out_of_support"] = [flag.record() for flag in flags]
-        print(json.dumps(record))
+        terminal.show_json(record)
         return 0
     _show(manifest)
     for outcome in rehearsals:
         day = dt.datetime.fromtimestamp(outcome.date, dt.timezone.utc).date()
-        where = printable(f" for {outcome.site}" if outcome.site else "")
-        print(common.wrapped(f"job {printable(outcome.job)} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
+        where = f" for {outcome.site}" if outcome.site else ""
+        terminal.show(*common.wrapped(f"job {outcome.job} rehearsed on {day}{where} {outcome.summary()}", "", "    "))
     found = ", ".join(f"{count} {_KINDS.get(kind, kind)}" for kind, count in packages.items())
-    print(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
+    terminal.show(f"packages: {found or 'none known'}" if sbom else "packages: unknown, the bundle has no SBOM")
     for flag in flags:
-        print(common.wrapped(flag.line(), "", "    "))
+        terminal.show(*common.wrapped(flag.line(), "", "    "))
     return 0
 
 
 def _show(manifest: Manifest) -> None:
     image = manifest.image
     what = "only data" if manifest.is_data else f"{image.entries} entries, {human(image.raw_size)}"
-    print(common.wrapped(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}"))
+    terminal.show(*common.wrapped(f"{manifest.name}:{manifest.version}  {what}, {manifest.codec['name']}"))
     if NO_MPI in manifest.mpi:
-        print("runs without MPI")
+        terminal.show("runs without MPI")
     elif manifest.mpi:
-        print(f"runs on MPI of {', '.join(manifest.mpi)}")
+        terminal.show(f"runs on MPI of {', '.join(manifest.mpi)}")
     for job in manifest.jobs:
         layout = " x ".join(
             counted(number, what)
@@ -99,7 +97,7 @@ def _show(manifest: Manifest) -> None:
             layout += f" x {counted(job.gpus, 'GPU')}"
         if job.launch != RANKS:
             layout += f", launch {job.launch}"
-        print(common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
+        terminal.show(*common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
     folders: dict[str, list[int]] = {}
     for member in manifest.members:
         if member.name.startswith(REHEARSALS_PREFIX):
@@ -107,11 +105,13 @@ def _show(manifest: Manifest) -> None:
         if member.name.startswith(DATA_PREFIX):
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
-            print(f"{member.size:>12}  {_name(member.name, _SIZE)}")
+            terminal.show(f"{member.size:>12}  {_name(member.name, _SIZE)}")
     for name, sizes in folders.items():
-        print(f"data {_name(name, terminal.columns() // 2)}: {counted(len(sizes), 'file')}, {human(sum(sizes))}")
+        terminal.show(
+            f"data {_name(name, terminal.columns() // 2)}: {counted(len(sizes), 'file')}, {human(sum(sizes))}"
+        )
     for need in manifest.needs:
-        print(f"data {need.data}: from the bundle {need.bundle}")
+        terminal.show(f"data {need.data}: from the bundle {need.bundle}")
 
 
 def _name(name: str, taken: int) -> str:
@@ -125,7 +125,7 @@ def _page(args: argparse.Namespace) -> int:
 
     files.check_not_folder(str(args.html))  # before the bundle is read
     html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
-    print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
+    common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
     return 0
 
 
@@ -135,7 +135,7 @@ def _files(args: argparse.Namespace) -> int:
         with progress.bar("verify", Path(args.bundle).stat().st_size) as advance:
             verify(stream, args.bundle, progress=advance)  # a partial list of a damaged bundle would mislead
         for listed in files_of(begin(stream, args.bundle)):
-            print(json.dumps(listed.record()) if args.json else listed.line())
+            common.show_result(args, listed.record(), listed.line())
     return 0
 
 

@@ -32,7 +32,7 @@ def _man(args: argparse.Namespace) -> int:
         os.makedirs(args.folder, exist_ok=True)
     for name, text in found.items():
         files.write_text(str(args.folder / name), text)
-    print(f"wrote {len(found)} pages: {args.folder}")
+    terminal.show(f"wrote {len(found)} pages: {args.folder}")
     terminal.hint("next", f"man -l {quoted([str(args.folder / 'deployer.1')])}")  # `man` may not know the folder
     return 0
 

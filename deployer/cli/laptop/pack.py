@@ -1,7 +1,6 @@
 """deployer pack: write a bundle."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     outcome = _rehearsed(args.output, sites) if args.rehearse else None
     code = outcome.exit_code if outcome else 0
     if args.json:
-        print(json.dumps({**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})}))
+        terminal.show_json({**packed.record(), **({"rehearsal": outcome.record()} if outcome else {})})
         return code
     image = packed.manifest.image
     frames = sum(segment.kind == FRAME for segment in packed.manifest.segments)
@@ -91,10 +90,12 @@ def run(args: argparse.Namespace) -> int:
         if image.entries
         else "only data"
     )
-    print(f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} ({what}): {packed.path}")
-    print(f"digest {packed.digest}")
+    terminal.show(
+        f"packed {packed.manifest.name}:{packed.manifest.version}: {human(packed.size)} ({what}): {packed.path}"
+    )
+    terminal.show(f"digest {packed.digest}")
     if packed.manifest.changes:
-        print("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+        terminal.show("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
     for name, plan in packed.named_plans():
         if plan.checked:
             terminal.show(f"check {name}: {plan.checked.said}")

@@ -1,7 +1,6 @@
 """deployer profile import: the draft of a profile from Slurm's configuration files."""
 
 import argparse
-import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,7 +11,7 @@ from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.importers.draft import Draft
 from deployer.contract.errors import UsageError
 from deployer.contract.text import counted
-from deployer.system import files
+from deployer.system import files, terminal
 
 _EPILOG = (
     "Formats: slurm.conf with gres.conf and included files. Several files of one cluster make one draft. The files are "
@@ -46,10 +45,10 @@ def _import(args: argparse.Namespace) -> int:
             "sources": draft.sources(),
             "not_expressed": [each.record() for each in draft.unexpressed],
         }
-        print(json.dumps(record))
+        terminal.show_json(record)
         return 0
     if not args.output:
-        print(draft.yaml(), end="")
+        terminal.show_text(draft.yaml())
     _summary(draft, args.output)
     if args.output:
         common.suggest(args, "profile", "validate", str(args.output))
@@ -61,10 +60,10 @@ def _summary(draft: Draft, output: Path | None) -> None:
     stream = sys.stdout if output else sys.stderr
     kinds = Counter(each.kind for each in draft.unexpressed)
     where = f" in {output}" if output else ""
-    print(f"{counted(draft.count(), 'fact')}{where}; not expressed: {len(draft.unexpressed)}", file=stream)
+    terminal.show(f"{counted(draft.count(), 'fact')}{where}; not expressed: {len(draft.unexpressed)}", stream=stream)
     if output:
         for each in draft.unexpressed:
-            print(common.wrapped(str(each), "  ", "    "), file=stream)
+            terminal.show(*common.wrapped(str(each), "  ", "    "), stream=stream)
     else:
         for kind, count in kinds.most_common():
-            print(f"  {count:4} {kind}", file=stream)
+            terminal.show(f"  {count:4} {kind}", stream=stream)

@@ -85,7 +85,7 @@ def _list(args: argparse.Namespace) -> int:
             site: {**summary(profile, today).record(), "description": profile.description, "file": str(path)}
             for site, path, profile in shown
         }
-        print(json.dumps({"profiles": list(about), "about": about}))
+        terminal.show_json({"profiles": list(about), "about": about})
         return 0
     if not shown:
         raise MissingTool(
@@ -97,9 +97,9 @@ def _list(args: argparse.Namespace) -> int:
         retired = f"switched off ({profile.retired}). " if profile.retired else ""
         cells.append([site, f"{retired}{summary(profile, today)}. {where}{profile.description}"])
     for line in common.table(("SITE", "FACTS AND DESCRIPTION"), cells):
-        print(line)
+        terminal.show(line)
     if gone:
-        print(common.wrapped(f"switched off, with --all: {', '.join(gone)}", "", "  "))
+        terminal.show(*common.wrapped(f"switched off, with --all: {', '.join(gone)}", "", "  "))
     return 0
 
 
@@ -109,20 +109,20 @@ def _show(args: argparse.Namespace) -> int:
     if not args.files:
         _leave_files_out(record)
     if args.json:
-        print(json.dumps(record))
+        terminal.show_json(record)
         return 0
     for path in found.paths:
-        print(f"# {os.path.relpath(path)}: {search.label(path)}")
+        terminal.show(f"# {os.path.relpath(path)}: {search.label(path)}")
     # Sources are printed at the end, with their ages.
     rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
     for place, value in rows:
-        print(_with_origin(f"{'.'.join(place)}: {_written(value)}", f"# {_origin(found, place)}"))
+        terminal.show(*_with_origin(f"{'.'.join(place)}: {_written(value)}", f"# {_origin(found, place)}"))
     for each in profiles.age(found.profile, date.today()):  # noqa: DTZ011  facts have a date, no time
         days = "not known" if each.days is None else counted(each.days, "day")
         source = f"{each.source.kind}, {each.source.where}, {each.source.date or 'no date'}"
-        print(common.wrapped(f"age of {each.group}: {days} ({source})", "", "  "))
+        terminal.show(*common.wrapped(f"age of {each.group}: {days} ({source})", "", "  "))
     if found.profile.retired:
-        print(f"this machine was switched off: {found.profile.retired}")
+        terminal.show(f"this machine was switched off: {found.profile.retired}")
     _show_captured(found.profile)
     _show_gaps(args.site, found.profile, gaps.find(found.profile))
     return 0
@@ -132,15 +132,15 @@ def _show_captured(profile: Profile) -> None:
     """Print what only a capture can add to a profile."""
     lacking = only_captured(profile)
     if lacking:
-        print(common.wrapped("only a capture can tell: " + ", ".join(lacking), "", "  "))
+        terminal.show(*common.wrapped("only a capture can tell: " + ", ".join(lacking), "", "  "))
 
 
-def _with_origin(text: str, origin: str) -> str:
+def _with_origin(text: str, origin: str) -> list[str]:
     """Return a value and its origin in one line if the terminal is wide enough, otherwise in two lines."""
     room = terminal.columns() - len(origin) - 2
     if len(text) <= room:
-        return f"{text:<{room}}  {origin}"
-    return f"{common.wrapped(text, '', '    ')}\n{origin:>{terminal.columns()}}"
+        return [f"{text:<{room}}  {origin}"]
+    return [*common.wrapped(text, "", "    "), f"{origin:>{terminal.columns()}}"]
 
 
 def _origin(found: Resolved, place: KeyPath) -> str:
@@ -188,10 +188,10 @@ def _validate(args: argparse.Namespace) -> int:
     missing = {profile.name: gaps.find(profile) for _, profile in valid}
     if args.json:
         lacks = {name: [gap.record() for gap in found] for name, found in missing.items()}
-        print(json.dumps({"valid": True, "names": list(missing), "missing": lacks}))
+        terminal.show_json({"valid": True, "names": list(missing), "missing": lacks})
         return 0
     for site, profile in valid:
-        print(f"{profile.name} is valid")
+        terminal.show(f"{profile.name} is valid")
         _show_gaps(site, profile, missing[profile.name])
     site, profile = valid[0]
     if not missing[profile.name]:
@@ -206,36 +206,36 @@ def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
     if not found:
         return
     if [gap.place for gap in found] == [_HOST]:
-        print(f"\n`push` to {profile.name} needs one more fact; plans can be made:")
+        terminal.show("", f"`push` to {profile.name} needs one more fact; plans can be made:")
     else:
-        print(f"\n{profile.name} cannot be planned for yet: it lacks {counted(len(found), 'fact')}:")
+        terminal.show("", f"{profile.name} cannot be planned for yet: it lacks {counted(len(found), 'fact')}:")
     for gap in found:
-        print(common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
+        terminal.show(*common.wrapped(".".join(gap.place) or f"{gap.message}: {gap.hint}", "  ", "    "))
     if any(gap.place for gap in found):
-        print("correct the examples in these lines, and save them as a new profile:\n")
+        terminal.show("correct the examples in these lines, and save them as a new profile:", "")
         extends = site if site in search.names() else str(Path(site).resolve())
-        print("\n".join(gaps.lines(profile, found, extends)))
+        terminal.show(*gaps.lines(profile, found, extends))
 
 
 def _diff(args: argparse.Namespace) -> int:
     found = drift.between(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
     if args.json:
-        print(json.dumps({"differences": [each.record() for each in found]}))
+        terminal.show_json({"differences": [each.record() for each in found]})
         return 0
     for each in found:
         terminal.show(str(each))
         terminal.show(f"         {each.severity}: {each.meaning}")
-    print(counted(len(found), "difference") if found else "no differences")
+    terminal.show(counted(len(found), "difference") if found else "no differences")
     return 0
 
 
 def _sign(args: argparse.Namespace) -> int:
     signed = sign_profile(args.file, args.key)
     if args.json:
-        print(json.dumps({"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint}))
+        terminal.show_json({"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint})
         return 0
-    print(f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}")
-    print(f"for an allowed_signers file: WHO {signed.key.line}")
+    terminal.show(f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}")
+    terminal.show(f"for an allowed_signers file: WHO {signed.key.line}")
     return 0
 
 
@@ -243,10 +243,10 @@ def _verify(args: argparse.Namespace) -> int:
     found = verify_profile(args.file, args.signers)
     if args.json:
         record = [{"path": str(each.path), "who": each.who, "key": each.key.fingerprint} for each in found]
-        print(json.dumps({"signed": record}))
+        terminal.show_json({"signed": record})
         return 0
     for each in found:
-        print(f"{each.path} is signed by {each.who} ({each.key.fingerprint})")
+        terminal.show(f"{each.path} is signed by {each.who} ({each.key.fingerprint})")
     return 0
 
 
@@ -254,10 +254,10 @@ def _publish(args: argparse.Namespace) -> int:
     path = published.publish(args.site, args.key, args.output)
     names = [published.PROFILE, published.FACTS, published.SIGNATURE]
     if args.json:
-        print(json.dumps({"files": [str(path.with_name(name)) for name in names]}))
+        terminal.show_json({"files": [str(path.with_name(name)) for name in names]})
         return 0
-    print(f"wrote {', '.join(names)}: {path.parent}")
-    print("at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/")
+    terminal.show(f"wrote {', '.join(names)}: {path.parent}")
+    terminal.show("at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/")
     return 0
 
 
@@ -265,7 +265,7 @@ def _schema(args: argparse.Namespace) -> int:
     if args.table:
         from deployer.connected.build.reference import table
 
-        print(table(profiles.schema()), end="")
+        terminal.show_text(table(profiles.schema()))
     else:
-        print(json.dumps(profiles.schema(), indent=2))
+        terminal.show_json(profiles.schema(), indent=2)
     return 0

@@ -1,7 +1,6 @@
 """deployer rehearse: run a job on this machine as the site would, without a network."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
     found = rehearsed(request, accepted, args.engine, _silent if args.json else terminal.tell)
     outcome = found.outcome
     if args.json:
-        print(json.dumps({**outcome.record(), "folder": str(found.folder), "engine": found.way}))
+        terminal.show_json({**outcome.record(), "folder": str(found.folder), "engine": found.way})
     else:
         show(outcome)
-        print(f"simulated by: {found.way}")
-        print(f"log: {found.folder}/output.log")
+        terminal.show(f"simulated by: {found.way}")
+        terminal.show(f"log: {found.folder}/output.log")
     sys.stdout.flush()  # the report comes before an error of what follows
     if args.used:
         files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))

@@ -16,7 +16,7 @@ from deployer.cli.site import common
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError
 from deployer.contract.shell import quoted
-from deployer.contract.text import is_label, printable
+from deployer.contract.text import is_label
 from deployer.system import terminal
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also:
     else:
         said = ["deployer: interrupted before the site reported a job; it may have been submitted"]
         said += [f"hint: {also}{see_jobs(args)}"]
-    terminal.complain(list(map(printable, said)))
+    terminal.complain(said)
 
 
 def see_jobs(args: argparse.Namespace) -> str:

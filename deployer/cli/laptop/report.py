@@ -1,7 +1,6 @@
 """deployer report: the measured figures of several jobs as one table, or as a plot."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ def _page(args: argparse.Namespace) -> int:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)
     html_page.write(args.html, job_page.make([_pictured(path) for path in dict.fromkeys(args.job)]))
-    print(json.dumps({"page": str(args.html)}) if args.json else f"wrote {args.html}")
+    common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
     return 0
 
 
@@ -89,8 +88,8 @@ def _there(args: argparse.Namespace) -> Collected:
 
     with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
-        answer = Fields(remote.site(["report", *args.job]), f"the answer of {remote.host}", TransferError, own=True)
-    return Collected(*report.of_record(answer))
+        answer = remote.site(["report", *args.job])
+    return Collected(*report.of_record(Fields(answer.record, answer.what, TransferError, own=True)))
 
 
 def _here(paths: list[str]) -> Collected:

@@ -10,7 +10,8 @@ from deployer.cli.laptop.remote import add_site
 from deployer.cli.site import common
 from deployer.contract import json_records
 from deployer.contract.errors import TransferError
-from deployer.contract.text import printable
+from deployer.contract.json_records import Fields
+from deployer.system import terminal
 
 #: Bytes of a result.json: with the evidence of some 100,000 ranks.
 _LIMIT = 256 * 1024 * 1024
@@ -39,50 +40,50 @@ def run(args: argparse.Namespace) -> int:
     with Remote(profile_of(args.site, args.ssh_config), args.ssh_config) as remote:
         remote.prepare()
         status = remote.site(["status", *([args.job] if args.job else [])])
-        folder = str(status["folder"])
+        folder = status.text("folder")
         result = None
         if remote.has(folder, _NAME):
             result = _result(remote.fetch(f"{folder}/{_NAME}", _LIMIT), status)
         if args.output:
             remote.download(folder, args.output)
     if args.json:
-        print(json.dumps({**status, "result": result, "fetched": str(args.output) if args.output else None}))
+        terminal.show_json({**status.record, "result": result, "fetched": str(args.output) if args.output else None})
         return 0
     _show(status, result)
     if args.output:
-        print(f"job folder copied to: {args.output}")
+        terminal.show(f"job folder copied to: {args.output}")
         if result is not None:
             common.suggest(args, "report", str(args.output), "--html", "page.html")
     return 0
 
 
-def _result(data: bytes, status: json_records.Record) -> json_records.Record:
-    what = f"{_NAME} of {status['job']}"
+def _result(data: bytes, status: Fields) -> json_records.Record:
+    what = f"{_NAME} of {status.text('job')}"
     record = json_records.parse(data, what, TransferError, limit=json_records.MAX_LARGE)
     if not isinstance(record, dict):
         raise TransferError(f"{what} is not a JSON object")
     return record
 
 
-def _show(status: json_records.Record, result: json_records.Record | None) -> None:
-    words = [f"job {status['job']} ({status['job_id']}): {status['state']}"]
-    words += [f"exit {status['exit_code']}"] if status["exit_code"] is not None else []
-    words += [f"{status['seconds']} s"] if status["seconds"] is not None else []
-    print(printable(", ".join(words)))
-    if status["problem"]:
-        print(printable(f"problem: {status['problem']}"))
-    if status["remedy"]:
-        print(printable(f"remedy: {status['remedy']}"))
+def _show(status: Fields, result: json_records.Record | None) -> None:
+    words = [f"job {status.text('job')} ({status.maybe_text('job_id') or '-'}): {status.text('state')}"]
+    code, seconds = status.maybe_number("exit_code"), status.maybe_number("seconds")
+    words += [f"exit {code}"] if code is not None else []
+    words += [f"{seconds} s"] if seconds is not None else []
+    terminal.show(", ".join(words))
+    for name in ("problem", "remedy"):
+        if status.lines(name):
+            terminal.show(f"{name}: {status.lines(name)}")
     payload = result.get("payload") if result else None
     if result is None:
-        print("it has written no result yet" if status["active"] else f"it left no {_NAME}")
+        terminal.show("it has written no result yet" if status.flag("active") else f"it left no {_NAME}")
     elif payload is None:
-        print("the job wrote no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)")
+        terminal.show("the job wrote no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)")
     elif json_records.is_deeper(payload, _DEPTH):
-        print(f"the job's own result is nested deeper than {_DEPTH} levels: copy it with -o DIR")
+        terminal.show(f"the job's own result is nested deeper than {_DEPTH} levels: copy it with -o DIR")
     else:
-        print(_json(payload))
-    print(printable(f"on the site: {status['folder']}"))
+        terminal.show(*_json(payload).splitlines())
+    terminal.show(f"on the site: {status.text('folder')}")
 
 
 def _json(value: Any, before: str = "") -> str:

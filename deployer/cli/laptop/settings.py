@@ -1,11 +1,11 @@
 """The user's settings in commands, and ``deployer config``, which shows them."""
 
 import argparse
-import json
 from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.ground import user_settings
+from deployer.system import terminal
 
 #: Options of a build with a setting of the same name.
 _OF_BUILD = ("ca_bundle", "pip_conf", "apt_sources")
@@ -47,10 +47,10 @@ def _config(args: argparse.Namespace) -> int:
     path = user_settings.config_file()
     if args.json:
         record = {name: {"value": each.value, "from": each.origin or None} for name, each in found.items()}
-        print(json.dumps({"file": str(path), "settings": record}))
+        terminal.show_json({"file": str(path), "settings": record})
         return 0
-    print(f"settings file: {path}{'' if path.exists() else ' (there is none)'}")
+    terminal.show(f"settings file: {path}{'' if path.exists() else ' (there is none)'}")
     rows = [[each.name, each.value or "-", each.origin or "not set"] for each in found.values()]
     for line in common.table(("SETTING", "VALUE", "FROM"), rows):
-        print(line)
+        terminal.show(line)
     return 0

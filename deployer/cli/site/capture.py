@@ -1,7 +1,6 @@
 """The site's command that collects the facts of the site: capture."""
 
 import argparse
-import json
 import os
 import time
 from typing import Any, Dict, Tuple
@@ -81,20 +80,20 @@ def _capture(args: argparse.Namespace) -> int:
         hide = redact.of(captured.profile, args.hide)
         captured = report.CaptureReport(hide(captured.profile), hide(captured.facts))
     if not args.output:
-        print(report.pretty(captured.profile))
+        terminal.show(report.pretty(captured.profile))
         terminal.tell("the facts of libraries are left out: to get them, give -o FILE.json")
         return EXIT_DONE
     report.write_report(args.output, captured)
     notes = captured.profile.get("notes", [])
     if args.json:
-        print(json.dumps({"profile": args.output, "facts": report.facts_path(args.output), "notes": notes}))
+        terminal.show_json({"profile": args.output, "facts": report.facts_path(args.output), "notes": notes})
         return EXIT_DONE
     seconds = time.time() - started
-    print(
+    terminal.show(
         "%s: read it, then copy it and %s to your own machine"
         % (args.output, os.path.basename(report.facts_path(args.output)))
     )
-    print("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
+    terminal.show("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
     for note in notes:
         terminal.tell("note: %s" % note)
     return EXIT_DONE
@@ -138,15 +137,15 @@ def _survey(args: argparse.Namespace) -> int:
     notes = [] if waiting else survey.collect(request, found)
     if args.json:
         record = {"profile": None if waiting else request.output, "facts": facts_path(request.output), "notes": notes}
-        print(json.dumps(dict(record, partitions=[dict(each._asdict()) for each in found])))
+        terminal.show_json(dict(record, partitions=[dict(each._asdict()) for each in found]))
         return EXIT_DONE
     for note in notes:
         terminal.tell("note: %s" % note)
     if waiting:
-        print("still active: %d of %s; run the same command again" % (len(waiting), counted(len(found), "job")))
+        terminal.show("still active: %d of %s; run the same command again" % (len(waiting), counted(len(found), "job")))
     else:
         captured = sum(1 for each in found if each.state == survey.CAPTURED)
-        print("%s: the login node and %d of %s" % (request.output, captured, counted(len(found), "partition")))
+        terminal.show("%s: the login node and %d of %s" % (request.output, captured, counted(len(found), "partition")))
     return EXIT_DONE
 
 
@@ -161,23 +160,24 @@ def _show_jobs(args: argparse.Namespace, request: Any) -> int:
     if not begun:
         files.remove_tree(request.folder)
     if args.json:
-        print(json.dumps({"jobs": scripts}))
+        terminal.show_json({"jobs": scripts})
         return EXIT_DONE
     for name, text in scripts.items():
-        print("# one node of the partition %s:\n%s" % (name, text))
-    print("would submit %s; nothing was submitted" % counted(len(scripts), "job"))
+        terminal.show("# one node of the partition %s:" % name)
+        terminal.show_text(text)
+    terminal.show("would submit %s; nothing was submitted" % counted(len(scripts), "job"))
     return EXIT_DONE
 
 
 def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
     found = drift.compare(drift.resolved(before), drift.resolved(now))
     if args.json:
-        print(json.dumps({"drift": [each.record() for each in found]}))
+        terminal.show_json({"drift": [each.record() for each in found]})
     else:
         for each in found:
             terminal.show(str(each))
             if each.kind != drift.NEW:
-                print("         %s" % each.meaning)
+                terminal.show("         %s" % each.meaning)
     grave = [each for each in found if each.severity == ERROR]
     if grave:
         raise Refused(
@@ -185,5 +185,5 @@ def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
             "capture the site again, check bundles against it and make new plans",
         )
     if not args.json and not found:
-        print("nothing has changed")
+        terminal.show("nothing has changed")
     return EXIT_DONE

@@ -16,7 +16,6 @@ from deployer import __version__
 from deployer.contract.dialogue import ANSWERS, CALLER
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, UsageError
 from deployer.contract.guess import guess
-from deployer.contract.text import printable
 from deployer.system import terminal
 
 MYPY = False
@@ -303,11 +302,11 @@ def table(
             for name, cell, width in list(zip(head, row, widths))[: len(head) - bool(moved)]
         ]
         line = (" " * _GAP).join(cells).rstrip()
-        first, *others = wrapped(line[before:], " " * before, " " * before).split("\n") if wraps else [line]
+        first, *others = wrapped(line[before:], " " * before, " " * before) if wraps else [line]
         if wraps:
             first = line[:before] + first[before:]
         lines.append(terminal.heading(first, stream) if row is head else _coloured(first, cells, stream))
-        lines += [*others, *(wrapped(row[-1], "    ", "    ").split("\n") if moved and row[-1] else [])]
+        lines += [*others, *(wrapped(row[-1], "    ", "    ") if moved and row[-1] else [])]
     return lines
 
 
@@ -327,8 +326,9 @@ def _records(head: Sequence[str], rows: Sequence[Sequence[str]], stream: Optiona
     """Return the lines of a table that is too wide: a line per cell."""
     lines = []
     for row in rows:
-        lines.append(terminal.heading(wrapped(row[0]), stream))
-        lines += [wrapped("%s: %s" % (name, cell), "    ", "      ") for name, cell in zip(head[1:], row[1:]) if cell]
+        lines += [terminal.heading(line, stream) for line in wrapped(row[0])]
+        for name, cell in zip(head[1:], row[1:]):
+            lines += wrapped("%s: %s" % (name, cell), "    ", "      ") if cell else []
     return lines
 
 
@@ -337,28 +337,22 @@ def can_ask() -> bool:
     return (sys.stdin.isatty() and sys.stderr.isatty()) or os.environ.get(ANSWERS) == "1"
 
 
-def ask(question: str) -> str:
-    """Print a question on standard error and return the answer, or an empty text if there is none."""
-    sys.stderr.write("deployer: %s " % question)
-    sys.stderr.flush()
-    return sys.stdin.readline().strip()
-
-
-def wrapped(text: str, first: str = "", others: str = "  ") -> str:
-    """Return text in lines that fit, after ``first`` and ``others``.
+def wrapped(text: str, first: str = "", others: str = "  ") -> List[str]:
+    """Return the lines of a text that fit, after ``first`` and ``others``.
 
     A longer word, such as a path, is not split, nor is a command in backticks: people paste them.
     """
     import textwrap
 
-    return textwrap.fill(
+    lines = textwrap.wrap(
         re.sub("`[^`]*`", lambda found: found[0].replace(" ", "\0"), text),
         terminal.columns(),
         initial_indent=first,
         subsequent_indent=others,
         break_long_words=False,
         break_on_hyphens=False,
-    ).replace("\0", " ")
+    )
+    return [line.replace("\0", " ") for line in lines or [""]]
 
 
 def shortened(text: str, taken: int) -> str:
@@ -388,19 +382,28 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
     """
     out = stream or sys.stdout
 
-    def fitting(text: str, others: str) -> str:
-        return wrapped(text, "", others) if terminal.room() and terminal.is_shown(out) else text
+    def fit(text: str) -> None:
+        fits = terminal.room() and terminal.is_shown(out)
+        terminal.show(*(wrapped(text, "", "    ") if fits else [text]), stream=out)
 
     for line in filter(None, (checked.meaning, *ways)):
-        print(wrapped(line, "  "), file=out)
+        terminal.show(*wrapped(line, "  "), stream=out)
     for remedy in dict.fromkeys(finding.remedy for finding in checked.findings):
         for finding in dict.fromkeys(each for each in checked.findings if each.remedy == remedy):
             accepted = " (accepted)" if finding.code in checked.accepted else ""
-            print(terminal.marked(fitting("%s%s" % (finding, accepted), "    "), out), file=out)
-        print(terminal.marked(fitting("  remedy: %s" % remedy, "    "), out), file=out)
+            fit("%s%s" % (finding, accepted))
+        fit("  remedy: %s" % remedy)
     if checked.findings and not terminal.is_quiet():
         codes = dict.fromkeys(finding.code for finding in checked.against or checked.findings)
-        print(terminal.marked(more(list(codes)), out), file=out)
+        terminal.show(more(list(codes)), stream=out)
+
+
+def show_result(args: argparse.Namespace, record: Any, *lines: str) -> None:
+    """Print a result: with --json the record, else the lines."""
+    if args.json:
+        terminal.show_json(record)
+    else:
+        terminal.show(*lines)
 
 
 def more(codes: Sequence[str], prog: str = "") -> str:
@@ -409,7 +412,7 @@ def more(codes: Sequence[str], prog: str = "") -> str:
     at_laptop = CALLER in os.environ or not ours.endswith(".pyz")
     words = "deployer" if at_laptop else "python3 " + ours
     others = ", or another of these codes" if len(codes) > 1 else ""
-    return printable("more: %s explain %s%s" % (words, codes[0], others))
+    return "more: %s explain %s%s" % (words, codes[0], others)
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:
@@ -470,7 +473,7 @@ def _run(
         import logging
 
         logging.getLogger("deployer").debug("defect", exc_info=True)
-        what = printable("deployer: error: unexpected %s: %s" % (type(error).__name__, error))
+        what = "deployer: error: unexpected %s: %s" % (type(error).__name__, error)
         report = "hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1")
         terminal.complain([what, report])
         _debug()
@@ -486,11 +489,11 @@ def command(args: argparse.Namespace, *words: str) -> str:
         rest[:0] = ["--root", args.root]
     caller = os.environ.get(CALLER)
     if caller is not None:
-        return printable(" ".join(["deployer %s" % name, *filter(None, [caller, quoted(rest)])]))
+        return " ".join(["deployer %s" % name, *filter(None, [caller, quoted(rest)])])
     prog = args.front.prog
     if prog.endswith(".pyz"):
-        return printable(quoted(["python3", sys.argv[0] if sys.argv[0].endswith(".pyz") else prog, name, *rest]))
-    return printable(quoted([prog, name, *rest]))
+        return quoted(["python3", sys.argv[0] if sys.argv[0].endswith(".pyz") else prog, name, *rest])
+    return quoted([prog, name, *rest])
 
 
 def suggest(args: argparse.Namespace, *words: str) -> None:

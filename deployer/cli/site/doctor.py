@@ -5,7 +5,6 @@ import sys
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.contract import json_records
 from deployer.site.storage import store
 from deployer.system import terminal
 
@@ -45,13 +44,13 @@ def _doctor(args: argparse.Namespace) -> int:
 
     def tell(step: Step) -> None:
         if not args.json:
-            terminal.show(common.wrapped(step.line(), "", " " * _INDENT))
+            terminal.show(*common.wrapped(step.line(), "", " " * _INDENT))
             sys.stdout.flush()
 
     ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)
     found = ladder.examine(ground, tell)
     if args.json:
-        sys.stdout.write(json_records.pretty(found.record()))
+        terminal.show_json(found.record(), indent=2)
     if found.error:
         found.error.message = "%s: %s" % (found.steps[-1].name, found.error.message)
         raise found.error

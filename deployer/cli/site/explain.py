@@ -1,8 +1,6 @@
 """explain: the page of a finding's code or of an exit code, from the documents that travel with the program."""
 
 import argparse
-import json
-import sys
 from typing import Any, List
 
 from deployer.cli.site import common
@@ -42,10 +40,10 @@ def _explain(args: argparse.Namespace) -> int:
         near = guess(args.code, {page.code for page in every})
         raise UsageError("no page explains %r%s" % (args.code, near), "without CODE, explain lists all codes")
     if args.json:
-        print(json.dumps([page.record() for page in found]))
+        terminal.show_json([page.record() for page in found])
         return 0
     lines = _list(found) if args.code is None else _joined(found)
-    sys.stdout.write("".join(line + "\n" for line in lines))
+    terminal.show(*lines)
     return 0
 
 
@@ -64,7 +62,7 @@ def _list(found: List[Page]) -> List[str]:
         of_topic = [page for page in found if page.topic == name]
         if not of_topic:
             continue
-        lines += [""] * bool(lines) + [common.wrapped("%s: %s" % (name, what))]
+        lines += [""] * bool(lines) + common.wrapped("%s: %s" % (name, what))
         for page in of_topic:
             summary = common.shortened_end(page.summary, width + 4)
             lines.append("  %s  %s" % (terminal.heading(page.code.ljust(width)), summary))

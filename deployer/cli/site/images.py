@@ -1,10 +1,8 @@
 """Commands on bundles and installed images: verify, list, remove, gc."""
 
 import argparse
-import json
 import os
 import re
-import sys
 import time
 from typing import Any, Dict, Optional
 
@@ -72,22 +70,20 @@ def _verify(args: argparse.Namespace) -> int:
             bundle = verifying.verify(stream, args.bundle, policies=policies, progress=lambda done: meter(done, size))
     manifest = bundle.manifest
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "name": manifest.name,
-                    "version": manifest.version,
-                    "digest": bundle.digest,
-                    "keys": [key.fingerprint for key in bundle.trust.keys],
-                    "signers": bundle.trust.signers,
-                }
-            )
+        terminal.show_json(
+            {
+                "name": manifest.name,
+                "version": manifest.version,
+                "digest": bundle.digest,
+                "keys": [key.fingerprint for key in bundle.trust.keys],
+                "signers": bundle.trust.signers,
+            }
         )
         return 0
-    print("%s:%s is intact" % (manifest.name, manifest.version))
-    print("digest %s" % bundle.digest)
+    terminal.show("%s:%s is intact" % (manifest.name, manifest.version))
+    terminal.show("digest %s" % bundle.digest)
     for signer in bundle.trust.signers:
-        print("signed by %s" % signer)
+        terminal.show("signed by %s" % signer)
     common.warn(admit.origin(bundle.trust, bundle.digest))
     if args.front.prog.endswith(".pyz"):
         common.suggest(args, "install", args.bundle)
@@ -113,7 +109,7 @@ def _list(args: argparse.Namespace) -> int:
             dict(image.receipt.record(), folder=image.folder, current=image.folder in newest.values())
             for image in images
         ]
-        print(json.dumps({"images": found}))
+        terminal.show_json({"images": found})
         return 0
     rows = []
     for image in images:
@@ -123,9 +119,9 @@ def _list(args: argparse.Namespace) -> int:
         name = "%s:%s" % (receipt.name, receipt.version)
         rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, name])
     if rows:
-        print("\n".join(common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",))))
+        terminal.show(*common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",)))
     if len(rows) > len(newest):
-        print("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
+        terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
         terminal.tell("no image is installed under %s" % where.root)
     return 0
@@ -152,11 +148,11 @@ def _remove(args: argparse.Namespace) -> int:
         left = removing.uninstall(where, args.job_folders, args.force)
         rest = "; not removed: %s" % ", ".join(left) if left else ""
         said = "removed %s%s" if there else "there is no folder %s%s"
-        print(json.dumps({"removed": where.root, "left": left}) if args.json else said % (where.root, rest))
+        common.show_result(args, {"removed": where.root, "left": left}, said % (where.root, rest))
         return 0
     image = where.find(args.image)
     removing.remove(where, image, args.force)
-    print(json.dumps({"removed": image.folder}) if args.json else "removed %s" % image.folder)
+    common.show_result(args, {"removed": image.folder}, "removed %s" % image.folder)
     return 0
 
 
@@ -169,11 +165,11 @@ def _gc(args: argparse.Namespace) -> int:
     if not args.dry_run:
         found = collecting.collect(found)
     if args.json:
-        print(json.dumps({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in found]}))
+        terminal.show_json({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in found]})
         return 0
     for item in found:
         word = "kept" if item.spared else "would remove" if args.dry_run else "removed"
-        print("%s %s: %s" % (word, item.path, item.spared or item.reason))
+        terminal.show("%s %s: %s" % (word, item.path, item.spared or item.reason))
     return 0
 
 
@@ -187,20 +183,20 @@ def _gc_jobs(args: argparse.Namespace) -> int:
     yes = args.yes
     if asked and not (yes or args.dry_run or args.json) and common.can_ask():
         for item in asked:
-            sys.stderr.write("%s: %s\n" % (os.path.basename(item.path), item.keeps))
-        answer = common.ask("remove these %d job folders, with their results? [y/N]" % len(asked))
+            terminal.complain(["%s: %s" % (os.path.basename(item.path), item.keeps)])
+        answer = terminal.ask("remove these %d job folders, with their results? [y/N]" % len(asked))
         yes = answer.lower() in ("y", "yes")
     doomed = [item for item in free if yes or not item.keeps]
     if not args.dry_run:
         jobfolders.collect(where, doomed)
     if args.json:
         folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in found]
-        print(json.dumps({"dry_run": args.dry_run, "job_folders": folders}))
+        terminal.show_json({"dry_run": args.dry_run, "job_folders": folders})
         return 0
     for item in found:
         word = "kept" if item not in doomed else "would remove" if args.dry_run else "removed"
         kept = "contains %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
-        print(
+        terminal.show(
             "%s %s: %s" % (word, item.path, item.spared or kept or "unchanged for %s" % counted(int(item.days), "day"))
         )
     return 0

@@ -1,7 +1,6 @@
 """Commands that make or change an installed image: install, receive, squash, take-plan."""
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -15,7 +14,7 @@ from deployer.site.install import take_plan
 from deployer.site.install.receive import Received, receive
 from deployer.site.storage import space, store
 from deployer.site.storage.store import InstalledImage, Store
-from deployer.system import files, workers
+from deployer.system import files, terminal, workers
 
 MYPY = False
 if MYPY:
@@ -63,26 +62,24 @@ def _install(args: argparse.Namespace) -> int:
     bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
     squashed = squashed_now(image, args.jobs) if args.squashfs else None
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "folder": image.folder,
-                    "known": outcome.known,
-                    "digest": image.receipt.digest,
-                    "bundle": bundle,
-                    "warnings": list(outcome.warnings),
-                    "seconds": round(time.time() - started, 3),
-                    "squashfs": squashed.record() if squashed else None,
-                }
-            )
+        terminal.show_json(
+            {
+                "folder": image.folder,
+                "known": outcome.known,
+                "digest": image.receipt.digest,
+                "bundle": bundle,
+                "warnings": list(outcome.warnings),
+                "seconds": round(time.time() - started, 3),
+                "squashfs": squashed.record() if squashed else None,
+            }
         )
         return 0
     common.warn(outcome.warnings)
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     if outcome.known:
-        print("%s is already installed: %s" % (name, image.folder))
+        terminal.show("%s is already installed: %s" % (name, image.folder))
     else:
-        print(
+        terminal.show(
             "installed %s: %d entries, %s, in %.1f s: %s"
             % (name, image.receipt.files, space.human(image.receipt.bytes), time.time() - started, image.folder)
         )
@@ -120,14 +117,14 @@ def show_received(
         record = {"folder": image.folder, "known": received.outcome.known, "digest": received.digest}
         warnings = list(received.outcome.warnings)
         record.update(bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))
-        print(json.dumps(dict(record, squashfs=squashed.record() if squashed else None)))
+        terminal.show_json(dict(record, squashfs=squashed.record() if squashed else None))
         return image
     name = "%s:%s" % (image.receipt.name, image.receipt.version)
     if received.outcome.known:
-        print("%s is already installed: %s" % (name, image.folder))
+        terminal.show("%s is already installed: %s" % (name, image.folder))
     else:
-        print("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
-        print("digest %s" % received.digest)
+        terminal.show("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
+        terminal.show("digest %s" % received.digest)
     if squashfs:
         show_squashed(image, squashed)
     common.warn(received.outcome.warnings)
@@ -144,11 +141,11 @@ def _take_plan(args: argparse.Namespace) -> int:
     path = taken.image.newer_plan(taken.update.site)
     if args.json:
         signers, warnings = taken.signers, list(taken.warnings)
-        print(json.dumps({"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings}))
+        terminal.show_json({"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings})
         return 0
-    print("jobs of %s use this plan for %s from now on: %s" % (taken.update.bundle, taken.update.site, path))
+    terminal.show("jobs of %s use this plan for %s from now on: %s" % (taken.update.bundle, taken.update.site, path))
     for signer in taken.signers:
-        print("signed by %s" % signer)
+        terminal.show("signed by %s" % signer)
     common.warn(taken.warnings)
     common.suggest(args, "run", taken.update.bundle)
     return 0
@@ -168,14 +165,14 @@ def show_squashed(image: InstalledImage, squashed: "Optional[Squashed]") -> None
     """Print which SquashFS file an image has."""
     from deployer.site.install import squash
 
-    print(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
+    terminal.show(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
 
 
 def _squash(args: argparse.Namespace) -> int:
     image = store.locate(args.root).find(args.image)
     squashed = squashed_now(image, args.jobs)
     if args.json:
-        print(json.dumps({"folder": image.folder, "squashfs": squashed.record() if squashed else None}))
+        terminal.show_json({"folder": image.folder, "squashfs": squashed.record() if squashed else None})
     else:
         show_squashed(image, squashed)
     return 0

@@ -7,7 +7,6 @@ import time
 from typing import IO, Any, Callable, List, Optional
 
 from deployer.cli.site import common
-from deployer.contract import json_records
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
 from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
 from deployer.contract.job import check_time
@@ -243,26 +242,25 @@ def _run(args: argparse.Namespace) -> int:
         _tell(common.more([each.code for each in known.against or known.findings]))
     if args.dry_run:
         if args.json:
-            _print_json({"folder": folder, "script": os.path.join(folder, "job.sh")})
+            terminal.show_json({"folder": folder, "script": os.path.join(folder, "job.sh")}, indent=2)
         else:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(run.show_script(folder).encode("utf-8", "surrogateescape"))
+            terminal.show_text(run.show_script(folder))
             _tell("not submitted; by hand: %s" % run.by_hand(folder))
         return 0
     job_id = before.number if before else run.submit(folder)
     if os.environ.get(ANNOUNCE) == "1":
-        sys.stdout.write("%s%s %s\n" % (ANSWER, os.path.basename(folder), job_id))
+        terminal.show("%s%s %s" % (ANSWER, os.path.basename(folder), job_id))
         sys.stdout.flush()
     if not args.json:
         said = "was submitted before" if before else "submitted"
-        sys.stdout.write("job %s %s as %s: %s\n" % (os.path.basename(folder), said, job_id, folder))
+        terminal.show("job %s %s as %s: %s" % (os.path.basename(folder), said, job_id, folder))
         sys.stdout.flush()
         if before:
             _tell("the site's answer to it was lost; the same command again submits another job")
     if args.wait:
         return _wait(args, store, folder, repeated=before is not None)
     if args.json:
-        _print_json(dict(jobs.status(folder).record(), repeated=before is not None))
+        terminal.show_json(dict(jobs.status(folder).record(), repeated=before is not None), indent=2)
     common.suggest(args, "logs", "-f", os.path.basename(folder))
     return 0
 
@@ -295,13 +293,12 @@ def _wait(
         return EXIT_INTERRUPTED
     status = jobs.status(folder)
     if args.json:
-        _print_json(status.record() if repeated is None else dict(status.record(), repeated=repeated))
+        terminal.show_json(status.record() if repeated is None else dict(status.record(), repeated=repeated), indent=2)
     else:
-        _print_lines(ending.lines(status))
+        terminal.show(*ending.lines(status))
         sys.stdout.flush()
     if failure:
-        for line in jobs.tail(folder) if tail else ():
-            sys.stderr.write("| %s\n" % line)
+        terminal.complain(["| %s" % line for line in (jobs.tail(folder) if tail else ())])
         raise failure
     _suggest_result(args, folder)
     return 0
@@ -328,9 +325,9 @@ def _rehearse(args: argparse.Namespace) -> int:
 
     done = rehearse.rehearse(_store(args), _exec_request(args), args.rest, tuple(args.accept))
     if args.json:
-        _print_json(done.record())
+        terminal.show_json(done.record(), indent=2)
     else:
-        _print_lines(done.lines())
+        terminal.show(*done.lines())
         if done.findings and not terminal.is_quiet():
             terminal.show(common.more(list(dict.fromkeys(item.finding.code for item in done.findings))))
     return done.exit_code
@@ -361,9 +358,9 @@ def _jobs(args: argparse.Namespace) -> int:
     seen = overview.look(store)
     if args.json:
         found = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
-        _print_json({"jobs": found, "unreadable": [folder for folder, _ in seen.unreadable]})
+        terminal.show_json({"jobs": found, "unreadable": [folder for folder, _ in seen.unreadable]}, indent=2)
     elif seen.jobs:
-        _print_lines(_table(seen.jobs))
+        terminal.show(*_table(seen.jobs))
     for folder, reason in seen.unreadable:
         terminal.warn("%s: %s" % (os.path.basename(folder), reason))
     if not (seen.jobs or seen.unreadable):
@@ -392,9 +389,9 @@ def _status(args: argparse.Namespace) -> int:
     if args.json:
         following = None if status.active else jobs.following(folder)
         next_job = os.path.basename(following) if following else None
-        _print_json(dict(status.record(), continued_by=next_job, own=files.is_own(folder)))
+        terminal.show_json(dict(status.record(), continued_by=next_job, own=files.is_own(folder)), indent=2)
     else:
-        sys.stdout.write(status.line() + "\n")
+        terminal.show(status.line())
     if status.active:
         common.suggest(args, "logs", "-f", os.path.basename(folder))
     elif status.exit_code == 0:
@@ -416,9 +413,9 @@ def _cancel(args: argparse.Namespace) -> int:
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
     if args.json:
-        _print_json({"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled})
+        terminal.show_json({"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled}, indent=2)
     else:
-        sys.stdout.write("job %s (%s) %s\n" % (name, job_id, "cancelled" if cancelled else "had already ended"))
+        terminal.show("job %s (%s) %s" % (name, job_id, "cancelled" if cancelled else "had already ended"))
     return 0
 
 
@@ -440,9 +437,8 @@ def _the_active_one(store: Store, silent: bool) -> str:
     )
     if silent or not common.can_ask():
         raise refusal
-    for line in _table(active, sys.stderr):
-        sys.stderr.write(line + "\n")
-    answer = common.ask("which job? (number or name; empty: none)")
+    terminal.complain(_table(active, sys.stderr))
+    answer = terminal.ask("which job? (number or name; empty: none)")
     chosen = next((each.folder for each in active if answer and answer in (each.job_id, each.launch.job)), None)
     if chosen is None:
         raise UsageError("nothing was cancelled: %r is not one of them" % answer, refusal.hint)
@@ -459,11 +455,3 @@ def _tell(line: str) -> None:
 
 def _silent(line: str) -> None:
     pass
-
-
-def _print_lines(lines: List[str]) -> None:
-    sys.stdout.write("".join(line + "\n" for line in lines))
-
-
-def _print_json(record: Any) -> None:
-    sys.stdout.write(json_records.pretty(record))

@@ -1,16 +1,14 @@
 """deployer report: the measured figures of several jobs as one table."""
 
 import argparse
-import json
-import sys
 from typing import Any, Sequence, Tuple
 
 from deployer.cli.site import common
 from deployer.contract import report
 from deployer.contract.errors import JobFailed
 from deployer.contract.report import Row, Run
-from deployer.contract.text import printable
 from deployer.site.storage.store import locate
+from deployer.system import terminal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -44,7 +42,7 @@ def show(
     args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]], beside: Sequence[Run] = ()
 ) -> Sequence[Row]:
     """Print the report in the form that was asked for, and return its rows. Raises JobFailed if there are no runs."""
-    without = [printable("%s: %s" % item) for item in left_out]
+    without = ["%s: %s" % item for item in left_out]
     if not runs:
         raise JobFailed(
             "none of the jobs has figures to report",
@@ -54,9 +52,9 @@ def show(
     common.warn("left out: " + line for line in without)
     rows = report.rows([*runs, *beside], args.all_layouts)
     if args.json:
-        print(json.dumps(report.record(rows, left_out)))
+        terminal.show_json(report.record(rows, left_out))
     elif args.csv:
-        sys.stdout.write(report.csv_text(rows))
+        terminal.show_text(report.csv_text(rows))
     else:
-        print("\n".join(report.lines(rows, common.table)))
+        terminal.show(*report.lines(rows, common.table))
     return rows

@@ -157,7 +157,7 @@ def _result(args: argparse.Namespace) -> int:
         importlib.import_module("deployer." + name)
     for line in sys.stdin:
         step, code, signal = line.split()
-        sys.stdout.write("%d\n" % _judge(args, step, int(code), "" if signal == "-" else signal))
+        terminal.show(str(_judge(args, step, int(code), "" if signal == "-" else signal)))
         sys.stdout.flush()
         if step == args.until:
             break
@@ -189,11 +189,10 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     for record in verdict.record["findings"]:
         found = records.read(Finding, Fields(record, "a finding", own=True))
         if found.severity == ERROR and found.code != "job.unfinished":
-            sys.stderr.write("deployer: %s\nhint: %s\n" % (found, found.remedy))
+            terminal.complain(["deployer: %s" % str(found), "hint: %s" % found.remedy])
             codes.append(found.code)
     if codes:
-        sys.stderr.write("deployer: %s\n" % common.more(codes))
-    sys.stderr.flush()
+        terminal.complain(["deployer: %s" % common.more(codes)])
     return verdict.exit_code
 
 

@@ -1,7 +1,6 @@
 """Commands about what the site has and what arrives: receipt; and those that push calls: known, take."""
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -15,7 +14,7 @@ from deployer.site.install import incoming
 from deployer.site.storage import inventory, store
 from deployer.site.storage.space import human
 from deployer.site.storage.store import Store
-from deployer.system import files
+from deployer.system import files, terminal
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -35,17 +34,14 @@ def _receipt(args: argparse.Namespace) -> int:
     digests = list(incoming.kept(store.locate(args.root)))
     files.write_text(args.output, json_records.pretty(delta.receipt(digests)))
     answer = {"receipt": args.output, "segments": len(digests)}
-    print(json.dumps(answer) if args.json else "receipt of %s: %s" % (counted(len(digests), "segment"), args.output))
+    common.show_result(args, answer, "receipt of %s: %s" % (counted(len(digests), "segment"), args.output))
     return 0
 
 
 def _known(args: argparse.Namespace) -> int:
     answer = _about(store.locate(args.root), args.digest)
-    if args.json:
-        print(json.dumps(answer))
-    else:
-        print("installed: %s" % (answer["folder"] or "no"))
-        print("free: %s" % human(int(str(answer["free"]))))
+    free = human(int(str(answer["free"])))
+    common.show_result(args, answer, "installed: %s" % (answer["folder"] or "no"), "free: %s" % free)
     return 0
 
 
@@ -72,9 +68,9 @@ def _take(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     incoming.remove_stale(where)
     answer = _about(where, args.digest)
-    print(dialogue.ANSWER + json.dumps(answer), flush=True)
+    terminal.show_json(answer, mark=dialogue.ANSWER)
     if answer["folder"]:
-        print(json.dumps(answer), flush=True)
+        terminal.show_json(answer)
         return _then(args)
     from deployer.cli.site.installs import show_received  # while the laptop looks for what to send: it is slow
     from deployer.site.install import arriving, receive

@@ -40,6 +40,7 @@ from deployer.connected.transfer.submission import Submission, status_of
 from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import DeployerError, Refused
 from deployer.contract.findings import ERROR
+from deployer.contract.json_records import Fields
 from deployer.contract.rehearsal import Rehearsal
 from deployer.system.verify import begin, opened, read_seal
 
@@ -92,7 +93,7 @@ class _Shipped(NamedTuple):
     """
 
     folder: str | None
-    status: json_records.Record | None = None
+    status: Fields | None = None
 
 
 class Deploy(Packing):
@@ -364,8 +365,8 @@ class Deploy(Packing):
             if last.job and list(last.words) == self._signature(packed):
                 status = self._active(last.job)
                 if status:
-                    said += [UNCHANGED, f"{status['job']} is {status['state']} as {status['job_id']}"]
-                    self._record(packed.path, last._replace(job=str(status["job"])))
+                    said += [UNCHANGED, f"{status.text('job')} is {status.text('state')} as {_number(status)}"]
+                    self._record(packed.path, last._replace(job=status.text("job")))
                     return self._with_job(done, status)
             command = self._run_command(packed)
             self._submits(packed)
@@ -424,12 +425,12 @@ class Deploy(Packing):
                     continue
                 self._say(f"warning: the site may still start job {job} of an earlier deploy; if it does, {hint}")
                 continue  # so that the next deploy names it too
-            if not status["own"]:
+            if not status.flag("own"):
                 self._say(f"warning: job {job} is another user's, so it is not followed")
-            elif not status["job_id"]:
+            elif not status.maybe_text("job_id"):
                 self._say(f"warning: an earlier deploy prepared job {job}, which has no number; if it starts, {hint}")
             else:
-                state = f"{status['state']} as {status['job_id']}"
+                state = f"{status.text('state')} as {_number(status)}"
                 self._say(f"warning: job {job} of an earlier deploy, which had no answer, is {state}; {hint}")
             each.forget()
 
@@ -446,22 +447,23 @@ class Deploy(Packing):
         rest = ["--", *self._request.rest] if self._request.rest else []
         return [*self._run_command(packed), "--just-checked", "--json", *rest]
 
-    def _submitted_as(self, packed: PackedBundle, status: json_records.Record, said: list[str]) -> None:
+    def _submitted_as(self, packed: PackedBundle, status: Fields, said: list[str]) -> None:
         """Tell and record that the job was submitted."""
         self.submitting = False
-        if status.get("repeated"):
-            said += [UNCHANGED, f"{status['job']} was submitted before as {status['job_id']}: {status['state']}"]
+        job, number = status.text("job"), _number(status)
+        if status.maybe_flag("repeated"):
+            said += [UNCHANGED, f"{job} was submitted before as {number}: {status.text('state')}"]
         else:
-            said += [DONE, f"{status['job']} submitted as {status['job_id']}"]
+            said += [DONE, f"{job} submitted as {number}"]
         last = last_deploy.read(packed.path)
-        self._record(packed.path, last._replace(job=str(status["job"]), words=self._signature(packed)))
+        self._record(packed.path, last._replace(job=job, words=self._signature(packed)))
         self._asked(packed).answered()
 
-    def _with_job(self, done: Deployed, status: json_records.Record) -> Deployed:
+    def _with_job(self, done: Deployed, status: Fields) -> Deployed:
         seconds = time.monotonic() - self._began
-        return done._replace(job=str(status["job"]), job_id=str(status["job_id"]), seconds=seconds)
+        return done._replace(job=status.text("job"), job_id=_number(status), seconds=seconds)
 
-    def _active(self, job: str) -> json_records.Record | None:
+    def _active(self, job: str) -> Fields | None:
         """Return the status of a job that nobody followed to its end, or of the job that continues it.
 
         None: it has ended, or was removed.
@@ -470,12 +472,17 @@ class Deploy(Packing):
         while job and job not in seen:
             seen.add(job)
             status = status_of(self.remote, job)
-            if status is None or status["active"]:
+            if status is None or status.flag("active"):
                 return status
-            job = str(status.get("continued_by") or "")
+            job = status.maybe_text("continued_by") or ""
         return None
 
-    def continuation(self, job: str) -> json_records.Record | None:
+    def continuation(self, job: str) -> Fields | None:
         """Return the status of the job that continues one that has ended; None: no job does."""
-        name = self.remote.site(["status", job]).get("continued_by")
-        return self.remote.site(["status", str(name)]) if name else None
+        name = self.remote.site(["status", job]).maybe_text("continued_by")
+        return self.remote.site(["status", name]) if name else None
+
+
+def _number(status: Fields) -> str:
+    """Return the scheduler's number of a job."""
+    return status.maybe_text("job_id") or "-"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import IO, TYPE_CHECKING, NoReturn, TypeVar
 
 from deployer.contract.errors import DeployerError
 from deployer.system import terminal
@@ -145,6 +146,15 @@ def _size(folder: Path) -> int:
             ):  # the work moves and removes files meanwhile
                 total += os.lstat(os.path.join(inner, name)).st_size
     return total
+
+
+def show_beside(line: str, stream: IO[str] | None = None) -> None:
+    """Print a line on standard error, or another stream, where a bar may be on the screen."""
+    from tqdm import tqdm
+
+    out = stream or sys.stderr
+    tqdm.write(terminal.safe(terminal.marked(line, out)), file=out)  # noqa: TID251  escaped
+    out.flush()
 
 
 def _tqdm(what: str, total: int | None) -> tqdm[NoReturn]:

@@ -1,12 +1,15 @@
 """The program `ssh` of a rehearsal: ssh [OPTION...] NODE WORDS...: a shell on the node reads WORDS.
 
-It runs as a file of its own, with nothing but Python's library. The sockets of the nodes are beside it.
+It runs as a file of its own, with nothing but Python's library.
 """
 
 import os
 import socket
 import sys
 
+#: The folder of the nodes' sockets, on each machine. It is below none of the folders that a container shares with its
+#: node, such as /tmp.
+SOCKETS = "/.nodes"
 #: The options of ssh that have a value.
 _WITH_VALUE = "BbcDEeFIiJLlmOopQRSWw"
 #: The first byte of a request: whether the command gets SIGTERM when this program ends; and its last byte.
@@ -23,7 +26,7 @@ def main() -> int:
     if not words:
         sys.stderr.write("ssh: no node was named\n")
         return 255
-    os.chdir(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "sockets"))
+    os.chdir(SOCKETS)
     node = words.pop(0).rpartition("@")[2]
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:

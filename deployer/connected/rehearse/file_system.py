@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from deployer.connected.rehearse import kernel
+from deployer.connected.rehearse.far_shell import SOCKETS
 from deployer.system import files
 
 #: Programs and libraries of this machine, where they exist; the last three: of other package managers.
@@ -44,16 +45,19 @@ class MachineFiles(NamedTuple):
     texts: Mapping[str, str]
 
 
-def enter(found: MachineFiles, at: str) -> None:
+def enter(found: MachineFiles, at: str, sockets: str) -> None:
     """Make the file system and move this process, and all that has its mounts, into it. Raises OSError.
 
     Args:
         at: an empty folder.
+        sockets: the folder of the sockets of all machines.
     """
     kernel.mount("tmpfs", at, "tmpfs", _SAFE, "mode=755,size=1m")
     for folder in (*_EMPTY, *OWN_FOLDERS, "/proc", "/sys", "/dev/pts"):
         os.makedirs(at + folder, 0o755, exist_ok=True)
     _bind(found, at)
+    _make_place(at + SOCKETS, folder=True)
+    kernel.bind(sockets, at + SOCKETS, _SAFE | kernel.MS_RDONLY)
     for path, text in found.texts.items():
         os.makedirs(os.path.dirname(at + path), exist_ok=True)
         with open(at + path, "w") as stream:

@@ -27,12 +27,14 @@ class SimulatedMachine(NamedTuple):
         address: its address.
         files: its file system.
         place: an empty folder of this machine, on which that is made.
+        sockets: the folder of the sockets of all machines.
     """
 
     name: str
     address: str
     files: MachineFiles
     place: str
+    sockets: str
 
 
 def names(nodes: int) -> list[str]:
@@ -83,7 +85,7 @@ def become(machine: SimulatedMachine) -> None:
     """Make this process, which has new namespaces, the first one of a machine. Raises OSError."""
     socket.sethostname(machine.name)
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)  # our mounts must not reach other processes
-    file_system.enter(machine.files, machine.place)
+    file_system.enter(machine.files, machine.place, machine.sockets)
 
 
 def ip(lines: Sequence[str]) -> None:

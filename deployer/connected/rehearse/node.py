@@ -1,7 +1,7 @@
 """The first process of a simulated node: it starts what `ssh` asks for, and limits the node's memory.
 
-``ssh`` is a program of the rehearsal (``far_shell``). It connects to a socket in the rehearsal's own folder, which no
-container sees, and hands over its standard input, output and error.
+``ssh`` is a program of the rehearsal (``far_shell``). It connects to a socket in a folder that no container sees
+(``far_shell.SOCKETS``), and hands over its standard input, output and error.
 """
 
 import contextlib
@@ -38,7 +38,6 @@ class NodeOrder(NamedTuple):
 
     Attributes:
         machine: the machine.
-        sockets: the folder of the sockets.
         home: the home of the user.
         path: the folders of programs, joined by colons.
         cpus: the CPUs of this machine that the node has; empty: all.
@@ -49,7 +48,6 @@ class NodeOrder(NamedTuple):
     """
 
     machine: SimulatedMachine
-    sockets: str
     home: str
     path: str
     cpus: Sequence[int]
@@ -84,7 +82,7 @@ def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
 
 def _listen(order: NodeOrder) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    os.chdir(order.sockets)  # a path is limited to 107 bytes, a name is short
+    os.chdir(order.machine.sockets)  # a path is limited to 107 bytes, a name is short
     listener.bind(order.machine.name)
     listener.listen(64)
     os.chdir("/")
@@ -316,7 +314,8 @@ def start(words: Sequence[str], order: NodeOrder, unobserved: int | None = None)
     user = machine.user_name()
     known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}
     login = {"HOME": order.home, "USER": user, "LOGNAME": user, "SHELL": _SHELL, "PATH": order.path}
-    missed = syscalls.announce()  # to the observer of the node; without one, the program runs unobserved
+    # To the observer of the node; without one, the program runs unobserved.
+    missed = syscalls.confine() or syscalls.announce()
     if missed is not None and unobserved is not None:
         with contextlib.suppress(BlockingIOError):  # many others have written
             os.write(unobserved, b"u")

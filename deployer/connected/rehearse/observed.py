@@ -7,8 +7,9 @@ from deployer.connected.rehearse import syscalls
 
 
 def main(words: list[str]) -> None:
-    """Become the program after ``--``, observed if there is an observer."""
+    """Become the program after ``--``, confined, and observed if there is an observer."""
     command = words[words.index("--") + 1 :]
+    syscalls.confine()
     syscalls.announce()
     os.execvp(command[0], command)
 

@@ -53,6 +53,7 @@ _CHANGES: dict[str, _Change] = {
 #: Folders of the kernel; what is in them depends on who looks.
 _KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
 _TERMINAL = "/dev/tty"
+_32_BIT = b"\x7fELF\x01"
 #: Files that Python writes if it can.
 _BYTECODE = re.compile(r"/__pycache__(/|$)|\.pyc(\.\d+)?$")
 #: What a program does without: caches of the system (fontconfig then uses the one in HOME), UCX's own statistics.
@@ -361,7 +362,10 @@ class Reach:
         self._misses.pop(who.process, None)  # what the program before it missed did not stop it
         self._unhooked(who.process)
         self._add(found.path)
-        loader = _loader(root.head(found.path))
+        head = root.head(found.path)
+        if head.startswith(_32_BIT):
+            self._tell("blind", f"a 32-bit program, which a rehearsal ends: {path}", who)
+        loader = _loader(head)
         if loader:
             if root.find(loader) is None:
                 self._tell("program", loader, who, why="does not exist", needed_by=path)

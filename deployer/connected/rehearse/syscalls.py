@@ -5,12 +5,12 @@ A process that is about to become an observed program installs a filter and pass
 read its arguments, and then goes on as if nothing had happened: it is never refused or changed. This needs Linux 5.5
 and no rights: the filter sets "no new privileges", as container runtimes do.
 
-The filter itself refuses one thing, sockets to the host of a virtual machine (AF_VSOCK): no network namespace holds
-them back.
+Another filter refuses what no namespace holds back (``confine``), whether there is an observer or not: sockets to the
+host of a virtual machine (AF_VSOCK), the kernel's keys, io_uring, and calls of another architecture, which ends the
+program that makes one: these calls have other numbers, so nothing else could be refused or observed.
 
-Not seen: calls through io_uring, 32-bit programs, ``stat`` and ``access`` (Python makes too many), ``sendmsg`` and
-``sendmmsg`` to an address (a filter cannot read it, and MPI sends messages in this way), and what a program does before
-it is started in this way.
+Not seen: ``stat`` and ``access`` (Python makes too many), ``sendmsg`` and ``sendmmsg`` to an address (a filter cannot
+read it, and MPI sends messages in this way), and what a program does before it is started in this way.
 """
 
 import array
@@ -20,6 +20,7 @@ import fcntl
 import os
 import socket
 import struct
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -35,7 +36,7 @@ _SET_FILTER = 1
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _NOTIF_RECV, _NOTIF_SEND, _NOTIF_SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _SYNC_WAKE_UP, _CONTINUE = 1, 1
-_ALLOW, _NOTIFY, _ERRNO = 0x7FFF0000, 0x7FC00000, 0x00050000
+_ALLOW, _NOTIFY, _ERRNO, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
 _VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
 _X32 = 0x40000000  # x86-64 only: programs with 32-bit pointers, whose calls have other numbers
 # Classic BPF: load a word, compare, return.
@@ -53,69 +54,59 @@ class _Machine(NamedTuple):
         seccomp: the number of the call that installs a filter.
         socket: the number of the call that makes a socket.
         calls: each observed call.
+        refused: each refused call.
     """
 
     arch: int
     seccomp: int
     socket: int
     calls: dict[str, int]
+    refused: dict[str, int]
 
 
-#: The calls whose numbers are the same everywhere.
-_COMMON = {"openat2": 437}
+#: The observed calls, with their numbers on x86-64 and on aarch64, which lacks the older ones.
+_OBSERVED = {
+    "open": (2, None),
+    "openat": (257, 56),
+    "openat2": (437, 437),
+    "creat": (85, None),
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "connect": (42, 203),
+    "sendto": (44, 206),
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "rename": (82, None),
+    "renameat": (264, 38),
+    "renameat2": (316, 276),
+    "link": (86, None),
+    "linkat": (265, 37),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "unlink": (87, None),
+    "unlinkat": (263, 35),
+    "rmdir": (84, None),
+    "truncate": (76, 45),
+    "write": (1, 64),
+    "exit_group": (231, 94),
+}
+#: Calls that a simulated site does not have. The keys of the laptop's user are in no namespace; and what goes through
+#: io_uring would not be observed.
+_REFUSED = {
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "io_uring_setup": (425, 425),
+}
+
+
+def _numbers(table: Mapping[str, tuple[int, int | None]], column: int) -> dict[str, int]:
+    return {name: number for name, numbers in table.items() if (number := numbers[column]) is not None}
+
+
 _MACHINES = {
-    "x86_64": _Machine(
-        0xC000003E,
-        317,
-        41,
-        dict(
-            _COMMON,
-            open=2,
-            openat=257,
-            creat=85,
-            execve=59,
-            execveat=322,
-            connect=42,
-            sendto=44,
-            mkdir=83,
-            mkdirat=258,
-            rename=82,
-            renameat=264,
-            renameat2=316,
-            link=86,
-            linkat=265,
-            symlink=88,
-            symlinkat=266,
-            unlink=87,
-            unlinkat=263,
-            rmdir=84,
-            truncate=76,
-            write=1,
-            exit_group=231,
-        ),
-    ),
-    "aarch64": _Machine(
-        0xC00000B7,
-        277,
-        198,
-        dict(
-            _COMMON,
-            openat=56,
-            execve=221,
-            execveat=281,
-            connect=203,
-            sendto=206,
-            mkdirat=34,
-            renameat=38,
-            renameat2=276,
-            linkat=37,
-            symlinkat=36,
-            unlinkat=35,
-            truncate=45,
-            write=64,
-            exit_group=94,
-        ),
-    ),
+    "x86_64": _Machine(0xC000003E, 317, 41, _numbers(_OBSERVED, 0), _numbers(_REFUSED, 0)),
+    "aarch64": _Machine(0xC00000B7, 277, 198, _numbers(_OBSERVED, 1), _numbers(_REFUSED, 1)),
 }
 
 
@@ -178,24 +169,32 @@ class CallListener:
         os.close(self._descriptor)
 
 
-def announce(name: str = SOCKET) -> str | None:
-    """Install the filter in this process and pass its listener to the observer.
+def confine() -> str | None:
+    """Install the filter in this process that refuses calls. Return None, or why there is none."""
+    machine = _MACHINES.get(os.uname().machine)
+    if machine is None:
+        return f"the system calls of {os.uname().machine} are not known"
+    done = _install(machine, refusals(machine), 0)
+    return done if isinstance(done, str) else None
 
-    This is done just before the process becomes another program: what it does itself is observed from then on, too.
+
+def announce(name: str = SOCKET) -> str | None:
+    """Install the filter of observed calls in this process and pass its listener to the observer.
+
+    This is done after ``confine``, just before the process becomes another program: what it does itself is observed
+    from then on, too.
 
     Returns:
         None, or why it is not observed. Then no filter is installed.
     """
-    machine = _MACHINES.get(os.uname().machine)
-    if machine is None:
-        return f"the system calls of {os.uname().machine} are not known"
+    machine = _MACHINES[os.uname().machine]
     # In Python's default mode errors of socket raise; none of them may hurt the program that is to be started.
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(_PATIENCE)
             connection.connect(name)
             # ``connect`` is observed itself, so it comes before; sendmsg and recv are not.
-            listener = _install(machine)
+            listener = _install(machine, program(machine), _NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER)
             if isinstance(listener, str):
                 connection.sendall(listener.encode())
                 return listener
@@ -210,18 +209,17 @@ def announce(name: str = SOCKET) -> str | None:
         return f"there is no observer: {error.strerror}"
 
 
-def _install(machine: _Machine) -> int | str:
-    """Install the filter; return its listener, or why there is none."""
+def _install(machine: _Machine, code: bytes, *flags: int) -> int | str:
+    """Install a filter with the first of the flags that the kernel knows; return what it answers, or why it did not."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return "no new privileges: " + os.strerror(ctypes.get_errno())
-    code = program(machine)
     text = ctypes.create_string_buffer(code, len(code))
     handed = _Program(len(code) // _INSTRUCTION.size, ctypes.addressof(text))
-    for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):  # the second before Linux 5.19
-        listener: int = libc.syscall(machine.seccomp, _SET_FILTER, flags, ctypes.byref(handed))
-        if listener >= 0:
-            return listener
+    for each in flags:  # _WAIT_KILLABLE from Linux 5.19
+        answer: int = libc.syscall(machine.seccomp, _SET_FILTER, each, ctypes.byref(handed))
+        if answer >= 0:
+            return answer
     number = ctypes.get_errno()
     if number == errno.EBUSY:
         return "another program observes it already"
@@ -235,43 +233,53 @@ class _Program(ctypes.Structure):
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
+#: An instruction: code, where to go if true, if false, value. The places are names of the last instructions; empty: on.
+_Step = tuple[int, str, str, int]
+
+
+def refusals(machine: _Machine) -> bytes:
+    """Return the filter that refuses calls, classic BPF over seccomp_data."""
+    steps: list[_Step] = [
+        (_LOAD, "", "", _ARCH),
+        (_EQUAL, "", "kill", machine.arch),
+        (_LOAD, "", "", _NR),
+        (_AT_LEAST, "absent", "", _X32),
+        *((_EQUAL, "absent", "", number) for number in machine.refused.values()),
+        (_EQUAL, "", "allow", machine.socket),
+        (_LOAD, "", "", _ARGS),
+        (_EQUAL, "no family", "allow", _VSOCK),
+    ]
+    absent, no_family = _ERRNO | errno.ENOSYS, _ERRNO | errno.EAFNOSUPPORT
+    return _assembled(steps, {"kill": _KILL, "absent": absent, "no family": no_family, "allow": _ALLOW})
+
+
 def program(machine: _Machine) -> bytes:
-    """Return the filter, classic BPF over seccomp_data: it announces calls, refuses AF_VSOCK, and allows the others."""
+    """Return the filter that announces calls, classic BPF over seccomp_data."""
     calls = machine.calls
     always = [number for name, number in sorted(calls.items()) if name not in ("write", "sendto")]
-    # Each instruction: code, where to go if true, if false, value. "allow", "notify" and "refuse" are the last.
-    steps: list[tuple[int, str, str, int]] = [
-        (_LOAD, "", "", _ARCH),
-        (_EQUAL, "", "allow", machine.arch),
-        (_LOAD, "", "", _NR),
-        (_AT_LEAST, "allow", "", _X32),
-    ]
-    steps += [(_EQUAL, "notify", "", number) for number in always]
-    steps += [
-        (_EQUAL, "", "sendto", machine.socket),
-        (_LOAD, "", "", _ARGS),
-        (_EQUAL, "refuse", "allow", _VSOCK),
-    ]
-    sendto = len(steps)
-    # Datagrams to an address; not what is sent on a connection.
-    steps += [(_EQUAL, "", "write", calls["sendto"]), *_nonzero(4)]
     # The last words of a shell that did not find a program.
-    steps += [
+    write: list[_Step] = [
         (_EQUAL, "", "allow", calls["write"]),
         (_LOAD, "", "", _ARGS),
         (_EQUAL, "notify", "allow", _STANDARD_ERROR),
     ]
-    last = len(steps)
-    places = {"allow": last, "notify": last + 1, "refuse": last + 2, "sendto": sendto, "write": last - 3}
+    steps: list[_Step] = [(_LOAD, "", "", _NR), *((_EQUAL, "notify", "", number) for number in always)]
+    # Datagrams to an address; not what is sent on a connection.
+    steps += [(_EQUAL, "", "write", calls["sendto"]), *_nonzero(4)]
+    return _assembled([*steps, *write], {"allow": _ALLOW, "notify": _NOTIFY}, {"write": len(steps)})
+
+
+def _assembled(steps: Sequence[_Step], answers: Mapping[str, int], others: Mapping[str, int] = {}) -> bytes:
+    """Return a filter whose steps go to an answer, or to one of the other places."""
+    places = {**others, **{name: len(steps) + number for number, name in enumerate(answers)}}
     done = b""
     for at, (step, true, false, value) in enumerate(steps):
         jumps = [places[to] - at - 1 if to else 0 for to in (true, false)]
         done += _INSTRUCTION.pack(step, jumps[0], jumps[1], value)
-    answers = (_ALLOW, _NOTIFY, _ERRNO | errno.EAFNOSUPPORT)
-    return done + b"".join(_INSTRUCTION.pack(_RETURN, 0, 0, answer) for answer in answers)
+    return done + b"".join(_INSTRUCTION.pack(_RETURN, 0, 0, answer) for answer in answers.values())
 
 
-def _nonzero(place: int) -> list[tuple[int, str, str, int]]:
+def _nonzero(place: int) -> list[_Step]:
     """Return the steps that announce a call if an argument, a pointer, is not null, and allow it otherwise."""
     low, high = _ARGS + 8 * place, _ARGS + 8 * place + 4
     return [

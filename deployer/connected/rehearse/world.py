@@ -141,13 +141,13 @@ def _live(order: WorldOrder) -> WorldReport:
     settings = machine.settings(addresses, home)
     # Folders of programs: the user's own are not there.
     path = os.pathsep.join([os.path.join(order.folder, "bin"), *_PATH])
-    readable = [*order.readable, *(os.path.join(order.folder, name) for name in ("bin", "home", "sockets"))]
+    readable = [*order.readable, *(os.path.join(order.folder, name) for name in ("bin", "home"))]
 
     def node_order(name: str, fixed: Sequence[str], cpus: Sequence[int]) -> NodeOrder:
         made = MachineFiles([*readable, *fixed], writable, settings)
-        simulated = SimulatedMachine(name, addresses[name], made, os.path.join(order.folder, "machine"))
+        simulated = SimulatedMachine(name, addresses[name], made, os.path.join(order.folder, "machine"), sockets)
         observer = [name if word == NODE else word for word in order.observer]
-        return NodeOrder(simulated, sockets, home, path, cpus, order.memory_mb, observer, order.seen, order.tasks)
+        return NodeOrder(simulated, home, path, cpus, order.memory_mb, observer, order.seen, order.tasks)
 
     login = node_order(LOGIN, (), ())
     names = machine.names(order.nodes)

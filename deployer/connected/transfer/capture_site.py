@@ -9,15 +9,16 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from deployer.connected.site_profile import decisions
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import drift, facts, json_records
+from deployer.contract import drift, facts, json_records, records
 from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
+from deployer.contract.json_records import Fields
 from deployer.system import files
 
 #: The folder on the site, removed at the end.
@@ -35,8 +36,24 @@ _MAX_PROFILE, _MAX_FACTS = 4 * 1024 * 1024, 32 * 1024 * 1024
 #: Keys that a capture must not have, at the top and in ``login``: they decide where bundles go and what users may do.
 _DECISIONS, _LOGIN_DECISIONS = ("extends", "workspace", "policy"), ("transfer", "inbox")
 
+
 #: A partition as the site's deployer reports it.
-PartitionRecord = dict[str, Any]
+class CapturedPartition(NamedTuple):
+    """How far the capture of a partition is, as the site's program reports it.
+
+    Attributes:
+        name: the partition.
+        state: waiting, captured, ...
+        reason: why, in the words of the scheduler or the job.
+        job_id: the scheduler's id of the job, or empty.
+        seconds: since its job was submitted, until it was captured.
+    """
+
+    name: str
+    state: str
+    reason: str
+    job_id: str
+    seconds: int
 
 
 class SiteRequest(NamedTuple):
@@ -91,10 +108,14 @@ class CapturedSite(NamedTuple):
     problem: UsageError | None
     decisions: list[Decision]
     missing: list[str]
-    partitions: list[PartitionRecord]
+    partitions: list[CapturedPartition]
     notes: list[str]
     differences: list[drift.Drift]
     seconds: float
+
+
+def _partition(fields: Fields) -> CapturedPartition:
+    return records.read(CapturedPartition, fields, reason=fields.lines("reason"))
 
 
 def dry_run(request: SiteRequest) -> dict[str, str]:
@@ -103,10 +124,10 @@ def dry_run(request: SiteRequest) -> dict[str, str]:
         remote.prepare(tries=True)
         answer = remote.site([*_words(request, remote), "--dry-run"], _LOGIN_SECONDS, login=True)
         _clean(request, remote)
-    return {str(name): str(script) for name, script in answer["jobs"].items()}
+    return answer.mapping("jobs", lines=True)
 
 
-def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]], None]) -> CapturedSite:
+def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartition]], None]) -> CapturedSite:
     """Capture a site, and write its capture, its facts and, if there is none yet, a profile with the decisions.
 
     Args:
@@ -123,12 +144,17 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
         words = _words(request, remote)
         while True:
             answer = remote.site([*words, "--no-wait"], _LOGIN_SECONDS, login=True)
-            tell(answer["partitions"])
-            if answer["profile"]:
+            partitions = [_partition(each) for each in answer.each("partitions")]
+            tell(partitions)
+            captured_there = answer.maybe_text("profile")
+            if captured_there:
+                notes += answer.words("notes")
                 break
             time.sleep(min(_LAST, _FIRST + (time.monotonic() - began) / 10))
         _write(
-            request, remote.fetch(str(answer["profile"]), _MAX_PROFILE), remote.fetch(str(answer["facts"]), _MAX_FACTS)
+            request,
+            remote.fetch(captured_there, _MAX_PROFILE),
+            remote.fetch(answer.text("facts"), _MAX_FACTS),
         )
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)
@@ -146,8 +172,8 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[PartitionRecord]
         problem,
         made,
         missing,
-        list(answer["partitions"]),
-        [*notes, *(str(note) for note in answer["notes"])],
+        partitions,
+        notes,
         differences,
         time.monotonic() - began,
     )

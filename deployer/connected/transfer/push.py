@@ -25,6 +25,7 @@ from deployer.connected.transfer.remote import Remote
 from deployer.contract import delta, json_records, records
 from deployer.contract.delta import HeldSegments
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.json_records import Fields
 from deployer.contract.manifest import PLANS_PREFIX, Manifest
 from deployer.contract.text import counted
 from deployer.contract.verdict import REFUSE, Checked
@@ -110,11 +111,12 @@ class Pushed(NamedTuple):
     python: str
     warnings: tuple[str, ...] = ()
     checked: Checked | None = None
-    squashfs: json_records.Record | None = None
-    then: json_records.Record | None = None
+    squashfs: Fields | None = None
+    then: Fields | None = None
 
     def record(self) -> json_records.Record:
         found = {**self._asdict(), "checked": records.plain(self.checked)}
+        found["squashfs"] = self.squashfs.record if self.squashfs else None
         del found["then"]
         return found
 
@@ -251,12 +253,11 @@ def _has_published(remote: Remote) -> bool:
         return False
 
 
-def _squash(bundle: Verification, remote: Remote) -> json_records.Record | None:
+def _squash(bundle: Verification, remote: Remote) -> Fields | None:
     words = ["squash", f"{bundle.manifest.name}:{bundle.manifest.version}"]
     with progress.far_bar("squash") as tell:
         answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
-    made: json_records.Record | None = answer["squashfs"]
-    return made
+    return answer.maybe_child("squashfs")
 
 
 def plans_in(manifest: Manifest) -> list[str]:
@@ -319,17 +320,16 @@ class _Offer(NamedTuple):
     shipment: Shipment | None
 
 
-def _offered(
-    known: json_records.Record, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions
-) -> _Offer:
-    done = Pushed(bundle.digest, 0, len(json.dumps(known)), 0, known["folder"], 0.0, 0.0, str(known["python"]))
-    if known["folder"]:
+def _offered(known: Fields, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> _Offer:
+    size, folder = len(json.dumps(known.record)), known.maybe_text("folder")
+    done = Pushed(bundle.digest, 0, size, 0, folder, 0.0, 0.0, known.text("python"))
+    if folder:
         return _Offer(done, None)
-    held = frozenset() if options.full else delta.read_held(str(known["held"]))
+    held = frozenset() if options.full else delta.read_held(known.text("held"))
     shipment = shipment_for(stream, bundle.seal, bundle.manifest, held)
     if options.packed:
         _verify_parts(bundle, shipment)
-    _check_space(remote, int(known["free"]), shipment, bundle)
+    _check_space(remote, known.number("free"), shipment, bundle)
     return _Offer(done._replace(sent=shipment.size, parts=len(shipment.parts)), shipment)
 
 
@@ -344,7 +344,7 @@ class _Sending:
         self._installed: tuple[int, int] | None = None
         self._show_installed: Callable[[], None] = lambda: None
 
-    def pieces(self, known: json_records.Record) -> Iterator[bytes]:
+    def pieces(self, known: Fields) -> Iterator[bytes]:
         """Return what the site lacks. Its next answer may come before any of it is asked for."""
         self._done, shipment = _offered(known, self._stream, self._bundle, self._remote, self._options)
         self._started = time.monotonic()
@@ -383,14 +383,14 @@ class _Sending:
         self._show_installed = show
         return tell
 
-    def answered(self, answer: json_records.Record) -> None:
+    def answered(self, answer: Fields) -> None:
         """Receive an answer of the site: the first is about the install, the next of the command after it."""
         if self.installed is None:
             self.installed = self.pushed(answer)
             if self._options.installed:
                 self._options.installed(self.installed)
 
-    def pushed(self, answer: json_records.Record) -> Pushed:
+    def pushed(self, answer: Fields) -> Pushed:
         """Return the result, with the site's last answer."""
         if self._done is None:
             raise TransferError(f"{self._remote.host} gave no answer to take", "see the command's log")
@@ -398,10 +398,10 @@ class _Sending:
             return self._done
         sent = self._sent or time.monotonic()  # another push of the same bundle may have been faster
         return self._done._replace(
-            folder=str(answer["folder"]),
+            folder=answer.text("folder"),
             seconds_transfer=sent - self._started,
             seconds_install=time.monotonic() - sent,
-            warnings=tuple(answer["warnings"]),
+            warnings=tuple(answer.words("warnings")),
         )
 
 
@@ -426,10 +426,10 @@ def _uploaded(
     with progress.far_bar("install") as tell, _named(bundle):
         answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
     return done._replace(
-        folder=str(answer["folder"]),
+        folder=answer.text("folder"),
         seconds_transfer=sent - started,
         seconds_install=time.monotonic() - sent,
-        warnings=tuple(answer["warnings"]),
+        warnings=tuple(answer.words("warnings")),
     )
 
 

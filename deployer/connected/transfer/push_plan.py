@@ -73,9 +73,9 @@ def push_plan(
         answer = remote.feed(["take-plan", "-"], [packed])
     return pushed._replace(
         seconds=time.monotonic() - started,
-        plan=str(answer["plan"]),
-        signers=tuple(answer["signers"]),
-        warnings=tuple(answer["warnings"]),
+        plan=answer.text("plan"),
+        signers=tuple(answer.texts("signers")),
+        warnings=tuple(answer.words("warnings")),
     )
 
 

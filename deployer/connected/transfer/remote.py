@@ -38,6 +38,7 @@ from deployer.contract.errors import (
     TransferError,
     UsageError,
 )
+from deployer.contract.json_records import Fields
 from deployer.contract.shell import for_any_login_shell, quoted
 from deployer.contract.text import printable
 from deployer.system import files, process, terminal
@@ -365,7 +366,7 @@ class Remote:
         login: bool = False,
         rest: Sequence[str] = (),
         hear: Callable[[str], None] | None = None,
-    ) -> json_records.Record:
+    ) -> Fields:
         """Run a command of the site's deployer and return its JSON answer. Its errors are raised here.
 
         Args:
@@ -380,7 +381,7 @@ class Remote:
         script = shlex.join([*before, *self._site_argv(words), "--json", *after])
         return self._answer(self.shell(script, timeout, check=False), words, hear)
 
-    def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> json_records.Record:
+    def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> Fields:
         """Run a command as ``site`` does, and call ``tell`` with the bytes done and the total bytes at each report."""
         script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
         stdin = f"{_NEW_LINE}\n{script}\n"
@@ -389,7 +390,7 @@ class Remote:
         )
         return self._answer(done, words)
 
-    def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> json_records.Record:
+    def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> Fields:
         """Run a command as ``site`` does, with ``pieces`` on its standard input."""
         script = f"{_NEW_LINE}; exec " + shlex.join([*self._site_argv(words), "--json"])
         done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
@@ -398,13 +399,13 @@ class Remote:
     def converse(
         self,
         words: Sequence[str],
-        reply: Callable[[json_records.Record], Iterable[bytes]],
+        reply: Callable[[Fields], Iterable[bytes]],
         timeout: float,
         tell: Callable[[int, int], None] | None = None,
         then: Sequence[str] = (),
-        later: Callable[[json_records.Record], None] | None = None,
+        later: Callable[[Fields], None] | None = None,
         hear: Callable[[str], None] | None = None,
-    ) -> json_records.Record:
+    ) -> Fields:
         """Run a command that first prints an answer, and send it the pieces that ``reply`` makes of that answer.
 
         Args:
@@ -418,12 +419,12 @@ class Remote:
 
         def answers(said: str) -> None:
             if later and said.startswith("{") and said.endswith("}"):
-                later(json_records.parse(said.encode(), f"the answer of {self.host}", TransferError))
+                later(self._read(said))
 
         def answered(said: str) -> Iterable[bytes] | None:
             if not said.startswith(MARK):
                 return None
-            return reply(json_records.parse(said[len(MARK) :].encode(), f"the answer of {self.host}", TransferError))
+            return reply(self._read(said[len(MARK) :]))
 
         before = ["env", f"{dialogue.PROGRESS}=1"] if tell else []
         after = ["--", *then] if then else []
@@ -673,9 +674,7 @@ class Remote:
                 f"{where}: no space or quota left", "free some space, or set another workspace in the profile"
             )
 
-    def _answer(
-        self, done: Completed, words: Sequence[str], hear: Callable[[str], None] | None = None
-    ) -> json_records.Record:
+    def _answer(self, done: Completed, words: Sequence[str], hear: Callable[[str], None] | None = None) -> Fields:
         """Return the answer of a command of the site's deployer that has ended. Its errors are raised here."""
         self._check_line(done)
         if done.returncode:
@@ -687,11 +686,12 @@ class Remote:
                 said = lines[number]
                 if said == "{" and "}" in lines[number:]:  # of several lines
                     said = "\n".join(lines[number : lines.index("}", number) + 1])
-                answer: json_records.Record = json_records.parse(
-                    said.encode(), f"the answer of {self.host}", TransferError
-                )
-                return answer
+                return self._read(said)
         raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the command's log")
+
+    def _read(self, said: str) -> Fields:
+        what = f"the answer of {self.host}"
+        return Fields(json_records.parse(said.encode(), what, TransferError), what, TransferError)
 
     def _check_line(self, done: Completed) -> None:
         if done.returncode == 255 or done.returncode < 0:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from deployer.connected.ground import xdg
-from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, MissingTool, Refused, SpaceError, UsageError
+from deployer.contract.json_records import Fields
 from deployer.system import files, terminal
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Submission:
                     path.unlink()
 
 
-def status_of(remote: "Remote", job: str) -> json_records.Record | None:
+def status_of(remote: "Remote", job: str) -> Fields | None:
     """Return the status of a job; None: the site has none of this name."""
     try:
         return remote.site(["status", job])
@@ -179,7 +179,7 @@ def status_of(remote: "Remote", job: str) -> json_records.Record | None:
 def is_active(remote: "Remote", job: str) -> bool:
     """Return whether a job has not ended. Raises DeployerError."""
     status = status_of(remote, job)
-    return status is not None and bool(status["active"])
+    return status is not None and status.flag("active")
 
 
 def _digest(*words: str) -> str:

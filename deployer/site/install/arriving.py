@@ -14,7 +14,7 @@ from typing import IO, List, Optional
 
 from deployer.contract import sealed_file
 from deployer.contract.delta import Part
-from deployer.contract.errors import DeployerError, IntegrityError
+from deployer.contract.errors import DeployerError, IntegrityError, TransferError
 from deployer.contract.manifest import Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Begun, Parcel
@@ -30,6 +30,7 @@ from deployer.site.install.receive import (
     not_kept,
     overtaken,
     receive,
+    remove_damaged,
     undamaged,
     went_away,
 )
@@ -62,12 +63,16 @@ def take(
         SpaceError: space is missing.
     """
     folder = incoming.folder_of(store, digest)
-    if incoming.take(stream, store, digest, LITTLE):
-        return receive(folder, store, progress, late)
     try:
-        return _install(stream, incoming.open_parcel(folder), store, progress)
-    except (DeployerError, FileNotFoundError) as error:
-        return overtaken(folder, store, error)
+        if incoming.take(stream, store, digest, LITTLE):
+            return receive(folder, store, progress, late)
+        try:
+            return _install(stream, incoming.open_parcel(folder), store, progress)
+        except (DeployerError, FileNotFoundError) as error:
+            return overtaken(folder, store, error)
+    except (IntegrityError, TransferError):
+        remove_damaged(folder)
+        raise
 
 
 def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional[InstallProgress]) -> Received:
@@ -87,7 +92,7 @@ def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional
                     if receiver.has_ended():
                         receiver.result()  # raises the reason if bytes are missing
                     raise
-            except IntegrityError:
+            except (IntegrityError, TransferError):
                 receiver.end()
                 growing.cut_damage()
                 raise
@@ -171,7 +176,7 @@ class _Growing(object):
     def cut_damage(self) -> None:
         """Keep only the beginning that is not damaged, so that the next push sends the rest again."""
         with files.errors_named("write " + self._path):
-            good = undamaged(self._target, self._parcel.manifest)
+            good = undamaged(self._target, self._parcel.manifest.segments)
             if good < self._parcel.seal.offset:
                 for path in filter(self._is_named, (self._path, self._whole)):
                     with suppress(FileNotFoundError):

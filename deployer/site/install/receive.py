@@ -10,10 +10,11 @@ import errno
 import hashlib
 import os
 from contextlib import contextmanager, suppress
-from typing import IO, Iterator, NamedTuple, Optional, Sequence
+from typing import IO, Iterable, Iterator, NamedTuple, Optional, Sequence
 
+from deployer.contract import delta
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
-from deployer.contract.manifest import Manifest, Segment
+from deployer.contract.manifest import Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Parcel, SegmentSource
 from deployer.site.install.install import InstallOutcome, InstallProgress, install, keep
@@ -190,7 +191,7 @@ def is_rebuilt(path: str, digest: str) -> bool:
 def _is_damaged(path: str, parcel: Parcel) -> bool:
     """Return whether the assembled file is not the parcel's bundle, byte for byte."""
     with files.errors_named("read " + path), files.open_regular(path) as stream:
-        if undamaged(stream, parcel.manifest) < parcel.seal.offset:
+        if undamaged(stream, parcel.manifest.segments) < parcel.seal.offset:
             return True
     return not _has_ending(path, parcel)
 
@@ -202,13 +203,24 @@ def _has_ending(path: str, parcel: Parcel) -> bool:
         return stream.read(len(parcel.ending) + 1) == parcel.ending
 
 
-def undamaged(stream: IO[bytes], manifest: Manifest) -> int:
-    """Return the size of the beginning of a bundle's open file in which each segment has its digest."""
-    for segment in manifest.segments:
-        stream.seek(segment.offset)
+def remove_damaged(folder: str) -> None:
+    """Remove damaged parts that arrived in ``folder``, so that the next push sends them again."""
+    with suppress(UsageError, IntegrityError, FileNotFoundError):  # another receive has removed them
+        parcel = incoming.open_parcel(folder)
+        for part in parcel.parts:
+            with files.open_regular(parcel.path(part)) as stream:
+                good = undamaged(stream, delta.inside(parcel.manifest.segments, [part]), part.offset)
+            if good < part.end:
+                os.unlink(parcel.path(part))
+
+
+def undamaged(stream: IO[bytes], segments: Iterable[Segment], start: int = 0) -> int:
+    """Return the place in a bundle up to which segments have their digests, in a file that begins at ``start``."""
+    for segment in segments:
+        stream.seek(segment.offset - start)
         if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:
             return segment.offset
-    return stream.tell()
+    return start + stream.tell()
 
 
 def rebuild(

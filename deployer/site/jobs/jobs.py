@@ -415,7 +415,7 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
     """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended. Raises UsageError."""
     path = os.path.join(folder, result.LOG)
-    target = out or sys.stdout.buffer
+    target = out or sys.stdout.buffer  # noqa: TID251  what a job printed, with its own colours
     number = job_id(folder)
     if not files.exists(path) and not (follow_it and number):
         raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")

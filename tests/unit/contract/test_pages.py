@@ -32,8 +32,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
     return [" ".join(row) for row in [head, *rows]]
 
 
-def wrapped(text: str, first: str, others: str) -> str:
-    return first + text
+def wrapped(text: str, first: str, others: str) -> list[str]:
+    return [first + text]
 
 
 def test_a_page_is_a_section_whose_heading_begins_with_a_code() -> None:

@@ -39,7 +39,7 @@ def test_what_follows_a_signature_is_a_whole_signature(after):
     [
         (b"", "not valid JSON"),
         (changed(schema="deployer.bundle"), "'deployer.bundle' record, not deployer.plan_update"),
-        (changed(min_reader=2), "needs a reader of format 2"),
+        (changed(format=2, min_reader=2), "needs a reader of format 2"),
         (changed(plans=[]), "has no plan"),
         (changed(bundle="other:1"), "not for one bundle"),
         (changed(plans=[PLAN.record(), PLAN.record()]), "different partitions"),

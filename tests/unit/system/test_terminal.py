@@ -95,7 +95,7 @@ def test_login_files_of_the_site_do_not_decide_for_the_laptop(monkeypatch):
     ],
 )
 def test_only_words_of_ours_are_coloured_and_the_text_is_the_same(line):
-    shown = terminal.marked(line, Screen())
+    shown = terminal.safe(terminal.marked(line, Screen()))
     assert SGR.sub("", shown) == line
     assert (shown == line) is line.startswith(("erroneous", "the log"))
     assert terminal.marked(line, io.StringIO()) == line
@@ -137,3 +137,21 @@ def test_the_width(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert (terminal.room(), terminal.columns()) == (100, 100)
     assert terminal.for_the_site()["COLUMNS"] == "100"
+
+
+@pytest.mark.parametrize(("watched", "shown"), [(False, "a\tb\x1b[2J\n"), (True, "a       b\\x1b[2J\n")])
+def test_a_file_is_exact_unless_a_person_looks_at_it(watched, shown, monkeypatch, capsys):
+    monkeypatch.setenv("DEPLOYER_TERMINAL", "1" if watched else "")
+    terminal.show_text("a\tb\x1b[2J\n")
+    assert capsys.readouterr().out == shown
+
+
+def test_text_from_outside_has_no_style_of_ours(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Screen())
+    terminal.show("%s \x1b[31mred\x1b[0m\nok: x" % terminal.heading("NAME"))
+    assert sys.stdout.getvalue() == "\x1b[1mNAME\x1b[0m \\x1b[31mred\\x1b[0m\\nok: x\n"
+
+
+def test_json_has_no_character_that_a_terminal_obeys(capsys):
+    terminal.show_json({"a": "\x7f\x1b\x9b\u202e"}, mark="x:")
+    assert capsys.readouterr().out == 'x:{"a": "\\u007f\\u001b\\u009b\\u202e"}\n'

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.transfer import remote
 from deployer.contract import json_records
+from deployer.contract.errors import TransferError
+from deployer.contract.json_records import Fields
 
 _STATUS = {"job": "x-1", "job_id": "7", "folder": "/r/jobs/x-1", "exit_code": None, "seconds": None}
 
@@ -31,13 +32,10 @@ class _FakeRemote:
     def prepare(self) -> None:
         pass
 
-    def site(self, words: object) -> dict[str, Any]:
+    def site(self, words: object) -> Fields:
         known = {**_STATUS, "state": "PENDING" if self.active else "FAILED", "active": self.active}
-        return {
-            **known,
-            "problem": "" if self.active else "a node died",
-            "remedy": "" if self.active else "run it again",
-        }
+        problem = {"problem": "", "remedy": ""} if self.active else {"problem": "a node died", "remedy": "run it again"}
+        return Fields({**known, **problem}, "the answer of login1", TransferError)
 
     def has(self, folder: str, name: str) -> bool:
         return self.result is not None

@@ -105,6 +105,17 @@ def test_a_disk_that_gives_out_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", initialising.KINDS)
+def test_what_a_template_installs_has_hashes(kind: str) -> None:
+    template = initialising.TEMPLATES / kind
+    installs = [line for line in (template / "Dockerfile").read_text().splitlines() if "pip install " in line]
+    assert all(" --require-hashes " in line for line in installs)
+    assert bool(installs) is (template / "requirements.txt").exists()
+    if installs:
+        lines = (template / "requirements.txt").read_text().replace("\\\n", "").splitlines()
+        assert not [line for line in lines if "==" in line and "--hash=sha256:" not in line]
+
+
 def test_every_template_is_for_a_choice() -> None:
     found = {path.name for path in initialising.TEMPLATES.iterdir() if path.is_dir()}
     assert found == {*initialising.KINDS, "image"}  # the last is of --from-image

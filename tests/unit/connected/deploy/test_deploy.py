@@ -40,7 +40,7 @@ from deployer.contract.errors import (
     TransferError,
     UsageError,
 )
-from deployer.contract.json_records import dumps
+from deployer.contract.json_records import Fields, dumps
 from deployer.contract.rehearsal import FAILED, STOPPED, Rehearsal
 from deployer.contract.sealed_file import payload
 from deployer.contract.verdict import judged
@@ -155,6 +155,10 @@ def test_watch_goes_on_after_an_error_and_submits_no_bundle_twice(
     assert said.count("changed: app/train.py and 1 more") == 3
 
 
+def answered(record: Any) -> Fields:
+    return Fields(record, "the answer of login1", TransferError)
+
+
 class _FakeRemote:
     """A connection whose site answers with what is given: a record, or an error to raise."""
 
@@ -169,10 +173,10 @@ class _FakeRemote:
     def site(self, words: Sequence[str], *_: object, **__: object) -> Any:
         self.asked.append(" ".join(words) if self._jobs else words[0])
         if self._jobs:
-            return self._jobs[words[1]]
+            return answered(self._jobs[words[1]])
         if isinstance(self._answer, BaseException):
             raise self._answer
-        return self._answer
+        return answered(self._answer)
 
     def attach(self, words: Sequence[str], caller: Sequence[str]) -> Any:
         self.asked.append(" ".join(words) if self._jobs else words[0])
@@ -254,7 +258,7 @@ def test_a_job_is_submitted_by_the_process_that_installs(
         "run", "digits:1.0.0@11", "--nodes=2", "--plan", "lab", "--token", token, "--just-checked", "--json",
         "--", "--epochs", "1",
     ]  # fmt: skip
-    status = {"job": "x-1", "job_id": "7"}
+    status = answered({"job": "x-1", "job_id": "7"})
     outcome = Pushed("sha256:11", 9, 9, 1, "/r/images/x", 0.1, 0.1, "3.6")
     submitting = []
 
@@ -298,11 +302,11 @@ class _Slurm:
         options.installed(done)
         return done._replace(then=status)
 
-    def site(self, words: Sequence[str], *_: object, **__: object) -> dict[str, Any]:
+    def site(self, words: Sequence[str], *_: object, **__: object) -> Fields:
         if words[0] == "status":
             if words[1] not in self.jobs:
                 raise of_the_site(UsageError.exit_code)
-            return self.jobs[words[1]]
+            return answered(self.jobs[words[1]])
         job = "digits-" + words[list(words).index("--token") + 1]
         repeated = job in self.jobs and bool(self.jobs[job]["active"])
         if not repeated:
@@ -313,7 +317,7 @@ class _Slurm:
             self.jobs[job] = {"job": job, "job_id": number, "active": True, "state": "RUNNING", "own": True}
         if self.is_cut:
             raise TransferError("login1: the login node does not answer")
-        return {**self.jobs[job], "repeated": repeated}
+        return answered({**self.jobs[job], "repeated": repeated})
 
 
 def deployed(
@@ -480,7 +484,7 @@ def test_a_full_disk_here_after_the_submission_is_a_warning(
 ) -> None:
     def pushed(*words: Any) -> Any:
         words[3].installed(shipped)
-        return shipped._replace(then={"job": "x-1", "job_id": "7"})
+        return shipped._replace(then=answered({"job": "x-1", "job_id": "7"}))
 
     def full(*_: object) -> None:
         raise SpaceError("cannot write b.json: No space left on device")

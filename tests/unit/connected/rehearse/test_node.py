@@ -13,8 +13,8 @@ from deployer.connected.rehearse.file_system import MachineFiles
 from deployer.connected.rehearse.machine import SimulatedMachine
 from deployer.connected.rehearse.node import KILLED, OBSERVED, NodeOrder
 
-MACHINE = SimulatedMachine("node1", "10.0.0.1", MachineFiles([], [], {}), "/x")
-ORDER = NodeOrder(MACHINE, "/x", "/x", "/bin", (), 100, (), "/x", 100)
+MACHINE = SimulatedMachine("node1", "10.0.0.1", MachineFiles([], [], {}), "/x", "/x")
+ORDER = NodeOrder(MACHINE, "/x", "/bin", (), 100, (), "/x", 100)
 #: A main process of 60 MiB and three workers that share it.
 RESIDENT = {70: 60 * 1024, 71: 61 * 1024, 72: 60 * 1024, 73: 60 * 1024}
 
@@ -65,6 +65,7 @@ def test_a_node_with_a_program_that_no_observer_received_is_not_observed(
     why: str | None, observed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program is started as ``ssh`` starts it, in a child."""
+    monkeypatch.setattr(syscalls, "confine", lambda: None)
     monkeypatch.setattr(syscalls, "announce", lambda: why)
     monkeypatch.setattr(node.kernel, "drop_capabilities", lambda: None)
     monkeypatch.setattr(node._Node, "_end_others", lambda *_: None)

@@ -105,7 +105,7 @@ def test_machines_have_addresses_of_one_network_and_a_bridge_joins_them() -> Non
     texts = machine.settings(found, "/home/of/user")
     assert all(f"{address} {name}\n" in texts["/etc/hosts"] for name, address in found.items())
     assert f":x:{os.getuid()}:{os.getgid()}::/home/of/user:" in texts["/etc/passwd"]
-    login = machine.SimulatedMachine("login", found["login"], MachineFiles([], [], texts), "/place")
+    login = machine.SimulatedMachine("login", found["login"], MachineFiles([], [], texts), "/place", "/sockets")
     lines = machine.switch(login, [11, 12])
     assert sum("type veth" in line and "netns 1" in line for line in lines) == 2
     assert not any("default" in line or "route" in line for line in lines)

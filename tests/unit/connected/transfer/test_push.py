@@ -23,6 +23,7 @@ from deployer.contract import delta, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.job import Job
+from deployer.contract.json_records import Fields
 from deployer.contract.verdict import judged
 from deployer.system.verify import begin, opened
 from tests import bundles, running
@@ -122,7 +123,7 @@ def test_a_command_after_the_install_runs_in_the_same_process(
         told = {"handed_over": lambda: alone.append(len(installed)), "installed": installed.append}
         done = install(write(tmp_path / "b.tar"), then=["list", "--json"], **told)
         assert done.then
-        assert [each["name"] for each in done.then["images"]] == ["tiny"]
+        assert [each["name"] for each in done.then.record["images"]] == ["tiny"]
         assert done._replace(then=None, checked=None) == installed[number]._replace(checked=None)
         assert (done.sent > 0) is (number == 0)
     assert alone == [0, 1]  # each before the answer to its install
@@ -145,12 +146,12 @@ def test_the_site_is_on_its_own_from_the_last_piece_on(tmp_path: Path, pieces: s
         bundle = begin(stream, str(path))
         remote: Any = SimpleNamespace(host="login1", workspace="/r")
         sending = _Sending(stream, bundle, remote, PushOptions(handed_over=lambda: alone.append("x")))
-        given = sending.pieces(known)
+        given = sending.pieces(Fields(known, "known"))
         for piece in given if pieces != "none" else ():
             assert (alone == ["x"]) is (piece == delta.END)
             if pieces == "some":
                 break
-        done = sending.pushed({"folder": "/r/images/x", "warnings": []})
+        done = sending.pushed(Fields({"folder": "/r/images/x", "warnings": []}, "taken"))
     assert 0 <= done.seconds_transfer < 60
     assert 0 <= done.seconds_install < 60
 
@@ -289,8 +290,8 @@ def test_the_squashfs_file_is_made_there_too_and_once(far: Path, tmp_path: Path)
     assert (first.squashfs, first.folder is not None) == (None, True)
     told = install(bundle, squashfs=True)  # installed already: nothing is sent
     assert told.squashfs is not None
-    assert (told.sent, told.squashfs["mksquashfs"]["version"]) == (0, "4.5.1")
-    assert Path(str(first.folder), "image.sqfs").stat().st_size == told.squashfs["size"]
+    assert (told.sent, told.squashfs.record["mksquashfs"]["version"]) == (0, "4.5.1")
+    assert Path(str(first.folder), "image.sqfs").stat().st_size == told.squashfs.record["size"]
     assert install(bundle, squashfs=True).squashfs is None
 
 

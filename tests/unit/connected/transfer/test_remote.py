@@ -101,7 +101,7 @@ def test_prepare_brings_the_site_half(far: Path) -> None:
         assert remote.workspace == str(far / "deployer")
         assert (far / "deployer" / "deployer.pyz").read_bytes() == make_pyz()
         answer = remote.site(["known", "sha256:00"])
-        assert answer["folder"] is None
+        assert answer.record["folder"] is None
     with Remote(load("lab")) as remote:  # a second time it is there already
         remote.prepare()
 
@@ -121,7 +121,7 @@ def test_without_multiplexing_each_command_logs_in(far: Path, monkeypatch: pytes
     monkeypatch.setenv("FAKE_MASTER", 'unix_listener: path "/very/long" too long for Unix domain socket')
     with Remote(load("lab")) as remote:
         remote.prepare()
-        assert remote.site(["known", "sha256:00"])["folder"] is None
+        assert remote.site(["known", "sha256:00"]).record["folder"] is None
         assert "ControlPath=none" in remote._ssh(["true"])
         assert not remote.multiplexes
 
@@ -770,8 +770,8 @@ def test_what_a_login_shell_prints_without_a_line_end_hides_no_answer(
     with Remote(load("lab")) as remote:
         remote.prepare()
         assert remote.workspace == str(far / "deployer")
-        assert remote.site(["known", "sha256:00"], login=True)["folder"] is None
-        assert remote.watch(["known", "sha256:00"], 60, lambda *_: None)["folder"] is None
+        assert remote.site(["known", "sha256:00"], login=True).record["folder"] is None
+        assert remote.watch(["known", "sha256:00"], 60, lambda *_: None).record["folder"] is None
         with pytest.raises(DeployerError, match=r"^login1: no image x is installed") as caught:
             remote.site(["run", "x"])
         assert caught.value.hint.startswith("install a bundle")

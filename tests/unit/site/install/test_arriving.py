@@ -191,6 +191,22 @@ def test_damage_on_the_way_is_named_and_sent_again(store):
     assert cost < len(data) / 2
 
 
+@pytest.mark.parametrize("little", [0, 2])
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_push_after_a_damaged_stream_works(store, monkeypatch, little, whole):
+    """Also if the line was cut after the damage, so that the cut was the error, or if more than one part is damaged."""
+    monkeypatch.setattr(arriving, "LITTLE", little)
+    data = bundles.build(extra=MORE)
+    digest, items = shipment(data)
+    stream = bytearray((as_stream(items) if whole else cut(items[:-1])).getvalue())
+    for _, added in MORE[4:7]:
+        stream[stream.index(added) + 9] ^= 1
+    with pytest.raises(IntegrityError if whole else DeployerError):
+        arriving.take(io.BytesIO(stream), store, digest)
+    assert nothing_is_installed(store)
+    assert content(push(store, data)[0].bundle) == data
+
+
 def test_damage_of_what_an_earlier_push_left_is_named_and_sent_again(store):
     data = bundles.build(extra=MORE)
     digest, items = shipment(data)
