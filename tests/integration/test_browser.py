@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground.html_page import element, page, section, table
 from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
 from tests.integration.conftest import ROOT
 from tests.pages import HOSTILE, Page
 from tests.unit.connected.bundle.test_officer_page import write as bundle
+from tests.unit.connected.ground.test_html_page import hostile_job
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -50,10 +50,7 @@ def officer_page(folder: Path) -> str:
 
 @pytest.mark.parametrize("name", ["job", "officer", "hostile"])
 def test_a_browser_reads_what_was_written(tmp_path: Path, name: str) -> None:
-    if name == "hostile":
-        made = page(HOSTILE, section(HOSTILE, table(HOSTILE, ["a"], [[element("code", HOSTILE)]])))
-    else:
-        made = job_page() if name == "job" else officer_page(tmp_path)
+    made = make([hostile_job()]) if name == "hostile" else job_page() if name == "job" else officer_page(tmp_path)
     read, written = Page("<!DOCTYPE html>\n" + seen(tmp_path, made, "--dump-dom").partition(">")[2]), Page(made)
     assert read.tags == written.tags
     assert read.text.split() == written.text.split()

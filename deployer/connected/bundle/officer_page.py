@@ -2,8 +2,7 @@
 
 import datetime as dt
 import re
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +13,12 @@ from deployer.connected.bundle.diff import Difference, diff
 from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
-from deployer.connected.ground.html_page import element, facts, page, section, table
+from deployer.connected.ground.html_page import bad, code, page
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import plan as plans
-from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
+from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, BundleMember, Manifest
 from deployer.contract.plan import Plan
-from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.sealed_file import member_segments
 from deployer.contract.shell import quoted
 from deployer.contract.tarformat import FILE
@@ -28,6 +26,15 @@ from deployer.contract.text import counted
 from deployer.system.trust import Trust
 from deployer.system.verify import Verification, VerifiedBundle, begin, opened, verify
 
+_SECTIONS = (
+    "What it is",
+    "Verdict and rehearsal",
+    "Packages",
+    "Changes by flatten",
+    "Executables and addresses",
+    "Files of the bundle",
+    "Differences from the previous bundle",
+)
 #: How much of each file is searched for addresses, and how many findings of a kind are listed.
 _HEAD, _LISTED = 64 * 1024, 500
 _URL = re.compile(rb"\b(?:https?|ftp|ssh|git|s3|gs)://[^\s\"'<>`\\)\]}]{3,300}")
@@ -79,126 +86,83 @@ def make(path: str, before: str | None, today: dt.date) -> str:
         made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
         rehearsals = rehearsed.of(bundle)
     return page(
-        f"Bundle {manifest.name} {manifest.version}",
-        _summary(manifest, verified, path, made),
-        _verdicts(made, rehearsals),
-        _packages(document, today),
-        _changes(manifest),
-        _scripts(found, manifest),
-        _contents(manifest),
-        _difference(before, diff(before, path) if before else None),
+        "bundle.html",
+        title=f"Bundle {manifest.name} {manifest.version}",
+        sections=_SECTIONS,
+        deployer=__version__,
+        **_summary(manifest, verified, path, made),
+        verdicts=_verdicts(made),
+        rehearsals=[(each.job, str(_day(each.date)), each.summary()) for each in rehearsals],
+        **_packages(document, today),
+        changes=_changes(manifest),
+        **_addresses(found, manifest),
+        members=[(member.name, f"{member.size:,}") for member in _listed(manifest)],
+        all_members=len(manifest.members),
+        **_difference(before, diff(before, path) if before else None),
+        most=_LISTED,
     )
 
 
-def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list[Plan]) -> "ET.Element[str]":
-    return section(
-        "What it is",
-        element("p", f"Every byte was verified against the digest by deployer {__version__}. Nothing was run."),
-        facts(
-            "Bundle",
-            [
-                ("file", Path(path).name),
-                ("digest", element("code", verified.digest)),
-                *_signers(verified.trust),
-                *_image(manifest),
-                ("made for the sites", ", ".join(sorted({plan.site for plan in made})) or "none"),
-                ("made with", ", ".join(map(" ".join, sorted(manifest.tools.items()))) or "not recorded"),
-            ],
-        ),
-        _table(
-            "What its jobs start",
-            ("job", "command", "layout"),
-            [
-                (
-                    job.name,
-                    element("code", quoted(job.command)),
-                    f"{counted(job.nodes, 'node')}, {counted(job.ranks_per_node, 'rank')} per node",
-                )
-                for job in manifest.jobs
-            ],
-            "The bundle defines no job.",
-        ),
-    )
+def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list[Plan]) -> dict[str, object]:
+    facts = [
+        ("file", Path(path).name),
+        ("digest", code(verified.digest)),
+        *_signers(verified.trust),
+        *_image(manifest),
+        ("made for the sites", ", ".join(sorted({plan.site for plan in made})) or "none"),
+        ("made with", ", ".join(map(" ".join, sorted(manifest.tools.items()))) or "not recorded"),
+    ]
+    jobs = []
+    for job in manifest.jobs:
+        layout = f"{counted(job.nodes, 'node')}, {counted(job.ranks_per_node, 'rank')} per node"
+        jobs.append((job.name, code(quoted(job.command)), layout))
+    return {"bundle_facts": facts, "jobs": jobs}
 
 
-def _image(manifest: Manifest) -> Iterator[tuple[str, "ET.Element[str] | str"]]:
+def _image(manifest: Manifest) -> Iterator[tuple[str, str]]:
     image = manifest.image
     if manifest.is_data:
         yield "image", "none: the bundle has only data"
         return
     yield "image", f"{image.entries} files and folders, {image.raw_size:,} bytes"
-    yield "image digest", element("code", image.layer_digest)
+    yield "image digest", code(image.layer_digest)
 
 
-def _signers(trust: Trust) -> Iterator[tuple[str, "ET.Element[str] | str"]]:
+def _signers(trust: Trust) -> Iterator[tuple[str, str]]:
     """Yield what is known of the keys that signed. Anyone can make a key, so a valid signature alone names nobody."""
     if not trust.keys:
-        yield "signed by", _bad("nobody: compare the digest with the maker's by phone or on paper")
+        yield "signed by", bad("nobody: compare the digest with the maker's by phone or on paper")
         return
-    yield "signed by the keys", element("code", ", ".join(key.fingerprint for key in trust.keys))
-    yield (
-        "who signed",
-        ", ".join(trust.signers)
-        or _bad("unknown: no policy of this machine lists any of these keys, and anyone can make a key"),
-    )
+    yield "signed by the keys", code(", ".join(key.fingerprint for key in trust.keys))
+    unknown = bad("unknown: no policy of this machine lists any of these keys, and anyone can make a key")
+    yield "who signed", ", ".join(trust.signers) or unknown
     yield "what to compare", "A fingerprint does not name a person: compare it with the maker's by phone or on paper."
 
 
-def _bad(text: str) -> "ET.Element[str]":
-    return element("span", text, class_="bad")
+def _verdicts(made: list[Plan]) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for plan in made:
+        if plan.checked:
+            findings = "; ".join(map(str, plan.checked.findings)) or "no findings"
+            rows.append((plan.site, plan.partition, plan.checked.verdict + plan.checked.by, findings))
+    return rows
 
 
-def _table(
-    caption: str, head: Sequence[str], rows: Sequence[Sequence["ET.Element[str] | str"]], none: str
-) -> "ET.Element[str]":
-    """Return a table, or a text if it has no rows."""
-    return table(caption, head, rows) if rows else element("p", none)
+def _day(seconds: int) -> dt.date:
+    return dt.datetime.fromtimestamp(seconds, dt.timezone.utc).date()
 
 
-def _verdicts(made: list[Plan], rehearsals: list[Rehearsal]) -> "ET.Element[str]":
-    rows = [
-        (
-            plan.site,
-            plan.partition,
-            plan.checked.verdict + plan.checked.by,
-            "; ".join(map(str, plan.checked.findings)) or "no findings",
-        )
-        for plan in made
-        if plan.checked
-    ]
-    done = [
-        (each.job, str(dt.datetime.fromtimestamp(each.date, dt.timezone.utc).date()), each.summary())
-        for each in rehearsals
-    ]
-    return section(
-        "Verdict and rehearsal",
-        _table(
-            "Prediction of check, recorded by the maker",
-            ("site", "partition", "verdict", "findings"),
-            rows,
-            "The bundle has no verdict of check.",
-        ),
-        _table(
-            "Rehearsals without a network", ("job", "day", "outcome"), done, "No rehearsal is recorded in the bundle."
-        ),
-    )
-
-
-def _packages(document: Mapping[str, Any], today: dt.date) -> "ET.Element[str]":
+def _packages(document: Mapping[str, Any], today: dt.date) -> dict[str, object]:
     components = document.get("components", ())
-    if not components:
-        return section("Packages", element("p", "The bundle has no list of packages."))
     rows = []
     for item in sorted(components, key=lambda item: (str(item.get("type")), str(item.get("name")))):
         flags = end_of_support.flags({"components": [item]}, today)
         end = end_of_support.end(item)
         supported = f"until {end}" if end else "not known"
-        ends = _bad("; ".join(flag.line() for flag in flags)) if flags else supported
+        ends = bad("; ".join(flag.line() for flag in flags)) if flags else supported
         rows.append((str(item.get("name", "")), str(item.get("version", "")), _licence(item), ends))
-    late = end_of_support.flags(document, today)
-    text = f"{counted(len(rows), 'component')}. Products out of support on {today}: {len(late)}."
-    head = ("name", "version", "licence", "end of support")
-    return section("Packages", element("p", text), table("Components (SBOM)", head, rows))
+    late = len(end_of_support.flags(document, today)) if rows else 0
+    return {"packages": rows, "components": counted(len(rows), "component"), "today": str(today), "late": late}
 
 
 def _licence(item: Mapping[str, Any]) -> str:
@@ -209,80 +173,29 @@ def _licence(item: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, found)) or "not stated"
 
 
-def _changes(manifest: Manifest) -> "ET.Element[str]":
-    text = element(
-        "p",
-        "What the maker's deployer changed in the image's files when it made one layer of them. The maker can list "
-        "every path: ",
-        element("code", "deployer pack --changes FILE"),
-        ".",
-    )
-    rows = [
-        (kind.replace("_", " "), str(count), CHANGES.get(kind, ""))
-        for kind, count in sorted(manifest.changes.items())
-        if count
-    ]
-    changes = _table("Changes", ("kind", "number", "meaning"), rows, "It changed nothing.")
-    return section("Changes by flatten", text, changes)
+def _changes(manifest: Manifest) -> list[tuple[str, str, str]]:
+    changed = sorted((kind, count) for kind, count in manifest.changes.items() if count)
+    return [(kind.replace("_", " "), str(count), CHANGES.get(kind, "")) for kind, count in changed]
 
 
-def _scripts(found: Searched, manifest: Manifest) -> "ET.Element[str]":
+def _addresses(found: Searched, manifest: Manifest) -> dict[str, object]:
     data = [member.size for member in manifest.members if member.name.startswith(DATA_PREFIX)]
-    text = (
-        f"Files of the image and the app that were read: {found.files}; executable: {found.programs}. Addresses were "
-        f"searched in the first {_HEAD:,} bytes of scripts (files that begin with #!) and of all files of the app. "
-        "Programs may hold others. No file of a bundle runs as its owner or group: the format has no setuid and setgid."
-    )
-    if data:
-        text += f" The data folders were not searched: {counted(len(data), 'file')}, {sum(data):,} bytes."
-    rows = [(each.path, element("code", ", ".join(each.addresses))) for each in found.scripts[:_LISTED]]
-    return section(
-        "Executables and addresses",
-        element("p", text),
-        element("h3", "Executable files"),
-        *(_listed(found.executables, found.programs) if found.programs else [element("p", "None.")]),
-        _table("Scripts that name addresses", ("script", "addresses"), rows, "No script names an address."),
-        *_more(len(found.scripts) - len(rows), "Scripts with addresses that are not listed"),
-    )
+    return {
+        "found": found,
+        "searched": f"{_HEAD:,}",
+        "data": f"{counted(len(data), 'file')}, {sum(data):,} bytes" if data else "",
+        "scripts": [(each.path, code(", ".join(each.addresses))) for each in found.scripts[:_LISTED]],
+    }
 
 
-def _listed(paths: Sequence[str], count: int) -> Iterator["ET.Element[str]"]:
-    """Yield the first of ``count`` paths as a list, and how many are left out."""
-    items = [element("li", element("code", path)) for path in paths[:_LISTED]]
-    if items:
-        yield element("ul", *items, class_="many", role="list", tabindex=0)
-    yield from _more(count - len(items), "More that are not listed")
+def _listed(manifest: Manifest) -> list[BundleMember]:
+    return [member for member in manifest.members if not member.name.startswith("blobs/")][:_LISTED]
 
 
-def _more(count: int, what: str) -> Iterator["ET.Element[str]"]:
-    if count > 0:
-        yield element("p", f"{what}: {count}.")
-
-
-def _contents(manifest: Manifest) -> "ET.Element[str]":
-    listed = [member for member in manifest.members if not member.name.startswith("blobs/")][:_LISTED]
-    rows = ((member.name, f"{member.size:,}") for member in listed)
-    text = element(
-        "p",
-        f"The table has {len(listed)} of the bundle's {len(manifest.members)} files, without the image's pieces. ",
-        element("code", "deployer inspect --files B.tar"),
-        " lists the files of the image with their digests.",
-    )
-    return section("Files of the bundle", text, table("Members", ("name", "bytes"), rows))
-
-
-def _difference(before: str | None, found: Difference | None) -> "ET.Element[str]":
-    title = "Differences from the previous bundle"
-    if found is None or before is None:
-        return section(title, element("p", "It was not compared with another bundle."))
-    rows = [(each.name, each.kind, each.old or "absent", each.new or "absent") for each in found.packages]
-    parts = [
-        element("p", f"Compared with {Path(before).name}."),
-        _table("Packages", ("package", "kind", "before", "now"), rows, "No package differs."),
-    ]
-    for name, paths in (("added", found.added), ("removed", found.removed), ("changed", found.changed)):
-        parts += [element("h3", f"Files {name}: {len(paths)}"), *_listed(paths, len(paths))]
-    return section(title, *parts)
+def _difference(before: str | None, found: Difference | None) -> dict[str, object]:
+    packages = found.packages if found else ()
+    rows = [(each.name, each.kind, each.old or "absent", each.new or "absent") for each in packages]
+    return {"difference": found, "before": Path(before).name if before else "", "differing": rows}
 
 
 def _searched(bundle: Verification) -> Searched:

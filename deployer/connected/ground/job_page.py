@@ -2,11 +2,10 @@
 
 import math
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from deployer.connected.ground.html_page import element, facts, page, section, table
+from deployer.connected.ground.html_page import page
 from deployer.contract import json_records
 from deployer.contract.evidence import parse_cpus
 from deployer.contract.text import counted
@@ -17,8 +16,8 @@ _NODES, _CPUS, _RANKS, _FINDINGS, _CURVES, _POINTS = 64, 512, 5000, 500, 12, 100
 _LIBRARIES = 4
 #: Levels of a job's own result.
 _DEPTH = 100
-#: Pixels: of a CPU, how many of them are in a row, of a bar, and of a curve. Each fits into the screen of a telephone.
-_CORE, _ROW, _BAR, _WIDTH, _HEIGHT, _LEFT, _MARGIN = 24, 12, 44, 320, 170, 46, 24
+#: Pixels, as in pages/job.html: of a CPU, how many of them are in a row, and the edges of a curve.
+_CORE, _ROW, _LEFT, _RIGHT, _TOP, _BOTTOM = 24, 12, 46, 312, 32, 146
 _COLOURS = ("#bcd9f5", "#ffdf9e", "#c3e8c3", "#f3c6df", "#d9cdf1", "#c4e6e6")
 
 
@@ -48,25 +47,72 @@ class PicturedJob(NamedTuple):
     steps: Sequence[TimedStep]
 
 
+class _Square(NamedTuple):
+    """A logical CPU: its place in pixels, its colour (empty: no rank may run on it), and its text."""
+
+    x: int
+    y: int
+    colour: str
+    text: str
+
+
+class _Node(NamedTuple):
+    """A node: its name, what the picture shows in words, its size in pixels, and its CPUs."""
+
+    host: str
+    label: str
+    width: int
+    height: int
+    squares: list[_Square]
+
+
+class _Curve(NamedTuple):
+    """A list of numbers: its name, what the picture shows in words, points in pixels, and texts of its axes."""
+
+    name: str
+    label: str
+    points: str
+    least: str
+    greatest: str
+    drawn: str
+    total: int
+
+
 def make(jobs: Sequence[PicturedJob]) -> str:
     """Return the page of one or more jobs."""
     names = [str(job.result.get("job", "")) for job in jobs]
     title = ("Jobs: " if len(jobs) > 1 else "Job ") + ", ".join(names)
-    return page(title, *(part for job in jobs for part in _parts(job, len(jobs) > 1)))
+    sections = ["Summary", *_SECTIONS]
+    if len(jobs) > 1:
+        sections = [part for name in names for part in (f"Job {name}", *(f"{each} of {name}" for each in _SECTIONS))]
+    return page("job.html", title=title, sections=sections, jobs=list(map(_values, jobs)))
 
 
-def _parts(job: PicturedJob, named: bool) -> Iterator["ET.Element[str]"]:
+def _values(job: PicturedJob) -> dict[str, object]:
+    """Return what the template shows of a job."""
     record = job.result
-    name = str(record.get("job", ""))
-    of = f" of {name}" if named else ""
     ranks = [rank for rank in _list(record.get("ranks")) if isinstance(rank, dict)]
-    pairs = [(label, _text(record.get(key))) for label, key in _FACTS]
-    lead = element("p", _told(record, ranks), class_="lead")
-    yield section(f"Job {name}" if named else "Summary", lead, facts("The job", pairs))
-    yield section(f"Findings{of}", *_findings(record))
-    yield section(f"Ranks{of}", *_layout(ranks))
-    yield section(f"Time{of}", *_timeline(job.steps))
-    yield section(f"Curves{of}", *_curves(record.get("payload")))
+    findings = [item for item in _list(record.get("findings")) if isinstance(item, dict)]
+    code = record.get("exit_code")
+    unexplained = f"No finding explains exit code {_text(code)}: read the job's log."
+    nodes = _nodes(ranks)
+    return {
+        "lead": _told(record, ranks),
+        "facts": [(label, _text(record.get(key))) for label, key in _FACTS],
+        "findings": [tuple(_text(item.get(key)) for key in _FINDING) for item in findings[:_FINDINGS]],
+        "no_findings": unexplained if code else "No findings.",
+        "more_findings": _more(len(findings) - _FINDINGS, "finding"),
+        "ranks": list(map(_rank, ranks[:_RANKS])),
+        "more_ranks": _more(len(ranks) - _RANKS, "rank"),
+        "nodes": [_node(host, cores) for host, cores in list(nodes.items())[:_NODES]],
+        "more_nodes": _more(len(nodes) - _NODES, "node"),
+        **_timeline(job.steps),
+        **_curves(record.get("payload")),
+    }
+
+
+def _more(count: int, what: str) -> str:
+    return counted(count, f"more {what}") if count > 0 else ""
 
 
 def _told(record: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
@@ -102,51 +148,24 @@ _FACTS = (
     ("started", "started"),
     ("seconds", "seconds"),
 )
+#: What the sections after the first show.
+_SECTIONS = ("Findings", "Ranks", "Time", "Curves")
 _FINDING = ("code", "severity", "subject", "message", "remedy")
 
 
-def _findings(record: Mapping[str, Any]) -> Iterator["ET.Element[str]"]:
-    found = [item for item in _list(record.get("findings")) if isinstance(item, dict)]
-    if found:
-        rows = (tuple(_text(item.get(key)) for key in _FINDING) for item in found[:_FINDINGS])
-        yield table("Errors, warnings and notes", _FINDING, rows)
-    elif record.get("exit_code"):
-        yield element("p", f"No finding explains exit code {_text(record.get('exit_code'))}: read the job's log.")
-    else:
-        yield element("p", "No findings.")
-    if len(found) > _FINDINGS:
-        yield element("p", f"Not listed: {counted(len(found) - _FINDINGS, 'more finding')}.")
-
-
-def _layout(ranks: Sequence[Mapping[str, Any]]) -> Iterator["ET.Element[str]"]:
-    if not ranks:
-        yield element("p", "No rank left a record.")
-        return
+def _nodes(ranks: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[str]]]:
+    """Return the ranks that may run on each CPU, by node."""
     nodes: dict[str, dict[int, list[str]]] = {}
     for rank in ranks:
         cores = nodes.setdefault(_text(rank.get("host")), {})
         for core in _cpus(rank.get("cpus")):
             cores.setdefault(core, []).append(_text(rank.get("rank")))
-    pictures = (_node(host, cores) for host, cores in list(nodes.items())[:_NODES])
-    yield element("div", *pictures, class_="pictures")
-    if len(nodes) > _NODES:
-        yield element("p", f"Not drawn: {counted(len(nodes) - _NODES, 'more node')}.")
-    head = ("rank", "node", "CPUs", "threads", "MPI library", "transport", "exit code")
-    rows = (
-        (
-            _text(rank.get("rank")),
-            _text(rank.get("host")),
-            _text(rank.get("cpus")),
-            _text(rank.get("threads")),
-            _library(rank),
-            _transport(rank),
-            _text(rank.get("exit_code")),
-        )
-        for rank in ranks[:_RANKS]
-    )
-    yield table("Ranks", head, rows)
-    if len(ranks) > _RANKS:
-        yield element("p", f"Not listed: {counted(len(ranks) - _RANKS, 'more rank')}.")
+    return nodes
+
+
+def _rank(rank: Mapping[str, Any]) -> tuple[str, ...]:
+    first = (_text(rank.get(key)) for key in ("rank", "host", "cpus", "threads"))
+    return (*first, _library(rank), _transport(rank), _text(rank.get("exit_code")))
 
 
 def _transport(rank: Mapping[str, Any]) -> str:
@@ -157,89 +176,66 @@ def _transport(rank: Mapping[str, Any]) -> str:
     return _text(rank.get("provider") or (f"NCCL: {network}" if network else None))
 
 
-def _node(host: str, cores: Mapping[int, Sequence[str]]) -> "ET.Element[str]":
-    """Draw a node: a square per logical CPU, up to the highest that a rank uses, with the ranks that may run on it."""
+def _node(host: str, cores: Mapping[int, Sequence[str]]) -> _Node:
+    """Return the picture of a node: a square per logical CPU, up to the highest that a rank uses."""
     count = min(max(cores, default=-1) + 1, _CPUS)
     used = sorted({rank for ranks in cores.values() for rank in ranks}, key=lambda rank: (len(rank), rank))
     label = f"Node {host}: {counted(count, 'CPU')}, ranks {', '.join(used) or 'none'}"
-    picture = _picture(label, max(min(count, _ROW), 1) * _CORE, -(-max(count, 1) // _ROW) * _CORE)
+    squares = []
     for core in range(count):
-        x, y = core % _ROW * _CORE, core // _ROW * _CORE
         ranks = cores.get(core, ())
-        square = element("rect", x=x + 1, y=y + 1, width=_CORE - 3, height=_CORE - 3, rx=3, class_="edge")
-        if ranks:
-            square.set("fill", _COLOURS[used.index(ranks[0]) % len(_COLOURS)])
-        else:
-            square.set("class", "edge empty")
+        colour = _COLOURS[used.index(ranks[0]) % len(_COLOURS)] if ranks else ""
         text = "+" if len(ranks) > 1 else "".join(ranks)
-        shown = element("text", text, x=x + _CORE // 2, y=y + 16, class_="on", text_anchor="middle")
-        picture.extend([square, shown])
-    return element("figure", element("figcaption", f"node {host}"), picture)
+        squares.append(_Square(core % _ROW * _CORE, core // _ROW * _CORE, colour, text))
+    width, height = max(min(count, _ROW), 1) * _CORE, -(-max(count, 1) // _ROW) * _CORE
+    return _Node(host, label, width, height, squares)
 
 
-def _picture(label: str, width: int, height: int) -> "ET.Element[str]":
-    return element("svg", role="img", aria_label=label, viewBox=f"0 0 {width} {height}", width=width, height=height)
-
-
-def _timeline(steps: Sequence[TimedStep]) -> Iterator["ET.Element[str]"]:
-    if not steps:
-        yield element("p", "The times of its steps are not known: give the job's folder, not only its result.json.")
-        return
-    first, last = min(step.start for step in steps), max(step.end for step in steps)
+def _timeline(steps: Sequence[TimedStep]) -> dict[str, object]:
+    """Return a bar per step, in percent of the whole time, and the table of steps."""
+    first, last = min((step.start for step in steps), default=0), max((step.end for step in steps), default=0)
     scale = 100 / max(last - first, 0.001)
-    said = "; ".join(f"{step.name} {step.end - step.start:.1f} s" for step in steps)
-    # No viewBox, and widths in percent: bars grow with the page, and texts keep their size.
-    picture = element("svg", role="img", aria_label=said, width="100%", height=len(steps) * _BAR)
-    for number, step in enumerate(steps):
-        x, width, y = (step.start - first) * scale, (step.end - step.start) * scale, number * _BAR
-        picture.append(element("text", f"{step.name}: {step.end - step.start:.1f} s", x=0, y=y + 15))
-        picture.append(element("line", x1="0%", x2="100%", y1=y + 30, y2=y + 30, class_="grid"))
-        bar = element("rect", x=f"{x:.2f}%", y=y + 22, width=f"{max(width, 0.3):.2f}%", height=16, rx=3, class_="bar")
-        picture.append(bar)
-    yield picture
-    rows = ((step.name, f"{step.start - first:.1f}", f"{step.end - step.start:.1f}") for step in steps)
-    yield table("Steps", ("step", "begins after (s)", "takes (s)"), rows)
+    takes = [f"{step.end - step.start:.1f}" for step in steps]
+    bars = [
+        {
+            "name": step.name,
+            "takes": text,
+            "left": f"{(step.start - first) * scale:.2f}",
+            "width": f"{max((step.end - step.start) * scale, 0.3):.2f}",
+        }
+        for step, text in zip(steps, takes, strict=True)
+    ]
+    timeline = "; ".join(f"{step.name} {text} s" for step, text in zip(steps, takes, strict=True))
+    rows = [(step.name, f"{step.start - first:.1f}", text) for step, text in zip(steps, takes, strict=True)]
+    return {"bars": bars, "timeline": timeline, "steps": rows}
 
 
-def _curves(payload: Any) -> Iterator["ET.Element[str]"]:
+def _curves(payload: Any) -> dict[str, object]:
+    """Return the curves of a job's own result, and the table of their numbers."""
     if json_records.is_deeper(payload, _DEPTH):
-        yield element("p", f"The job's own result is nested deeper than {_DEPTH} levels; nothing of it is drawn.")
-        return
-    found = list(_series("", payload))
-    if not found:
-        yield element("p", "The job wrote no lists of numbers to the file that DEPLOYER_RESULT names.")
-        return
-    yield element("div", *(_curve(name, values) for name, values in found[:_CURVES]), class_="pictures")
-    rows = (
+        none = f"The job's own result is nested deeper than {_DEPTH} levels; nothing of it is drawn."
+        return {"curves": [], "no_curves": none}
+    found = list(_series("", payload))[:_CURVES]
+    numbers = [
         (name, str(len(values)), *(f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))))
-        for name, values in found[:_CURVES]
-    )
-    yield table("Curves", ("name", "values", "first", "last", "least", "greatest"), rows)
+        for name, values in found
+    ]
+    none = "The job wrote no lists of numbers to the file that DEPLOYER_RESULT names."
+    return {"curves": [_curve(*each) for each in found], "numbers": numbers, "no_curves": none}
 
 
-def _curve(name: str, values: Sequence[float]) -> "ET.Element[str]":
+def _curve(name: str, values: Sequence[float]) -> _Curve:
     low, high = min(values), max(values)
-    right, top, bottom = _WIDTH - 8, _MARGIN + 8, _HEIGHT - _MARGIN
-    across, up = (right - _LEFT) / (len(values) - 1), (bottom - top) / ((high - low) or 1)
+    across, up = (_RIGHT - _LEFT) / (len(values) - 1), (_BOTTOM - _TOP) / ((high - low) or 1)
     every = -(-len(values) // _POINTS)
     points = " ".join(
-        f"{_LEFT + number * across:.1f},{bottom - (values[number] - low) * up:.1f}"
+        f"{_LEFT + number * across:.1f},{_BOTTOM - (values[number] - low) * up:.1f}"
         for number in [*range(0, len(values) - 1, every), len(values) - 1]
     )
     label = f"{name}: from {values[0]:.6g} to {values[-1]:.6g} in {counted(len(values), 'value')}"
     drawn = f"1 in {every} is drawn" if every > 1 else ""
-    picture = _picture(f"{label}, of which {drawn}" if drawn else label, _WIDTH, _HEIGHT)
-    picture.append(element("text", name, x=0, y=14, class_="name"))
-    for y, value in ((top, high), (bottom, low)):
-        picture.append(element("line", x1=_LEFT, x2=right, y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid"))
-        picture.append(element("text", f"{value:.3g}", x=_LEFT - 6, y=y + 4, class_="faint", text_anchor="end"))
-    picture.append(element("text", "1", x=_LEFT, y=_HEIGHT - 6, class_="faint"))
-    if drawn:
-        middle = (_LEFT + right) // 2
-        picture.append(element("text", drawn, x=middle, y=_HEIGHT - 6, class_="faint", text_anchor="middle"))
-    picture.append(element("text", str(len(values)), x=right, y=_HEIGHT - 6, class_="faint", text_anchor="end"))
-    picture.append(element("polyline", points=points, class_="curve"))
-    return picture
+    label += f", of which {drawn}" if drawn else ""
+    return _Curve(name, label, points, f"{low:.3g}", f"{high:.3g}", drawn, len(values))
 
 
 def _series(name: str, value: Any) -> Iterator[tuple[str, list[float]]]:
