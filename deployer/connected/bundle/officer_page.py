@@ -13,7 +13,7 @@ from deployer.connected.bundle.diff import Difference, diff
 from deployer.connected.bundle.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
-from deployer.connected.ground.html_page import bad, code, page
+from deployer.connected.ground.html_page import as_bad, as_code, page
 from deployer.connected.rootfs.entries import shown
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import plan as plans
@@ -106,7 +106,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
 def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list[Plan]) -> dict[str, object]:
     facts = [
         ("file", Path(path).name),
-        ("digest", code(verified.digest)),
+        ("digest", as_code(verified.digest)),
         *_signers(verified.trust),
         *_image(manifest),
         ("made for the sites", ", ".join(sorted({plan.site for plan in made})) or "none"),
@@ -115,7 +115,7 @@ def _summary(manifest: Manifest, verified: VerifiedBundle, path: str, made: list
     jobs = []
     for job in manifest.jobs:
         layout = f"{counted(job.nodes, 'node')}, {counted(job.ranks_per_node, 'rank')} per node"
-        jobs.append((job.name, code(quoted(job.command)), layout))
+        jobs.append((job.name, as_code(quoted(job.command)), layout))
     return {"bundle_facts": facts, "jobs": jobs}
 
 
@@ -125,16 +125,16 @@ def _image(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "image", "none: the bundle has only data"
         return
     yield "image", f"{image.entries} files and folders, {image.raw_size:,} bytes"
-    yield "image digest", code(image.layer_digest)
+    yield "image digest", as_code(image.layer_digest)
 
 
 def _signers(trust: Trust) -> Iterator[tuple[str, str]]:
     """Yield what is known of the keys that signed. Anyone can make a key, so a valid signature alone names nobody."""
     if not trust.keys:
-        yield "signed by", bad("nobody: compare the digest with the maker's by phone or on paper")
+        yield "signed by", as_bad("nobody: compare the digest with the maker's by phone or on paper")
         return
-    yield "signed by the keys", code(", ".join(key.fingerprint for key in trust.keys))
-    unknown = bad("unknown: no policy of this machine lists any of these keys, and anyone can make a key")
+    yield "signed by the keys", as_code(", ".join(key.fingerprint for key in trust.keys))
+    unknown = as_bad("unknown: no policy of this machine lists any of these keys, and anyone can make a key")
     yield "who signed", ", ".join(trust.signers) or unknown
     yield "what to compare", "A fingerprint does not name a person: compare it with the maker's by phone or on paper."
 
@@ -159,7 +159,7 @@ def _packages(document: Mapping[str, Any], today: dt.date) -> dict[str, object]:
         flags = end_of_support.flags({"components": [item]}, today)
         end = end_of_support.end(item)
         supported = f"until {end}" if end else "not known"
-        ends = bad("; ".join(flag.line() for flag in flags)) if flags else supported
+        ends = as_bad("; ".join(flag.line() for flag in flags)) if flags else supported
         rows.append((str(item.get("name", "")), str(item.get("version", "")), _licence(item), ends))
     late = len(end_of_support.flags(document, today)) if rows else 0
     return {"packages": rows, "components": counted(len(rows), "component"), "today": str(today), "late": late}
@@ -184,7 +184,7 @@ def _addresses(found: Searched, manifest: Manifest) -> dict[str, object]:
         "found": found,
         "searched": f"{_HEAD:,}",
         "data": f"{counted(len(data), 'file')}, {sum(data):,} bytes" if data else "",
-        "scripts": [(each.path, code(", ".join(each.addresses))) for each in found.scripts[:_LISTED]],
+        "scripts": [(each.path, as_code(", ".join(each.addresses))) for each in found.scripts[:_LISTED]],
     }
 
 

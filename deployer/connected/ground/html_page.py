@@ -21,12 +21,12 @@ def page(template: str, **values: object) -> str:
     return _templates().get_template(template).render(values)
 
 
-def code(text: str) -> Markup:
+def as_code(text: str) -> Markup:
     """Return a text as code, for a cell of a table."""
     return Markup("<code>{}</code>").format(_clean(text))
 
 
-def bad(text: str) -> Markup:
+def as_bad(text: str) -> Markup:
     """Return a text that is marked, for a cell of a table."""
     return Markup('<span class="bad">{}</span>').format(_clean(text))
 

@@ -30,8 +30,8 @@ def test_a_page_is_whole_and_hostile_texts_stay_texts() -> None:
 
 
 def test_cells_that_are_marked_are_escaped() -> None:
-    assert html_page.code("<b>\x07") == "<code>&lt;b&gt;\\x07</code>"
-    assert html_page.bad("a & b") == '<span class="bad">a &amp; b</span>'
+    assert html_page.as_code("<b>\x07") == "<code>&lt;b&gt;\\x07</code>"
+    assert html_page.as_bad("a & b") == '<span class="bad">a &amp; b</span>'
 
 
 def test_no_template_lets_a_text_through() -> None:
