@@ -43,7 +43,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--data", action="append", default=[], metavar="BUNDLE.tar", help=text)
     text = "treat this rule as a warning; the record names it"
     command.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
-    text = "end with 3 for a warning too, such as a network error that the program swallowed"
+    text = "end with 3 for WARN and UNKNOWN too, for instance after a network error that the program swallowed"
     command.add_argument("--strict", action="store_true", help=text)
     text = "where the simulated site is made (default: namespaces if this machine can make them, else docker)"
     command.add_argument("--engine", choices=WAYS, help=text)
@@ -53,7 +53,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--used", metavar="FILE", help=text)
     command.epilog = (
         "Words after -- are added to the end of the job's command. "
-        "Exit: 0 RUN or WARN (with --strict: 3), 3 REFUSE, as for check. `deployer explain` lists the rules."
+        "Exit: 0 RUN, WARN or UNKNOWN (with --strict: RUN alone), else 3. `deployer explain` lists the rules."
     )
     command.set_defaults(after_dashes="arguments of the job's command")
 
