@@ -89,7 +89,7 @@ RULES: Dict[str, Rule] = {
     "hosts.failed": Rule(
         ERROR,
         "the host step failed with exit code {exit}: {seen} of {asked} nodes reported{why}",
-        "read the job's log: the site's Python or the shared folder may be missing on a node",
+        "read the job's log: a node may lack the site's Python or the shared folder, or its clock or munge may be wrong",
     ),
     "hosts.count": Rule(
         ERROR,

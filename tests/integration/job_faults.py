@@ -503,6 +503,15 @@ FAULTS: dict[str, Fault] = {
         after=(("lab", "start-munge cn2"),),
         slow=True,
     ),
+    "clock": Fault(
+        "the clock of the second node is two hours ahead",
+        "FAILED",
+        "hosts.failed",
+        "6818. failed",
+        before=(("lab", "clock-ahead cn2 7200"),),
+        after=(("lab", "clock-ahead cn2 0"),),
+        slow=True,
+    ),
     "tool-gone": Fault(
         "deployer.pyz is removed between submit and start",
         "FAILED",

@@ -118,6 +118,14 @@ def _start_munge(lab: Lab, node: str) -> None:
     _start_service(lab, node, MUNGED)
 
 
+def _clock_ahead(lab: Lab, node: str, seconds: str) -> None:
+    """Restart a node's daemons with another clock, as on a node whose time is wrong; 0 seconds: the right one."""
+    for service in (SLURMD, MUNGED):
+        services.kill(lab.holder(node), service)  # with the wrong clock, slurmd may have ended by itself
+    for service in (MUNGED, SLURMD):
+        services.start(lab.definition().site, node, lab.holder(node), service, int(seconds))
+
+
 def _stop_sshd(lab: Lab) -> None:
     _kill_service(lab, LOGIN, SSHD)
 
@@ -177,6 +185,7 @@ FAULTS: dict[str, Fault] = {
     "start-slurmd": Fault("NODE", "start slurmd", _start_slurmd),
     "stop-munge": Fault("NODE", "end munged: Slurm's commands there know nobody any more", _stop_munge),
     "start-munge": Fault("NODE", "start munged", _start_munge),
+    "clock-ahead": Fault("NODE SECONDS", "restart a node's slurmd and munged with a clock ahead", _clock_ahead),
     "stop-sshd": Fault("", "end login1's sshd: connections are refused, those that stand go on", _stop_sshd),
     "start-sshd": Fault("", "start login1's sshd", _start_sshd),
     "new-hostkey": Fault("", "give login1 another host key: ssh warns of an attack", _new_host_key),

@@ -32,7 +32,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
     return [" ".join(row) for row in [head, *rows]]
 
 
-def wrapped(text: str, first: str, others: str) -> list[str]:
+def wrapped(text, first, others):
     return [first + text]
 
 
