@@ -11,7 +11,7 @@ _PARTS = re.compile(r"(\d+)")
 
 def order(name: str) -> List[Tuple[int, str]]:
     """Return a key that sorts cn4 before cn32."""
-    return [(int(part) if part.isdigit() else 0, part) for part in _PARTS.split(name)]
+    return [(int(part) if part.isdecimal() else 0, part) for part in _PARTS.split(name)]
 
 
 def shown(names: Iterable[str]) -> str:

@@ -58,7 +58,7 @@ def _tasks() -> int:
     """Return the number of the processes and threads that this process sees."""
     found = 0
     for name in os.listdir("/proc"):
-        if name.isdigit():
+        if name.isdecimal():
             try:
                 found += os.stat(f"/proc/{name}/task").st_nlink - 2  # a folder per thread
             except FileNotFoundError:

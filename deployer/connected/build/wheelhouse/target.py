@@ -99,7 +99,7 @@ def version_pair(text: str) -> tuple[int, int]:
     """Return the first two numbers of a version. Raises UsageError if it is not a version."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
-    if not (major.isdigit() and minor.isdigit()):
+    if not (major.isdecimal() and minor.isdigit()):
         raise UsageError(f"{text!r} is not a version")
     return int(major), int(minor)
 
@@ -110,7 +110,7 @@ def _glibc_of(platform: str) -> tuple[int, int] | None:
         if platform.startswith(f"{name}_"):
             return 2, minor
     words = platform.split("_")
-    if words[0] == "manylinux" and len(words) > 3 and words[1].isdigit() and words[2].isdigit():
+    if words[0] == "manylinux" and len(words) > 3 and words[1].isdecimal() and words[2].isdigit():
         return int(words[1]), int(words[2])
     return None
 

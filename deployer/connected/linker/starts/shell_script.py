@@ -496,7 +496,7 @@ class Script(ShellVariables):
         if name in ("break", "continue"):
             state.status = 0
         elif words:
-            state.status = int(words[0]) if words[0].isdigit() and not isinstance(words[0], UnknownWord) else None
+            state.status = int(words[0]) if words[0].isdecimal() and not isinstance(words[0], UnknownWord) else None
         if name == "exit" or (name == "return" and not self._returns):
             state.ended = words[:1] in ([], ["0"])
             self._end(state.status)

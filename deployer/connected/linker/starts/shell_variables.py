@@ -137,7 +137,7 @@ class ShellVariables:
 
     def _shift(self, words: list[str], state: State) -> None:
         count = words[1] if len(words) > 1 else "1"
-        if state.arguments is None or isinstance(count, UnknownWord) or not count.isdigit() or len(count) > 4:
+        if state.arguments is None or isinstance(count, UnknownWord) or not count.isdecimal() or len(count) > 4:
             state.arguments = None
             return
         gone = state.arguments[: int(count)]

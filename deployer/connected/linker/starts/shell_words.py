@@ -145,7 +145,7 @@ class Words:
             return _element(state.variables.get(name), index, name, state)
         if name in ("@", "*"):
             return state.arguments if state.arguments is not None else UnknownWord(f"${name}")
-        if name.isdigit():
+        if name.isdecimal():
             return _positional(int(name), state)
         if name == "#":
             counted = state.arguments is not None and _all_known(state.arguments)
@@ -291,14 +291,14 @@ def _element(value: VariableValue | None, index: Node, name: str, state: State) 
         return UnknownWord(f"${{{name}[{literal}]}}")
     if literal in ("@", "*"):
         return value
-    if literal.isdigit():
+    if literal.isdecimal():
         return value[int(literal)] if int(literal) < len(value) else None
     return UnknownWord(f"${{{name}[{literal}]}}")
 
 
 def _sliced(value: str | tuple[str, ...] | None, name: str, cut: Node) -> tuple[str, ...] | None:
     start = "".join(str(part.get("Value", "$")) for part in (cut.get("Offset") or {}).get("Parts", []))
-    if not isinstance(value, tuple) or cut.get("Length") or not start.isdigit() or not _all_known(value):
+    if not isinstance(value, tuple) or cut.get("Length") or not start.isdecimal() or not _all_known(value):
         return None
     skipped = int(start) - 1 if name in ("@", "*") else int(start)
     return None if skipped < 0 else value[skipped:]

@@ -387,7 +387,7 @@ def _gpus(gres: str) -> tuple[int | None, str | None]:
             continue
         number = rest[-1] if rest else ""
         count += 0 if number == "0" else _count(number) or 1
-        kinds |= {word for word in rest[:1] if word != "no_consume" and not word.isdigit()}
+        kinds |= {word for word in rest[:1] if word != "no_consume" and not word.isdecimal()}
     return count or None, kinds.pop() if len(kinds) == 1 else None
 
 

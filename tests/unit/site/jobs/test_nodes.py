@@ -69,3 +69,7 @@ def test_each_place_that_prints_a_finding_has_one_for_all_its_nodes(failed, tmp_
         assert text.count("32 nodes: cn1-cn32") == 1, place
         assert "cn17" not in text, place
     assert "/scratch" not in "\n".join(ending.lines(jobs.status(folder)))  # it names the file with the result
+
+
+def test_names_may_have_digits_that_int_refuses():
+    assert nodes.shown(["cn²", "cn10", "cn9", "٣"]) == "٣, cn9-cn10, cn²"
