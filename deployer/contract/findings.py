@@ -89,7 +89,7 @@ RULES: Dict[str, Rule] = {
     "hosts.failed": Rule(
         ERROR,
         "the host step failed with exit code {exit}: {seen} of {asked} nodes reported{why}",
-        "read the job's log: a node may lack the site's Python or the shared folder, or its clock or munge may be wrong",
+        "read the job's log: a node may lack the site's Python or shared folder, or have a wrong clock or no munge",
     ),
     "hosts.count": Rule(
         ERROR,
