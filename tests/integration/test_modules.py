@@ -101,6 +101,6 @@ def test_a_job_loads_the_chain_and_runs_on_the_mpi_behind_it(site: Site, plans: 
     library.write_bytes(b"another")
     site.alice(f"id=$(sbatch --parsable {folder}/job.sh) && while squeue -h -j $id | grep -q .; do sleep 0.3; done")
     found = json.loads(site.alice(f"cat {folder}/result.json"))["findings"]
-    assert {(each["code"], each["subject"]) for each in found} == {("mpi.host-drift", "cn1"), ("mpi.host-drift", "cn2")}
+    assert {(each["code"], each["subject"]) for each in found} == {("mpi.host-drift", "2 nodes: cn1-cn2")}
     assert all(f"its {path} is sha256:" in each["message"] for each in found)
     assert f"mpi.host-drift: this host: its {path} is sha256:" in site.alice(run, 3)
