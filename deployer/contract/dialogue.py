@@ -19,7 +19,7 @@ COLOUR = "DEPLOYER_COLOUR"
 CALLER = "DEPLOYER_CALLER"
 #: The beginnings of the warnings about a bundle whose signers no policy names.
 NOT_SIGNED, UNKNOWN_SIGNERS = ORIGINS = ("not signed: ", "signed by ")
-#: The end of what is no warning: the user's own key signed it.
+#: The end of a message that is not a warning, because the user's own key signed the bundle.
 OWN_KEY = ", one of your own keys (~/.ssh)"
 #: What a laptop chooses as the end of a job's name before it submits the job: the time, and digits that nobody guesses.
 TOKEN = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}\Z")

@@ -333,7 +333,7 @@ SOURCES: Sequence[Source] = (
     Source(("nltk/",), (), _called),
     Source(("tiktoken/",), (), _tiktoken),
     Source(("kagglehub/",), (), _kaggle),
-    Source(("pip/",), ("pypi.org", "files.pythonhosted.org"), _pip),
+    Source(("pip/",), (), _pip),
     Source(("wandb/",), ("api.wandb.ai", ".wandb.ai", "api.forge.coreweave.com"), _wandb),
     Source(("mlflow/",), (".mlflow-telemetry.io",), _mlflow),
 )

@@ -179,7 +179,7 @@ class NetworkRecord(NamedTuple):
     bytes_per_second: Optional[int] = None
 
     def record(self) -> Record:
-        return json_records.stamped(NETWORK, dict(self._asdict()))
+        return json_records.stamped(NETWORK, records.plain(self))
 
 
 def read_network(data: bytes, what: str) -> NetworkRecord:
@@ -239,7 +239,7 @@ class NodeRecord(NamedTuple):
     files: Dict[str, str]
 
     def record(self) -> Record:
-        return json_records.stamped(NODE, dict(self._asdict()))
+        return json_records.stamped(NODE, records.plain(self))
 
 
 def read_node(data: bytes, what: str) -> NodeRecord:

@@ -3,6 +3,7 @@
 import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
 
+from deployer.contract import records
 from deployer.contract.json_records import Record
 
 #: What a job can be required to prove: GPUs that CUDA can use; Intel's extension active in TensorFlow.
@@ -146,5 +147,5 @@ def shown(found: Optional[Measures]) -> Record:
         "memlock": found.memlock if found else None,
         "shm": found.shm if found else None,
         "allreduce": found.allreduce.shown() if found and found.allreduce else None,
-        "gpu": dict(found.gpu._asdict()) if found and found.gpu else None,
+        "gpu": records.plain(found.gpu) if found else None,
     }

@@ -26,7 +26,7 @@ def shown(names: Iterable[str]) -> str:
 
 
 def _next(name: str) -> str:
-    """Return the name with the next number, in as many digits; empty if there is no number."""
+    """Return the name with the next number, in as many digits; empty if the name has no number."""
     parts = _PARTS.split(name)
     if len(parts) < 2:
         return ""

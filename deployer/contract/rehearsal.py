@@ -324,7 +324,7 @@ class Rehearsal(NamedTuple):
     def is_clean(self) -> bool:
         """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one.
 
-        What the kernel did not watch is no rehearsal.
+        A job that the kernel did not watch does not count as rehearsed.
         """
         ended = self.ending.how in (DONE, LIMIT)
         return ended and self._kernel_watched and all(item.finding.severity != ERROR for item in self.findings)

@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import causes, evidence, json_records, measurements, memory, nodes, rank_record
+from deployer.contract import causes, evidence, json_records, measurements, memory, nodes, rank_record, records
 from deployer.contract.causes import Told
 from deployer.contract.errors import Refused, SpaceError
 from deployer.contract.evidence import START_OPTION_KEY, HostRecord, Launch, NetworkRecord, ProbeRecord
@@ -634,7 +634,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
                 "threads": probe.threads if probe else launch.threads,
                 "cpus": probe.cpus if probe else None,
                 **measurements.shown(probe.measures if probe else None),
-                "itex": dict(payload.itex._asdict()) if payload and payload.itex else None,
+                "itex": records.plain(payload.itex) if payload else None,
                 "communication": payload.communication.shown() if payload and payload.communication else None,
                 "exit_code": payload.exit_code if payload else None,
                 "signal": payload.signal if payload else None,

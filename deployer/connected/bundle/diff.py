@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 from deployer.connected.bundle import packages
 from deployer.connected.bundle.shipment import shipment_for
 from deployer.connected.rootfs.entries import shown
-from deployer.contract import delta, json_records, sealed_file, tarformat, wheel
+from deployer.contract import delta, json_records, records, sealed_file, tarformat, wheel
 from deployer.contract.errors import IntegrityError
 from deployer.contract.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
 from deployer.contract.sealed_file import Seal
@@ -66,9 +66,7 @@ class Difference(NamedTuple):
     packages: list[PackageChange]
 
     def record(self) -> json_records.Record:
-        fields = dict(self._asdict())
-        fields["packages"] = [package._asdict() for package in self.packages]
-        return fields
+        return dict(records.plain(self))
 
 
 def diff(old: str, new: str) -> Difference:

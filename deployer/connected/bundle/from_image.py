@@ -58,7 +58,7 @@ def definition(reference: str, name: str | None, where: Path, dry_run: bool = Fa
         where: as of ``init``.
 
     Raises:
-        UsageError: there is no such image, or as ``init`` raises.
+        UsageError: the image does not exist; and the errors of ``init``.
         DeployerError: as ``registry.pull`` raises.
     """
     path = Path(reference)

@@ -343,7 +343,7 @@ class Deploy(Packing):
             said += [DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
         last = last_deploy.read(packed.path)
         now = last._replace(pushed=packed.digest) if pushed.folder else last
-        # What this command made and pushed before is no news.
+        # The user knows what this command made and pushed before.
         known = (*dialogue.ORIGINS, *([dialogue.replaces(self._label, last.pushed)] if last.pushed else []))
         for warning in pushed.warnings:
             if not warning.startswith(known):

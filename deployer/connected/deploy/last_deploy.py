@@ -105,7 +105,7 @@ def state_of(path: Path) -> Sequence[int]:
 
 
 def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], options: object) -> str:
-    """Return a digest of all that a pack reads, and of our own program.
+    """Return a digest of everything that a pack reads, and of this program.
 
     Args:
         sites: the profiles of the sites that it has plans for.

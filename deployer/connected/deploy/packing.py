@@ -262,7 +262,7 @@ class Packing:
 
     @contextmanager
     def _forgotten_if_damaged(self, path: Path, kind: type[IntegrityError] = IntegrityError) -> Iterator[None]:
-        """Let the next deploy pack anew if the block finds the bundle damaged. A dry run changes nothing."""
+        """Let the next deploy pack again if the block finds the bundle damaged. A dry run changes nothing."""
         try:
             yield
         except kind as error:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from deployer.connected.ground import own_data
 from deployer.contract import report
 from deployer.contract.report import Run
 
-_TABLES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_TABLES = own_data.read(Path(__file__).with_suffix(".yaml"))
 #: The names that ``--beside`` knows.
 NAMES = tuple(_TABLES)
 

@@ -1,4 +1,4 @@
-"""PBS's queues as partitions: what qstat and pbsnodes tell any user (OpenPBS 23.06 was seen). Nothing is submitted.
+"""PBS's queues as partitions, from what qstat and pbsnodes print for any user (OpenPBS 23.06). No job is submitted.
 
 The attributes are those of pbs_queue_attributes(7B), pbs_server_attributes(7B) and pbs_node_attributes(7B).
 """

@@ -34,7 +34,7 @@ _TAIL = 30
 _AT_ONCE = 2000
 #: States that only say that a job was asked to end: its result.json knows at least as much, if it was finished.
 _ASKED = ("CANCELLED", "TIMEOUT")
-#: Codes of findings that say what the scheduler's state says, and more.
+#: Codes of findings that explain the scheduler's state in more detail.
 _EXPLAINED = ("job.ended", memory.CODE)
 
 

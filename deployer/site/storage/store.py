@@ -83,7 +83,7 @@ class Receipt(NamedTuple):
     bytes: int
 
     def record(self) -> json_records.Record:
-        return json_records.stamped("receipt", dict(self._asdict()))
+        return json_records.stamped("receipt", records.plain(self))
 
 
 class InstalledImage(NamedTuple):

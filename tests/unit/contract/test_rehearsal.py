@@ -553,7 +553,7 @@ KINDS = [
     ((MAIN,), "flex.example", {"port": "1055"}, "compute nodes reach", ""),
     ((MAIN,), "unclear.example", {}, "if it wants a service: ", ""),
     ((), "a.example", {"program": "curl"}, "put the file in the bundle", ""),
-    (library("pip/_internal/cli/main.py"), "pypi.org", {"port": "443"}, "add them to the image", ""),
+    (library("pip/_internal/cli/main.py"), "index.example", {"port": "443"}, "add them to the image", ""),
 ]
 
 

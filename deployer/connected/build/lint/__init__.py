@@ -3,18 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from deployer.connected.ground import own_data
 from deployer.contract import findings
 from deployer.contract.findings import Finding, Rule
 
 #: The codes of ``lint``.
 RULES: dict[str, Rule] = {
     "command.missing": findings.RULES["command.missing"],
-    **{
-        code: Rule(**texts)
-        for code, texts in yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text(encoding="utf-8")).items()
-    },
+    **{code: Rule(**texts) for code, texts in own_data.read(Path(__file__).with_name("rules.yaml")).items()},
 }
 
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from deployer.connected.ground import own_data
 from deployer.contract.errors import JobFailed, MissingTool
 from deployer.system import process
 
@@ -106,7 +105,7 @@ class Recipe(NamedTuple):
 
 @functools.cache
 def _pins(path: Path) -> Mapping[str, PinRecord]:
-    found: Mapping[str, PinRecord] = yaml.safe_load(path.read_text())
+    found: Mapping[str, PinRecord] = own_data.read(path)
     return found
 
 

@@ -32,7 +32,7 @@ _JOB = re.compile(r"<job_list .*?</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(\w+)>([^<]*)</")
 #: qsub replaces variables in a path, and reads "HOST:" before it and a comma after it.
 _PATH = re.compile(r"[^$:,\s'\"\\]+$")
-#: $TASK_ID is 0 here for a job that is no array, though its variable says undefined.
+#: $TASK_ID is 0 here for a job that is not an array, though its variable says undefined.
 _OUTPUT = "/batch-system-$JOB_ID-$TASK_ID.log"
 #: A job's id, or JOB.TASK for a task of an array.
 _ID = re.compile(r"\d+(\.\d+)?$")

@@ -34,7 +34,7 @@ _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*
 
 #: Reasons for which a host takes no jobs now, but does later (bhosts.1): its load, its jobs, its dispatch window.
 _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
-#: What bjobs prints as the index of a job that is no task of an array.
+#: What bjobs prints as the index of a job that is not a task of an array.
 _NO_TASK = ("0", "-", "")
 #: bsub replaces %J and %I in the path of the output.
 _REPLACED = "%"
