@@ -215,11 +215,26 @@ def pytest_collection_modifyitems(config: Any, items: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ fixtures
+#: Signals that the program handles, resets or blocks. SIGALRM is pytest-timeout's.
+_SIGNALS = (
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+)
+
+
 @pytest.fixture(autouse=True)
 def _signals_as_python_has_them() -> Iterator[None]:
-    """Restore what a process resets before it becomes a payload: SIGPIPE would end a worker in a later test."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
+    """Restore the signals: a handler that one test leaves would keep a process of a later test alive."""
+    kept = {number: signal.getsignal(number) for number in _SIGNALS}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for number, handler in kept.items():
         if signal.getsignal(number) != handler:
             signal.signal(number, handler)

@@ -98,11 +98,13 @@ def test_workers_do_not_outlive_a_killed_parent(how):
     reader, writer = os.pipe()
     parent = os.fork()
     if parent == 0:
-        with Pool(3, lambda task: time.sleep(60)) as pool:
-            pool.submit(0)  # one is at work, two wait
-            os.write(writer, (" ".join(str(worker.process.pid) for worker in pool._workers)).encode())
-            list(pool.results())
-        os._exit(1)
+        try:
+            with Pool(3, lambda task: time.sleep(60)) as pool:
+                pool.submit(0)  # one is at work, two wait
+                os.write(writer, (" ".join(str(worker.process.pid) for worker in pool._workers)).encode())
+                list(pool.results())
+        finally:
+            os._exit(1)  # whatever happens: this process must not go on with the tests
     os.close(writer)
     pids = [int(word) for word in os.read(reader, 1000).split()]
     os.close(reader)
