@@ -62,6 +62,7 @@ def _capture(args: argparse.Namespace) -> int:
     from deployer.site.capture import redact, report
     from deployer.site.capture.capture import CaptureRequest, capture
     from deployer.site.container import trial
+    from deployer.site.jobs.schedulers import SCHEDULERS
 
     if args.output and not args.output.endswith(".json"):
         raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
@@ -73,7 +74,9 @@ def _capture(args: argparse.Namespace) -> int:
         captured = report.merge([report.read(path) for path in args.merge])
     else:
         is_node = args.node or bool(args.partition)
-        captured = capture(CaptureRequest(is_node, args.partition, args.mpi, args.name, words=trial.words))
+        captured = capture(
+            CaptureRequest(is_node, args.partition, args.mpi, args.name, words=trial.words), SCHEDULERS.values()
+        )
     if before is not None:
         return _compare(args, before, report.whole(captured))
     if args.redact or args.hide:
