@@ -5,6 +5,8 @@ import sys
 from typing import Any
 
 from deployer.cli.site import common
+from deployer.site.doctor import ladder
+from deployer.site.doctor.climb import Ground, Step
 from deployer.site.storage import store
 from deployer.system import terminal
 
@@ -39,9 +41,6 @@ def seconds(text: str) -> float:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from deployer.site.doctor import ladder
-    from deployer.site.doctor.climb import Ground, Step
-
     def tell(step: Step) -> None:
         if not args.json:
             terminal.show(*common.wrapped(step.line(), "", " " * _INDENT))

@@ -1,6 +1,5 @@
 """The scheduler and its partitions: what Slurm tells any user. Nothing is submitted."""
 
-import os
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -60,6 +59,27 @@ class BatchFacts(NamedTuple):
     spool: Optional[str] = None
 
 
+class BatchSystem(object):
+    """What a capture asks of a batch system."""
+
+    #: Beginnings of the variables by which its commands find their servers.
+    settings: Tuple[str, ...] = ()
+    #: The variable of a job with the host from which it was submitted.
+    submit_host = ""
+    #: The variables of a job with its partition, and with the name of the node in the batch system's words.
+    job_partition, node_name = "", ""
+
+    def facts(self, tools: Tools) -> Optional[BatchFacts]:
+        """Return the batch system's facts; None if there is none or it does not answer."""
+        del tools
+        return None
+
+    def own_node(self, tools: Tools, name: str) -> Record:
+        """Return the hardware of the node ``name`` according to the batch system; empty if it does not report it."""
+        del tools, name
+        return {}
+
+
 def slurm(tools: Tools) -> Optional[BatchFacts]:
     """Return Slurm's facts; None if there is no Slurm or it does not answer."""
     said = tools.ask(["sinfo", "--version"])
@@ -81,9 +101,9 @@ def slurm(tools: Tools) -> Optional[BatchFacts]:
     return BatchFacts(scheduler, partitions, settings.get("ClusterName"), spool if known else None)
 
 
-def own_node(tools: Tools, name: Optional[str]) -> Record:
+def own_node(tools: Tools, name: str) -> Record:
     """Return the hardware of the node ``name`` according to Slurm; empty if Slurm does not report it."""
-    rows = _rows(tools, "--nodes=" + name) if name else []
+    rows = _rows(tools, "--nodes=" + name)
     return _shape(rows[0]) if rows else {}
 
 
@@ -257,11 +277,6 @@ def _shape(row: List[str]) -> Record:
     return found
 
 
-def clock(seconds: int) -> str:
-    """Return a time limit as a profile has it."""
-    return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
-
-
 def common(name: str, shapes: List[Record], tools: Tools) -> Record:
     """Return the shape of a partition's nodes, and note the keys in which they differ.
 
@@ -287,9 +302,3 @@ def common(name: str, shapes: List[Record], tools: Tools) -> Record:
     advice = "write an entry for each kind, with the same queue and its own constraint"
     tools.note("partition %s: its nodes differ in %s: %s" % (name, ", ".join(differing), advice))
     return found
-
-
-def submit_host() -> Optional[str]:
-    """Return the login node from which this job was submitted, as the batch system reports it in a job."""
-    names = ("SLURM_SUBMIT_HOST", "SGE_O_HOST", "PBS_O_HOST", "LSB_SUB_HOST")
-    return next(filter(None, map(os.environ.get, names)), None)

@@ -136,6 +136,22 @@ def test_text_is_changed_around_variables():
     assert shell.joined(["a", Word(Variable("A"))], ":") == Word("a:", Variable("A"))
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"a": "it's", "b": True, "c": code("{x}", x=1)}, "1 'it'\"'\"'s'1end"),
+        ({"a": "x", "b": False, "c": code("")}, "1 xend"),
+        ({"a": None, "b": 1, "c": ["x y"]}, "2 x yend"),
+        ({"a": "", "b": 0, "c": ()}, "2 noneend"),
+    ],
+)
+def test_a_template_of_a_file_has_conditions(given, text):
+    template = "@?a@1 @a@@?b@@c@@.@@:@2 @?b@x y@:@none@.@@.@end"
+    assert shell.filled(template, given).text == text
+    with pytest.raises(TypeError, match="is None, within quotes"):
+        shell.filled("echo '@a@'", given)
+
+
 def literal(node):
     if isinstance(node, ast.IfExp):
         return literal(node.body) and literal(node.orelse)
@@ -148,7 +164,7 @@ def test_only_literals_of_ours_are_code():
     parts = ("contract", "system", "site") if sys.version_info < (3, 10) else (".",)  # what this Python can read
     for path in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if not re.search(r"\b(code|Program|Variable|Code)\(", text):  # as the formatter writes a call
+        if not re.search(r"\b(code|Program|Variable|Code|fill|filled)\(", text):  # as the formatter writes a call
             continue
         tree = ast.parse(text)
         # A literal with a name, as long as it has no other.
@@ -162,6 +178,11 @@ def test_only_literals_of_ours_are_code():
                 continue
             function = node.func
             name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+            if name == "fill" and path.parent.name == "run":  # the name of a file of ours, and of a section
+                assert all(map(literal, node.args))
+                calls.append(name)
+            if name == "filled" and path.parts[-3:] != ("run", "templates", "__init__.py"):
+                pytest.fail("%s:%d: text of what is no file of ours" % (path, node.lineno))
             if name in ("code", "Program", "Variable", "Code") and path.name != "shell.py":
                 first = node.args[0] if node.args else None
                 ours = literal(first) or (isinstance(first, ast.Name) and named.get(first.id))
@@ -171,6 +192,7 @@ def test_only_literals_of_ours_are_code():
                     pytest.fail("%s:%d: %s() of what is no literal" % (path, node.lineno, name))
                 calls.append(name)
     assert calls.count("code") > 20
+    assert calls.count("fill") > 10
 
 
 def test_quoted_words_can_be_pasted():

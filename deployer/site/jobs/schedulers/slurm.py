@@ -6,7 +6,11 @@ import shlex
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.errors import DeployerError, Refused, TransferError
+from deployer.contract.json_records import Record
 from deployer.contract.shell import Code, code
+from deployer.site.capture import scheduler
+from deployer.site.capture.scheduler import BatchFacts
+from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is not complete yet.
@@ -91,6 +95,9 @@ class Slurm(Scheduler):
     """Slurm 17 and later: only options that are as old as that."""
 
     title = "Slurm"
+    submit_host, job_partition, node_name = "SLURM_SUBMIT_HOST", "SLURM_JOB_PARTITION", "SLURMD_NODENAME"
+    settings = ("SLURM_CONF",)
+    selects = "SLURM_CLUSTERS"
     knows = ("qos", "cluster", "gpus", "exclusive")
     way = STEPS
     prefix = "#SBATCH"
@@ -112,6 +119,12 @@ class Slurm(Scheduler):
     refusals = _REFUSALS
     identified = code("id=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}\n")
     opened = code("batch-system-$SLURM_JOB_ID.log")
+
+    def facts(self, tools: Tools) -> Optional[BatchFacts]:
+        return scheduler.slurm(tools)
+
+    def own_node(self, tools: Tools, name: str) -> Record:
+        return scheduler.own_node(tools, name)
 
     def failed(self, what: str, err: str) -> DeployerError:
         if "munge" in err.lower():
