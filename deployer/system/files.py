@@ -31,7 +31,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def published(path: str, mode: int = 0o666, flushed: bool = True) -> Iterator[IO[bytes]]:
+def published(path: str, mode: int = 0o666, flushed: bool = True, hint: Optional[str] = None) -> Iterator[IO[bytes]]:
     """Yield a new file that gets the name ``path`` only if the block ends without an error.
 
     The temporary file is in the same folder, because rename is atomic only within a file system. It is removed after a
@@ -40,6 +40,7 @@ def published(path: str, mode: int = 0o666, flushed: bool = True) -> Iterator[IO
     Args:
         mode: subject to the umask.
         flushed: False: the caller calls ``flush`` later, and copes with a damaged file after a power failure.
+        hint: as in ``errors_named``.
 
     Raises:
         UsageError: ``path`` is a folder.
@@ -47,11 +48,11 @@ def published(path: str, mode: int = 0o666, flushed: bool = True) -> Iterator[IO
     """
     check_not_folder(path)
     folder = os.path.dirname(os.path.abspath(path))
-    with errors_named("write " + path):
+    with errors_named("write " + path, hint):
         os.makedirs(folder, exist_ok=True)
         descriptor, temporary = _new_part(folder, os.path.basename(path))
     try:
-        with errors_named("write " + path):
+        with errors_named("write " + path, hint):
             with io.open(descriptor, "w+b") as stream:
                 yield stream
                 stream.flush()

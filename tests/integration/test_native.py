@@ -23,10 +23,10 @@ import ctypes, json, os, socket, sys
 sys.path.insert(0, "/deployer/deployer.pyz")
 from deployer.site.rank import mpi
 library = mpi.load(mpi.USUAL_SONAMES)
-world = library.start()
-given, total = ctypes.c_double(world.rank + 1), ctypes.c_double()
+library.start()
+given, total = ctypes.c_double(library.rank + 1), ctypes.c_double()
 library.sum(ctypes.byref(given), ctypes.byref(total), 1)
-if world.rank == 0:
+if library.rank == 0:
     with open(os.environ["DEPLOYER_RESULT"], "w") as stream:
         said = {"sum": total.value, "library": library.version(), "threads": os.environ["OMP_NUM_THREADS"]}
         json.dump(dict(said, canary=os.path.exists("/deployer/canary"), home=os.environ["HOME"]), stream)

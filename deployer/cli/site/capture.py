@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any, Dict, Tuple
 
-from deployer.cli.site.common import add_command
+from deployer.cli.site import common
 from deployer.contract import drift
 from deployer.contract.errors import EXIT_DONE, Refused, UsageError
 from deployer.contract.findings import ERROR
@@ -24,26 +24,15 @@ _FIRST, _LAST = 0.5, 15.0
 
 def add_parsers(subparsers: Any) -> None:
     """Register ``capture``."""
-    command = add_command(subparsers, "capture", _capture)
-    command.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE.json",
-        help="write the profile to this file, and the facts of its libraries beside it",
-    )
-    command.add_argument(
-        "--node", action="store_true", help="run it in a job: capture this compute node for its partition"
-    )
-    command.add_argument(
-        "--partition", metavar="NAME", help="the node's partition, if the scheduler does not report it"
-    )
-    command.add_argument(
-        "--mpi",
-        action="append",
-        default=[],
-        metavar="PREFIX",
-        help="also capture the MPI installed here; may be repeated",
-    )
+    command = common.add_command(subparsers, "capture", _capture)
+    text = "write the profile to this file, and the facts of its libraries beside it"
+    command.add_argument("-o", "--output", metavar="FILE.json", help=text)
+    text = "run it in a job: capture this compute node for its partition"
+    command.add_argument("--node", action="store_true", help=text)
+    text = "the node's partition, if the scheduler does not report it"
+    command.add_argument("--partition", metavar="NAME", help=text)
+    text = "also capture the MPI installed here; may be repeated"
+    command.add_argument("--mpi", action="append", default=[], metavar="PREFIX", help=text)
     text = (
         "capture this login node, and by one small job each a node of these partitions (A,B,... or all), and merge them"
     )
@@ -74,10 +63,8 @@ def _capture(args: argparse.Namespace) -> int:
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
     else:
-        is_node = args.node or bool(args.partition)
-        captured = capture(
-            CaptureRequest(is_node, args.partition, args.mpi, args.name, words=trial.words), SCHEDULERS.values()
-        )
+        request = common.filled(CaptureRequest, args, node=args.node or bool(args.partition), words=trial.words)
+        captured = capture(request, SCHEDULERS.values())
     if before is not None:
         return _compare(args, before, report.whole(captured))
     if args.redact or args.hide:
@@ -108,16 +95,13 @@ def _survey(args: argparse.Namespace) -> int:
     if used or not args.output:
         problem = "--%s cannot be used" % used[0] if used else "-o FILE.json is required"
         raise UsageError("%s with --partitions" % problem, "see: deployer.pyz capture --help")
-    request = survey.SurveyRequest(
-        os.path.abspath(args.output),
-        None if args.partitions == "all" else [name for name in args.partitions.split(",") if name],
-        args.name,
-        args.mpi,
-        args.account,
-        args.directive,
-        args.redact,
-        args.hide,
-        trial.words,
+    request = common.filled(
+        survey.SurveyRequest,
+        args,
+        output=os.path.abspath(args.output),
+        partitions=None if args.partitions == "all" else list(filter(None, args.partitions.split(","))),
+        directives=args.directive,
+        words=trial.words,
     )
     if args.dry_run:
         return _show_jobs(args, request)

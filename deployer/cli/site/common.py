@@ -23,6 +23,8 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Type,
+    TypeVar,
 )
 
 from deployer import __version__
@@ -33,6 +35,8 @@ from deployer.system import terminal
 
 if TYPE_CHECKING:
     from deployer.contract.verdict import Checked
+
+_T = TypeVar("_T")
 
 #: The text of --root.
 ROOT = "the root folder, which has images and jobs (default: $DEPLOYER_ROOT, or the folder of deployer.pyz)"
@@ -256,23 +260,36 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_command(
-    subparsers: Any, name: str, function: Callable[[argparse.Namespace], int], text: Optional[str] = None
+    subparsers: Any,
+    name: str,
+    function: Callable[[argparse.Namespace], int],
+    text: Optional[str] = None,
+    has_record: bool = True,
 ) -> Any:
-    """Register a command that can also print a record for programs, and return its parser.
+    """Register a command and return its parser.
 
-    ``text`` may be left out for a command that a command line lists: its summary is used.
+    Args:
+        text: may be left out for a command that a command line lists: its summary is used.
+        has_record: it can also print a record for programs.
     """
     command = subparsers.add_parser(name, help=text, description=text)
-    command.add_argument("--json", action="store_true", help="print a record for programs")
+    if has_record:
+        command.add_argument("--json", action="store_true", help="print a record for programs")
     command.set_defaults(run=function)
     return command
 
 
-def add_store_command(subparsers: Any, name: str, function: Any, text: Optional[str] = None) -> Any:
-    """Register a command on the store under --root, and return its parser."""
-    command = add_command(subparsers, name, function, text)
+def add_store_command(subparsers: Any, *words: Any, **keywords: Any) -> Any:
+    """Register a command on the store under --root as ``add_command`` does, and return its parser."""
+    command = add_command(subparsers, *words, **keywords)
     command.add_argument("--root", metavar="DIR", help=ROOT)
     return command
+
+
+def filled(kind: Type[_T], args: argparse.Namespace, **known: Any) -> _T:
+    """Return a record, a NamedTuple, whose fields are ``known``, or else the options of the same names."""
+    given = {name: value for name, value in vars(args).items() if name in kind._fields}  # type: ignore[attr-defined]
+    return kind(**{**given, **known})
 
 
 def count(text: str) -> int:

@@ -18,7 +18,7 @@ _INDENT = 20
 
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
-    command = subparsers.add_parser("doctor")
+    command = common.add_store_command(subparsers, "doctor", _doctor)
     command.add_argument(
         "image", metavar=store.REFERENCE, nargs="?", help="an installed image (default: the one installed last)"
     )
@@ -27,9 +27,6 @@ def add_parsers(subparsers: Any) -> None:
         "--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help="wait this long for each of its two jobs"
     )
     command.add_argument("--dry-run", action="store_true", help="submit nothing")
-    command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("--root", metavar="DIR", help=common.ROOT)
-    command.set_defaults(run=_doctor)
 
 
 def seconds(text: str) -> float:

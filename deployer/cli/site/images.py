@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
@@ -70,15 +70,9 @@ def _verify(args: argparse.Namespace) -> int:
             bundle = verifying.verify(stream, args.bundle, policies=policies, progress=lambda done: meter(done, size))
     manifest = bundle.manifest
     if args.json:
-        terminal.show_json(
-            {
-                "name": manifest.name,
-                "version": manifest.version,
-                "digest": bundle.digest,
-                "keys": [key.fingerprint for key in bundle.trust.keys],
-                "signers": bundle.trust.signers,
-            }
-        )
+        keys = [key.fingerprint for key in bundle.trust.keys]
+        record = {"name": manifest.name, "version": manifest.version, "digest": bundle.digest, "keys": keys}
+        terminal.show_json(dict(record, signers=bundle.trust.signers))
         return 0
     terminal.show("%s:%s is intact" % (manifest.name, manifest.version))
     terminal.show("digest %s" % bundle.digest)
@@ -101,26 +95,21 @@ def _known_root() -> Optional[str]:
 def _list(args: argparse.Namespace) -> int:
     where = _existing(args)
     images = where.installed()
-    newest: Dict[str, str] = {}
-    for image in images:  # the newest first
-        newest.setdefault(image.receipt.name, image.folder)
+    newest = {image.receipt.name: image.folder for image in reversed(images)}  # the last one counts: the newest
+    current = set(newest.values())
     if args.json:
-        found = [
-            dict(image.receipt.record(), folder=image.folder, current=image.folder in newest.values())
-            for image in images
-        ]
-        terminal.show_json({"images": found})
+        records = [dict(image.receipt.record(), folder=image.folder) for image in images]
+        terminal.show_json({"images": [dict(record, current=record["folder"] in current) for record in records]})
         return 0
     rows = []
     for image in images:
         receipt = image.receipt
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(receipt.installed))
-        mark = "*" if image.folder in newest.values() else ""
-        name = "%s:%s" % (receipt.name, receipt.version)
-        rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, name])
+        mark = "*" if image.folder in current else ""
+        rows.append([mark, store.short(receipt.digest), space.human(receipt.bytes), when, receipt.label])
     if rows:
         terminal.show(*common.table(("", "DIGEST", "SIZE", "INSTALLED", "IMAGE"), rows, ("SIZE",)))
-    if len(rows) > len(newest):
+    if len(rows) > len(current):
         terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
         terminal.tell("no image is installed under %s" % where.root)

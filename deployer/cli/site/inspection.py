@@ -92,14 +92,9 @@ def show_manifest(manifest: Manifest) -> None:
         if member.name.startswith(DATA_PREFIX):
             folders.setdefault(member.name[len(DATA_PREFIX) :].partition("/")[0], []).append(member.size)
         else:
-            terminal.show("%12d  %s" % (member.size, _name(member.name, _SIZE)))
+            terminal.show("%12d  %s" % (member.size, common.shortened(member.name, _SIZE)))
     for name, sizes in folders.items():
-        label = _name(name, terminal.columns() // 2)
+        label = common.shortened(name, terminal.columns() // 2)
         terminal.show("data %s: %s, %s" % (label, counted(len(sizes), "file"), human(sum(sizes))))
     for need in manifest.needs:
         terminal.show("data %s: from the bundle %s" % (need.data, need.bundle))
-
-
-def _name(name: str, taken: int) -> str:
-    """Return a name for printing, as it fits beside ``taken`` columns. --json prints complete names."""
-    return common.shortened(name, taken)

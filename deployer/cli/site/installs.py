@@ -51,82 +51,61 @@ def add_squashfs(command: Any) -> None:
 
 def _install(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
-    started = time.time()
-    with Meter("install") as meter:
+
+    def work(meter: Meter) -> Received:
         outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
-        store.bring_tool(where)
-    image = outcome.image
-    # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
-    keeps = args.keep and not outcome.known
-    bundle = installing.keep(args.bundle, where, image) if keeps else args.bundle
-    squashed = squashed_now(image, args.jobs) if args.squashfs else None
-    if args.json:
-        terminal.show_json(
-            {
-                "folder": image.folder,
-                "known": outcome.known,
-                "digest": image.receipt.digest,
-                "bundle": bundle,
-                "warnings": list(outcome.warnings),
-                "seconds": round(time.time() - started, 3),
-                "squashfs": squashed.record() if squashed else None,
-            }
-        )
-        return 0
-    common.warn(outcome.warnings)
-    name = "%s:%s" % (image.receipt.name, image.receipt.version)
-    if outcome.known:
-        terminal.show("%s is already installed: %s" % (name, image.folder))
-    else:
-        terminal.show(
-            "installed %s: %d entries, %s, in %.1f s: %s"
-            % (name, image.receipt.files, space.human(image.receipt.bytes), time.time() - started, image.folder)
-        )
-    if args.squashfs:
-        show_squashed(image, squashed)
-    _suggest(args, image)
+        # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
+        keeps = args.keep and not outcome.known
+        bundle = installing.keep(args.bundle, where, outcome.image) if keeps else args.bundle
+        return Received(outcome=outcome, digest=outcome.image.receipt.digest, bundle=bundle)
+
+    _suggest(args, show_received(work, where, args.json, args.squashfs, args.jobs, "installed"))
     return 0
 
 
 def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
     """Print the command that runs an image's job, if it has one."""
     if image.manifest().jobs:
-        common.suggest(args, "run", "%s:%s" % (image.receipt.name, image.receipt.version))
+        common.suggest(args, "run", image.receipt.label)
 
 
 def _receive(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     folder = os.path.abspath(args.folder)
-    image = show_received(lambda meter: receive(folder, where, meter), where, args.json, args.squashfs)
-    _suggest(args, image)
+    _suggest(args, show_received(lambda meter: receive(folder, where, meter), where, args.json, args.squashfs))
     return 0
 
 
 def show_received(
-    receiving: Callable[[Meter], Received], where: Store, as_json: bool, squashfs: bool = False
+    receiving: Callable[[Meter], Received],
+    where: Store,
+    as_json: bool,
+    squashfs: bool = False,
+    jobs: Optional[int] = None,
+    done: str = "rebuilt, verified and installed",
 ) -> InstalledImage:
     """Call ``receiving``, which installs a bundle, print the result, and return the image."""
     started = time.time()
     with Meter("install") as meter:
         received = receiving(meter)
         store.bring_tool(where)
-    image, seconds = received.outcome.image, time.time() - started
-    squashed = squashed_now(image) if squashfs else None
+    (image, known, warnings), seconds = received.outcome, time.time() - started
+    squashed = squashed_now(image, jobs) if squashfs else None
     if as_json:
-        record = {"folder": image.folder, "known": received.outcome.known, "digest": received.digest}
-        warnings = list(received.outcome.warnings)
-        record.update(bundle=received.bundle, warnings=warnings, seconds=round(seconds, 3))
+        record = {"folder": image.folder, "known": known, "digest": received.digest, "bundle": received.bundle}
+        record.update(warnings=list(warnings), seconds=round(seconds, 3))
         terminal.show_json(dict(record, squashfs=squashed.record() if squashed else None))
         return image
-    name = "%s:%s" % (image.receipt.name, image.receipt.version)
-    if received.outcome.known:
-        terminal.show("%s is already installed: %s" % (name, image.folder))
+    common.warn(warnings)
+    receipt = image.receipt
+    if known:
+        terminal.show("%s is already installed: %s" % (receipt.label, image.folder))
     else:
-        terminal.show("rebuilt, verified and installed %s in %.1f s: %s" % (name, seconds, image.folder))
+        size = "%d entries, %s" % (receipt.files, space.human(receipt.bytes))
+        terminal.show("%s %s: %s, in %.1f s: %s" % (done, receipt.label, size, seconds, image.folder))
         terminal.show("digest %s" % received.digest)
     if squashfs:
         show_squashed(image, squashed)
-    common.warn(received.outcome.warnings)
     return image
 
 

@@ -25,18 +25,16 @@ if TYPE_CHECKING:
     from deployer.site.run.exec import ExecRequest
     from deployer.site.run.request import RunRequest
 
-_Add = Callable[..., argparse.ArgumentParser]
-
 
 def add_parsers(subparsers: Any) -> None:
     """Add the parsers of these commands; each sets ``run``, a function from the arguments to the exit code."""
-    _add_run(subparsers.add_parser)
-    _add_exec(subparsers.add_parser)
-    _add_watching(subparsers.add_parser)
+    _add_run(subparsers)
+    _add_exec(subparsers)
+    _add_watching(subparsers)
 
 
-def _add_run(add: _Add) -> None:
-    parser = _rooted(add("run"))
+def _add_run(subparsers: Any) -> None:
+    parser = common.add_store_command(subparsers, "run", _run)
     parser.add_argument("image", metavar=REFERENCE, help="an installed image")
     parser.add_argument("job", metavar="JOB", nargs="?", help="a job of the bundle (default: its first)")
     add_job_options(parser)
@@ -44,7 +42,6 @@ def _add_run(add: _Add) -> None:
     parser.add_argument("--force", action="store_true", help="submit it even if check predicts that it will not run")
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     # For push, whose process has just looked for all files of the image. It is part of the protocol between versions:
     # a site keeps a newer deployer.pyz than the laptop's, so the option cannot be removed.
     parser.add_argument("--just-checked", action="store_true", help=argparse.SUPPRESS)
@@ -53,7 +50,7 @@ def _add_run(add: _Add) -> None:
     parser.epilog = (
         "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
     )
-    parser.set_defaults(run=_run, after_dashes="arguments of the job's command")
+    parser.set_defaults(after_dashes="arguments of the job's command")
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
@@ -114,11 +111,8 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_exec(add: _Add) -> None:
-    parser = _rooted(add("exec"))
-    parser.add_argument("image", metavar=REFERENCE, help="an installed image")
-    _add_plan(parser)
-    _add_container(parser)
+def _add_exec(subparsers: Any) -> None:
+    parser = _add_starting(subparsers, "exec", _exec)
     parser.add_argument(
         "--rehearse",
         action="store_true",
@@ -137,35 +131,30 @@ def _add_exec(add: _Add) -> None:
         "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with --rehearse 0 for "
         "RUN and WARN, 3 for REFUSE"
     )
-    parser.set_defaults(run=_exec, after_dashes="the command and its arguments")
-    parser = _rooted(add("shell"))
+    parser.set_defaults(after_dashes="the command and its arguments")
+    _add_starting(subparsers, "shell", _shell)
+
+
+def _add_starting(subparsers: Any, name: str, function: Callable[[argparse.Namespace], int]) -> Any:
+    """Add a command that starts a container here."""
+    parser = common.add_store_command(subparsers, name, function, has_record=False)
     parser.add_argument("image", metavar=REFERENCE, help="an installed image")
     _add_plan(parser)
     _add_container(parser)
-    parser.set_defaults(run=_shell)
+    return parser
 
 
-def _add_watching(add: _Add) -> None:
-    parser = _rooted(add("jobs"))
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=_jobs)
+def _add_watching(subparsers: Any) -> None:
+    common.add_store_command(subparsers, "jobs", _jobs)
     job, last, only = "its name or the scheduler's id (default: %s)", "the last", "the active one, if there is only one"
     for name, run, default in (("status", _status, last), ("logs", _logs, last), ("cancel", _cancel, only)):
-        parser = _rooted(add(name))
+        parser = common.add_store_command(subparsers, name, run, has_record=name != "logs")
         parser.add_argument("job", metavar="JOB", nargs="?", help=job % default)
         if name == "status":
             parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
             parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` printed its log
         if name == "logs":
             parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
-        else:
-            parser.add_argument("--json", action="store_true", help="print one JSON object")
-        parser.set_defaults(run=run)
-
-
-def _rooted(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--root", metavar="DIR", help=common.ROOT)
-    return parser
 
 
 def _token(word: str) -> str:
@@ -214,10 +203,10 @@ def request(args: argparse.Namespace) -> "RunRequest":
     from deployer.site.run.request import RunRequest
     from deployer.site.run.submission import SubmissionOptions
 
-    given = {name: value for name, value in vars(args).items() if name in RunRequest._fields}
-    options = (args.account, args.partition, args.constraint, args.reservation, args.directive, args.gpus)
-    given.update(memory_mb=args.memory, binds=args.bind, extra=args.rest, home=_home(args))
-    return RunRequest(**{"image": "", "plan": None, **given, "options": SubmissionOptions(*options)})
+    wanted = {"image": getattr(args, "image", ""), "plan": getattr(args, "plan", None), "memory_mb": args.memory}
+    options = common.filled(SubmissionOptions, args, directives=args.directive)
+    wanted.update(binds=args.bind, extra=args.rest, home=_home(args), options=options)
+    return common.filled(RunRequest, args, **wanted)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -347,13 +336,13 @@ def _shell(args: argparse.Namespace) -> int:
 def _exec_request(args: argparse.Namespace) -> "ExecRequest":
     from deployer.site.run.exec import ExecRequest
 
-    return ExecRequest(args.image, args.plan, args.bind, args.runtime, _home(args), args.env)
+    return common.filled(ExecRequest, args, binds=args.bind, home=_home(args))
 
 
 def _home(args: argparse.Namespace) -> "Home":
     from deployer.site.container import container
 
-    return container.Home(args.home, args.user_site)
+    return container.Home(chosen=args.home, user_site=args.user_site)
 
 
 def _jobs(args: argparse.Namespace) -> int:

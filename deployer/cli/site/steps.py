@@ -81,13 +81,8 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("--hosts", metavar="DIR", help="first write the facts of this node there, and make the home")
     parser.add_argument("--library", help="the plan's MPI on the host")
     parser.add_argument("--mount-point", action="append", default=[], dest="mounts", help="make it in the image")
-    parser.add_argument(
-        "--reader",
-        type=int,
-        default=0,
-        metavar="N",
-        help="the first N words after -- are the command that reads the canary",
-    )
+    text = "the first N words after -- are the command that reads the canary"
+    parser.add_argument("--reader", type=int, default=0, metavar="N", help=text)
     parser.set_defaults(run=_stage)
 
 
@@ -131,9 +126,8 @@ def _inside(args: argparse.Namespace) -> int:
 def _stage(args: argparse.Namespace) -> int:
     from deployer.site.run import stage
 
-    given = {name: value for name, value in vars(args).items() if name in stage.StageRequest._fields}
-    given.update(mount=args.rest[args.reader :], reader=args.rest[: args.reader])
-    return stage.stage(stage.StageRequest(**given))
+    mount, reader = args.rest[args.reader :], args.rest[: args.reader]
+    return stage.stage(common.filled(stage.StageRequest, args, mount=mount, reader=reader))
 
 
 def _result(args: argparse.Namespace) -> int:
@@ -162,17 +156,9 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
         from deployer.site.jobs import jobs
 
         args.id = jobs.job_id(args.folder) or ""
-    outcome = StepOutcome(
-        step,
-        code,
-        signal or None,
-        args.id,
-        args.started,
-        int(time.time()),
-        args.module,
-        args.reason,
-        args.launcher,
-        setup=args.setup,
+    now = int(time.time())
+    outcome = common.filled(
+        StepOutcome, args, step=step, exit_code=code, signal=signal or None, job_id=args.id, ended=now
     )
     verdict = result.write_result(args.folder, outcome)
     codes = []

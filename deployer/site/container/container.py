@@ -132,8 +132,7 @@ def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str],
         problem = targets.objection(installed.rootfs, bind.target, makes)
         if problem:
             raise Refused(
-                "%s cannot be bound into %s:%s: %s"
-                % (bind.source, installed.receipt.name, installed.receipt.version, problem),
+                "%s cannot be bound into %s: %s" % (bind.source, installed.receipt.label, problem),
                 "pack it with --site %s, which makes the target; if it was packed so, install it again" % plan.site,
             )
     single = site_hostfiles.binds(installed, plan)

@@ -24,8 +24,8 @@ def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
         return []
     if not files.is_folder(installed.rootfs + hostfiles.FOLDER):
         raise Refused(
-            "the image of %s:%s has no %s, where the plan for %s puts the host's libraries"
-            % (installed.receipt.name, installed.receipt.version, hostfiles.FOLDER, plan.site),
+            "the image of %s has no %s, where the plan for %s puts the host's libraries"
+            % (installed.receipt.label, hostfiles.FOLDER, plan.site),
             "pack it again with this deployer",
         )
     found = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "placeholders for single files of the host")]

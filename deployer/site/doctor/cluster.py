@@ -116,7 +116,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     command = [python or "python3", "-c", "pass"]
     if nodes == _most(ground) and _horovod(installed, plan):
         command = ["python3", "-c", payload.SOURCE]  # the one that PATH finds, with its packages
-    name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
+    name = installed.receipt.label
     request = RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
     folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
     if python is None:  # prepare() has made the checks of `run`: the site's MPI may have been replaced

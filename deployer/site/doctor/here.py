@@ -100,7 +100,7 @@ def image(ground: Ground) -> str:
     if ground.installed is None:
         ground.installed = find(ground)
     installed = ground.installed
-    name = "%s:%s" % (installed.receipt.name, installed.receipt.version)
+    name = installed.receipt.label
     whole = inventory.check(ground.store, installed)
     manifest = installed.manifest()
     data.resolve(ground.store, manifest)

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Set
+from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract import shell
 from deployer.site.inside import addresses, ask
@@ -28,37 +28,33 @@ _MOST_STRANGERS = 256
 _REGISTER, _END = 300.0, 10.0
 
 
-def serve(key: bytes, nodes: int, commands: Callable[[str], List[List[str]]], passes_on: bool) -> int:
+def serve(
+    key: bytes,
+    nodes: int,
+    words: Sequence[str],
+    passes_on: bool,
+    agent: Optional[str] = None,
+    machines: Sequence[str] = (),
+) -> int:
     """Start a job's step on ``nodes`` nodes and return the launcher's exit code.
 
     Args:
-        commands: makes the commands that start the nodes, for the hub's addresses as one word.
+        words: the command that starts all nodes, or with ``agent`` one node.
         passes_on: a SIGTERM for this process is sent to all processes of the nodes; otherwise the batch system does.
+        agent: the program like ssh that starts a command on a node; None: ``words`` start all nodes.
+        machines: the names of the nodes, for ``agent``.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("", 0))
         listener.listen(128)
         listener.settimeout(0)
-        word = addresses.render(addresses.own(), listener.getsockname()[1])
-        return _Hub(listener, key, nodes, passes_on).serve(commands(word))
-
-
-def as_one(words: Sequence[str]) -> Callable[[str], List[List[str]]]:
-    """Return the maker of the command that starts all nodes, or the only one."""
-    return lambda hub: [_known(words, hub, 0)]
-
-
-def by_agent(agent: str, machines: Sequence[str], words: Sequence[str]) -> Callable[[str], List[List[str]]]:
-    """Return the maker of one command per node.
-
-    Args:
-        agent: the program like ssh.
-        machines: the names of the nodes.
-        words: the command of a node.
-    """
-    return lambda hub: [
-        [agent, machine, shell.quoted(_known(words, hub, number))] for number, machine in enumerate(machines)
-    ]
+        hub = addresses.render(addresses.own(), listener.getsockname()[1])
+        if agent is None:
+            commands = [_known(words, hub, 0)]
+        else:
+            of_nodes = [shell.quoted(_known(words, hub, number)) for number in range(len(machines))]
+            commands = [[agent, machine, text] for machine, text in zip(machines, of_nodes)]
+        return _Hub(listener, key, nodes, passes_on).serve(commands)
 
 
 def _known(words: Sequence[str], hub: str, number: int) -> List[str]:
@@ -83,10 +79,10 @@ def _name_as_others_do(nodes: Sequence[_Peer]) -> None:
 
     Their own may be of a bridge that each machine has, as docker0: there, others would reach themselves.
     """
-    reached = next((each.channel.address for each in nodes if each.address != each.channel.address), None)
-    for each in nodes:
-        if reached is not None and each.address == each.channel.address:
-            each.address = reached
+    reached = next((node.channel.address for node in nodes if node.address != node.channel.address), None)
+    for node in nodes:
+        if reached is not None and node.address == node.channel.address:
+            node.address = reached
 
 
 def _allow_many_connections() -> None:

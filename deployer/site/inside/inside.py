@@ -34,9 +34,9 @@ def serve(
     except ChannelError as error:
         raise JobFailed(str(error), "the folder of the job must be private: remove %s" % path) from error
     if agent is None or machines is None:
-        return hub.serve(key, count, hub.as_one(words), passes_on)
+        return hub.serve(key, count, words, passes_on)
     names = [line.split()[0] for line in files.read_text(machines).splitlines() if line.strip()]
-    return hub.serve(key, count, hub.by_agent(agent, names, words), passes_on)
+    return hub.serve(key, count, words, passes_on, agent, names)
 
 
 def node(hub_word: str, key: str, number: int, words: Sequence[str]) -> int:

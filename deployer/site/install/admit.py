@@ -37,8 +37,8 @@ def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
     lost = [site for site in before.sites() if PLANS_PREFIX + site + ".json" not in has] if before else []
     if not before or not lost:
         return []
-    old = "%s:%s" % (before.receipt.name, before.receipt.version)
-    return ["it has no plan for %s, which %s has: `run` needs one; use pack --site" % (", ".join(lost), old)]
+    words = (", ".join(lost), before.receipt.label)
+    return ["it has no plan for %s, which %s has: `run` needs one; use pack --site" % words]
 
 
 def origin(trust: Trust, digest: str) -> List[str]:

@@ -9,14 +9,13 @@
 """
 
 import fcntl
-import io
 import logging
 import math
 import os
 import shutil
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Union
 
 from deployer.contract import delta, sealed_file
@@ -257,7 +256,8 @@ def take(stream: IO[bytes], store: Store, digest: str, share: float = math.inf) 
     folder = folder_of(store, digest)
     whole = came = 0
     for announced in announcements(stream):
-        with _named_when_whole(os.path.join(folder, announced.name)) as target:
+        # Not flushed: a part that a power failure emptied is found by its size or its digests, and is sent again.
+        with files.published(os.path.join(folder, announced.name), flushed=False, hint=NO_SPACE) as target:
             copy(stream, target, announced.size)
         came += announced.size
         if isinstance(announced.place, Ending):
@@ -301,28 +301,8 @@ def not_a_part(said: object) -> TransferError:
     return TransferError("received %r instead of a part" % said, "does the site's login shell read from stdin?")
 
 
-@contextmanager
-def _named_when_whole(path: str) -> Iterator[IO[bytes]]:
-    """Yield a file that gets its name at the end.
-
-    Unlike ``files.published`` it does not flush to disk: a part that a power failure emptied is found by its size or
-    its digests, and is sent again.
-    """
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = "%s.%d.tmp" % (path, os.getpid())
-    try:
-        with files.errors_named("write " + path, NO_SPACE):
-            with io.open(temporary, "wb", buffering=0) as stream:
-                yield stream
-            os.rename(temporary, path)
-    except BaseException:
-        if files.exists(temporary):
-            os.unlink(temporary)
-        raise
-
-
 def copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
-    """Copy ``size`` bytes to an unbuffered file. Raises TransferError if the source ends before."""
+    """Copy ``size`` bytes to an open file. Raises TransferError if the source ends before."""
     while size:
         chunk = source.read(min(size, _CHUNK))
         if not chunk:
@@ -332,7 +312,7 @@ def copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
 
 
 def write(target: IO[bytes], data: bytes) -> None:
-    """Write all of ``data`` to an unbuffered file."""
+    """Write all of ``data`` to a file, which may be unbuffered."""
     view = memoryview(data)
     while view:
         view = view[target.write(view) :]

@@ -256,9 +256,7 @@ def rebuild(
     sources = SegmentSources(parcel, store, checked)
     sources.require(parcel.manifest.segments)
     total = parcel.seal.offset
-    with files.errors_named("write " + target, incoming.NO_SPACE), files.published(
-        target, flushed=flushed
-    ) as stream, sources:
+    with files.published(target, flushed=flushed, hint=incoming.NO_SPACE) as stream, sources:
         begun = done = 0
         for segment in parcel.manifest.segments:
             stream.write(sources.content(segment))

@@ -26,8 +26,8 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
         check_unused(store, image)
         needing = data.users(store, image)
         if needing:
-            name = "%s:%s" % (image.receipt.name, image.receipt.version)
-            raise Refused("%s needs the data of %s" % (", ".join(needing), name), "remove that first, or --force")
+            what = "%s needs the data of %s" % (", ".join(needing), image.receipt.label)
+            raise Refused(what, "remove that first, or --force")
     with files.errors_named("remove " + image.folder):
         unfinished.discard(image.folder)
         layers.release(store)
@@ -39,7 +39,7 @@ def check_unused(store: Store, image: InstalledImage) -> None:
     Only jobs of ``run`` are known. A container that a user's own batch script starts with ``exec`` cannot be detected.
     """
     digest = image.receipt.digest
-    _check_jobs(store, "%s:%s" % (image.receipt.name, image.receipt.version), lambda launch: digest in _digests(launch))
+    _check_jobs(store, image.receipt.label, lambda launch: digest in _digests(launch))
 
 
 def check_rest(store: Store, folder: str) -> None:

@@ -124,7 +124,7 @@ def absent(image: InstalledImage) -> Obstacle:
     if not list(_programs(image)):
         reason = "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle"
         return Obstacle(reason, "pack it again with --kit squashfs-tools")
-    make = "make its SquashFS file: squash %s:%s" % (image.receipt.name, image.receipt.version)
+    make = "make its SquashFS file: squash %s" % image.receipt.label
     return Obstacle("it has no SquashFS file", make)
 
 

@@ -61,12 +61,13 @@ def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = Non
 def _image(store: Store, update: PlanUpdate) -> InstalledImage:
     image = store.at(store.image_folder(update.digest))
     if image is None or image.receipt.digest != update.digest:
-        same = [each.receipt.digest for each in store.installed() if each.receipt.name == update.bundle.split(":")[0]]
+        name = update.bundle.split(":")[0]
+        same = [other.receipt.digest for other in store.installed() if other.receipt.name == name]
         raise UsageError(
             "the plan is for %s (%s), which is not installed under %s" % (update.bundle, update.digest, store.root),
             "push that bundle, or make a plan for an installed one: %s" % (", ".join(same) or "none of that name"),
         )
-    if update.bundle != "%s:%s" % (image.receipt.name, image.receipt.version):
+    if update.bundle != image.receipt.label:
         raise UsageError("the plan names %s, but its digest is that of %s" % (update.bundle, image.receipt.name))
     return image
 
@@ -76,24 +77,21 @@ def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) ->
 
     The age of a damaged one is not known, so only a policy can demand that a person removes it first.
     """
+    strict = next((policy.source for policy in policies if policy.refuse_rollback), None)
     try:
         before = image.update(update.site)
     except UsageError as error:
         message = "the plan for %s that was kept is damaged" % update.site
-        for each in policies:
-            if each.refuse_rollback:
-                problem = "%s, and %s forbids downgrades: its age is not known" % (message, each.source)
-                raise Refused(problem, "remove %s, then send the plan again" % image.newer_plan(update.site)) from error
+        if strict:
+            problem = "%s, and %s forbids downgrades: its age is not known" % (message, strict)
+            raise Refused(problem, "remove %s, then send the plan again" % image.newer_plan(update.site)) from error
         return ["%s, and is replaced: %s" % (message, error.message)]
     if before is None or before.made <= update.made:
         return []
     message = "the plan for %s is older than the one that is in use" % update.site
-    for each in policies:
-        if each.refuse_rollback:
-            raise Refused(
-                "%s, and %s forbids downgrades" % (message, each.source),
-                "on the laptop, make a new plan: deployer plan",
-            )
+    if strict:
+        problem = "%s, and %s forbids downgrades" % (message, strict)
+        raise Refused(problem, "on the laptop, make a new plan: deployer plan")
     return [message]
 
 

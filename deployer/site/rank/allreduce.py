@@ -10,7 +10,7 @@ MYPY = False
 if MYPY:
     from typing import Any, Dict, List
 
-    from deployer.site.rank.mpi import Library, World
+    from deployer.site.rank.mpi import Library
 
 #: The number of sums of one double, and of ``_MANY`` doubles (1 MiB); the first of each is not counted.
 _SMALL, _LARGE = 20, 4
@@ -18,7 +18,7 @@ _MANY = 131072
 _DOUBLE = 8
 
 
-def measure(library: "Library", world: "World") -> "Dict[str, Any]":
+def measure(library: "Library") -> "Dict[str, Any]":
     """Compute sums over all ranks, all of which must call this; the clock is this rank's own.
 
     The times include the call from Python, about a microsecond. Return what ``measurements.Allreduce`` reads.
@@ -26,8 +26,8 @@ def measure(library: "Library", world: "World") -> "Dict[str, Any]":
     Raises:
         MpiError: MPI returned an error.
     """
-    right = world.size * (world.size - 1) / 2.0
-    given = (ctypes.c_double * _MANY)(*([float(world.rank)] * _MANY))
+    right = library.size * (library.size - 1) / 2.0
+    given = (ctypes.c_double * _MANY)(*([float(library.rank)] * _MANY))
     taken = (ctypes.c_double * _MANY)()
     medians = [_median(library, given, taken, 1, _SMALL), _median(library, given, taken, _MANY, _LARGE)]
     wrong = [value for value in (taken[0], taken[_MANY // 2], taken[_MANY - 1]) if value != right]
@@ -35,7 +35,7 @@ def measure(library: "Library", world: "World") -> "Dict[str, Any]":
         "nanoseconds": int(medians[0] * 1e9),
         "bytes": _MANY * _DOUBLE,
         "bytes_per_second": int(_MANY * _DOUBLE / medians[1]),
-        "wrong": "the sum over %d ranks is %g, not %g" % (world.size, wrong[0], right) if wrong else None,
+        "wrong": "the sum over %d ranks is %g, not %g" % (library.size, wrong[0], right) if wrong else None,
     }
 
 

@@ -7,6 +7,8 @@ library is mapped.
 
 import os
 
+from deployer.site.rank.rank import parsed_environment
+
 MYPY = False
 if MYPY:
     from typing import Dict, List, Optional, Set
@@ -61,5 +63,4 @@ def _environment(pid: int) -> "Optional[Dict[str, str]]":
         return None
     if data.startswith(b"\0") or b"\0\0" in data or (data and not data.endswith(b"\0")):
         return None
-    pairs = (entry.partition(b"=") for entry in data.split(b"\0"))
-    return {os.fsdecode(name): os.fsdecode(value) for name, found, value in pairs if found}
+    return parsed_environment(data)

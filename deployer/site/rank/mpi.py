@@ -40,28 +40,20 @@ class MpiError(Exception):
     """No MPI library could be loaded, or a call of it failed; the text has the reason."""
 
 
-class World(object):
-    """A rank's view of MPI_COMM_WORLD.
+class Library(object):
+    """A loaded MPI library.
 
     Attributes:
-        rank: its number.
+        rank: this process's number in MPI_COMM_WORLD, after ``start``.
         size: the number of ranks.
         thread_level: the level that was granted when ``multiple`` was requested.
     """
 
-    def __init__(self, rank: int, size: int, thread_level: str) -> None:
-        self.rank = rank
-        self.size = size
-        self.thread_level = thread_level
-
-
-class Library(object):
-    """A loaded MPI library."""
-
-    def __init__(self, handle: "Any", name: str) -> None:
+    def __init__(self, handle: "Any") -> None:
         self._handle = handle
-        self.name = name
         self._handles = _handles(handle)
+        self.rank = self.size = 0
+        self.thread_level = ""
 
     def version(self) -> str:
         """Return the first line of MPI_Get_library_version, which may be called before MPI_Init."""
@@ -71,15 +63,16 @@ class Library(object):
         lines = text.value.decode("utf-8", "replace").splitlines()
         return " ".join(lines[0].split()) if lines else ""
 
-    def start(self) -> World:
-        """Call MPI_Init_thread, and return rank and size."""
+    def start(self) -> None:
+        """Call MPI_Init_thread, and find rank and size."""
         granted, rank, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("MPI_Init_thread", None, None, len(_THREAD_LEVELS) - 1, ctypes.byref(granted))
         all_ranks, _, _ = self._handles
         self._call("MPI_Comm_rank", all_ranks, ctypes.byref(rank))
         self._call("MPI_Comm_size", all_ranks, ctypes.byref(size))
         level = granted.value
-        return World(rank.value, size.value, _THREAD_LEVELS[level] if 0 <= level < 4 else str(level))
+        self.rank, self.size = rank.value, size.value
+        self.thread_level = _THREAD_LEVELS[level] if 0 <= level < 4 else str(level)
 
     def meet(self) -> None:
         """Wait for all other ranks (MPI_Barrier), which shows that the network works."""
@@ -110,7 +103,7 @@ def load(names: "Sequence[str]") -> Library:
                 continue
             try:
                 # RTLD_GLOBAL, because Open MPI's components look for its symbols there.
-                return Library(ctypes.CDLL(path, ctypes.RTLD_GLOBAL), path)
+                return Library(ctypes.CDLL(path, ctypes.RTLD_GLOBAL))
             except (OSError, AttributeError) as error:
                 reasons.append(str(error))
     raise MpiError("; ".join(reasons[: len(names)]))

@@ -12,7 +12,7 @@ from deployer.contract import dynamic, rank_record
 from deployer.contract.errors import DeployerError
 from deployer.contract.payload import Outside
 from deployer.site.rank import mapped_mpi
-from deployer.site.rank.rank import SIZE, TASK, number
+from deployer.site.rank.rank import SIZE, TASK, number, parsed_environment
 from deployer.system import elf, file_identity
 
 #: Libraries by which MPICH's family may communicate with a launcher; Open MPI has such libraries too.
@@ -66,15 +66,14 @@ class Watcher(object):
         except OSError:  # it has ended
             return
         static = None if libraries else self._search(member)
-        threads = seen.environment.get("OMP_NUM_THREADS", "")
         self.seen = Outside(
-            number(seen.environment, TASK),
-            number(seen.environment, SIZE),
-            alone(seen, os.path.basename(libraries[0][0])) if libraries else None,
-            static or (self.seen.static if self.seen and not libraries else None),
-            int(threads) if threads.isdigit() else None,
-            cpus,
-            bool(libraries),
+            rank=number(seen.environment, TASK),
+            size=number(seen.environment, SIZE),
+            alone=alone(seen, os.path.basename(libraries[0][0])) if libraries else None,
+            static=static or (self.seen.static if self.seen and not libraries else None),
+            threads=number(seen.environment, ("OMP_NUM_THREADS",)),
+            cpus=cpus,
+            has_mpi=bool(libraries),
         )
 
     def _search(self, member: int) -> Optional[str]:
@@ -118,5 +117,4 @@ def has_mpi(path: str) -> bool:
 
 def _environment(pid: int) -> Dict[str, str]:
     with open("/proc/%d/environ" % pid, "rb") as stream:
-        entries = (entry.partition(b"=") for entry in stream.read(_MAX_ENVIRONMENT).split(b"\0"))
-        return {os.fsdecode(name): os.fsdecode(value) for name, found, value in entries if found}
+        return parsed_environment(stream.read(_MAX_ENVIRONMENT))

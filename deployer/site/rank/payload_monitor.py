@@ -51,56 +51,43 @@ _RUNTIMES = ("podman", "conmon", "crun", "runc", "starter", "starter-suid", "app
 
 def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> int:
     """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
-    out, outside, end = options.out, options.outside, options.end
-    name, records = rank_record.PAYLOAD % task, NodeRecords(out)
-    record = rank_record.begun(task, os.uname().nodename)
-    libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]" = {}
-    sight = _sight() if options.itex else None
-    watcher = None
-    if outside is not None:
-        from deployer.site.rank.outside import Watcher
-
-        watcher = Watcher(outside or None)
-        os.chdir(out)  # a node's folder is removed when no process is in it
+    name, records = rank_record.PAYLOAD % task, NodeRecords(options.out)
+    observer = _Observer(pid, task, options)
+    record, outside, end = observer.record, options.outside is not None, options.end
+    if outside:
+        os.chdir(options.out)  # a node's folder is removed when no process is in it
     stop = 0.0  # when a payload that was asked to end is killed
     grace = _GracePeriod(awaited, os.path.join(options.shared, _LEAVING, str(task)))
     kills = oom.kills()
     pause = _FIRST
-    others = _Others(os.path.join(out, NCCL_LOG % task))
-    warning = _Warning(pid, options.warn, watcher is not None)
+    warning = _Warning(pid, options.warn, outside)
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             break
-        if watcher:
+        if outside:
             _reap(pid)
         before = dict(record)
-        record["together"] = _look(pid, libraries, sight, watcher, others) or record["together"]
-        record.update(_seen(libraries, sight, watcher))
-        record.update(communication=others.record(), unset=others.unset)
+        observer.look()
         if record != before:
             records.try_to_add(name, rank_record.dumps(record))
-        if _is_refused(sight):
+        if observer.refuses:
             stop = stop or time.time() + _PATIENCE
             _end_all(pid, signal.SIGKILL if time.time() > stop else signal.SIGTERM)
             pause = 1.0
         elif record["libraries"] != before["libraries"]:
             pause = 1.0
         else:
-            known = (libraries or others.known) and not others.searching and not (sight and sight.verdict is None)
-            pause = min(pause * _GROWTH, _SEEN if known else _SEARCHING)
-        asked = grace.wait(warning.before(pause, bool(libraries)))
+            pause = min(pause * _GROWTH, _SEARCHING if observer.searching else _SEEN)
+        asked = grace.wait(warning.before(pause, bool(record["libraries"])))
         end = end and not _ended(pid, asked)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    if sight and status == 0 and not grace.asked():
-        sight.end()
-        record.update(_seen(libraries, sight, watcher))
-    if _is_refused(sight):
+    observer.end(status == 0 and not grace.asked())
+    if observer.refuses:
         from deployer.contract.errors import Refused
 
         code, killer = Refused.exit_code, None
-    record.update(communication=others.record())
     record.update(exit_code=code, signal=killer, ended=int(time.time() * 1000))
     if code or killer:
         group, node = oom.added(kills, oom.kills())
@@ -110,6 +97,77 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
         grace.await_others()
         leave(options.home)
     return _last_words(warning.left(code), killer, options.abort)
+
+
+class _Observer:
+    """What can be seen of the payload ``pid``; ``record`` has it. What looks for the rare is imported if needed."""
+
+    def __init__(self, pid: int, task: int, options: "RankOptions") -> None:
+        self._pid = pid
+        self._libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]" = {}
+        self._others = _Others(os.path.join(options.out, NCCL_LOG % task))
+        self._sight: "Optional[Sight]" = None
+        self._watcher: "Optional[Watcher]" = None
+        self.record = rank_record.begun(task, os.uname().nodename)
+        if options.itex:
+            from deployer.site.rank import itex
+
+            self._sight = itex.Sight()
+        if options.outside is not None:
+            from deployer.site.rank.outside import Watcher
+
+            self._watcher = Watcher(options.outside or None)
+
+    @property
+    def refuses(self) -> bool:
+        """Return whether the payload must not continue."""
+        verdict = self._sight and self._sight.verdict
+        return bool(verdict and verdict.reason is not None)
+
+    @property
+    def searching(self) -> bool:
+        """Return whether something may still be found soon."""
+        known = (self._libraries or self._others.known) and not self._others.searching
+        return not known or (self._sight is not None and self._sight.verdict is None)
+
+    def look(self) -> None:
+        """Add the MPI libraries that the payload has mapped since the last call, and observe everything else."""
+        members = _members(self._pid, self._watcher is not None)
+        texts = [mapped_mpi.maps(member) for member in members]
+        for member, maps in zip(members, texts):
+            self._look_at(member, maps)
+        self._others.look(members, texts, bool(self._libraries))
+        self._fill()
+
+    def end(self, well: bool) -> None:
+        """Note the end of the payload, which was ``well`` if it came without an error and a signal from us."""
+        if self._sight and well:
+            self._sight.end()
+        self._fill()
+
+    def _look_at(self, member: int, maps: str) -> None:
+        mapped = mapped_mpi.mpi_libraries(maps)
+        if mapped and not self._watcher:  # outside, the launcher's variables are those of the host
+            self._others.compare(member, mapped)
+        if len({inode for _, inode in mapped}) > 1:
+            self.record["together"] = [path for path, _ in mapped]
+        for mapping in mapped:
+            if mapping not in self._libraries:
+                identity = mapped_mpi.identity(member, mapping)
+                path = self._watcher.host_copy(identity) if self._watcher else mapped_mpi.reopened(member, mapping)
+                says = _says(path) if path else None
+                self._libraries[mapping] = {"path": mapping[0], "identity": identity, "says": says}
+        for observer in (self._sight, self._watcher):
+            if observer:
+                observer.look(member, maps)
+
+    def _fill(self) -> None:
+        """Put the observations into the record."""
+        verdict = self._sight.verdict if self._sight else None
+        self.record.update(libraries=list(self._libraries.values()), itex=dict(verdict._asdict()) if verdict else None)
+        self.record.update(communication=self._others.record(), unset=self._others.unset)
+        if self._watcher and self._watcher.seen:
+            self.record["outside"] = dict(self._watcher.seen._asdict())
 
 
 class _Others:
@@ -230,69 +288,10 @@ def shared_memory() -> "Optional[int]":
     return state.f_bavail * state.f_frsize
 
 
-def _sight() -> "Sight":
-    from deployer.site.rank import itex
-
-    return itex.Sight()
-
-
-def _seen(
-    libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]",
-    sight: "Optional[Sight]",
-    watcher: "Optional[Watcher]",
-) -> "Dict[str, Any]":
-    """Return the fields of the record that the observations fill."""
-    verdict = sight.verdict if sight else None
-    fields = {"libraries": list(libraries.values()), "itex": dict(verdict._asdict()) if verdict else None}
-    if watcher and watcher.seen:
-        fields["outside"] = dict(watcher.seen._asdict())
-    return fields
-
-
-def _is_refused(sight: "Optional[Sight]") -> bool:
-    """Return whether the payload must not continue."""
-    return sight is not None and sight.verdict is not None and sight.verdict.reason is not None
-
-
-def _look(
-    pid: int,
-    libraries: "Dict[mapped_mpi.Mapping, Dict[str, Optional[str]]]",
-    sight: "Optional[Sight]",
-    watcher: "Optional[Watcher]" = None,
-    others: "Optional[_Others]" = None,
-) -> "List[str]":
-    """Add the MPI libraries that the payload has mapped since the last call, and observe everything else.
-
-    Return the paths of several that one process has mapped.
-    """
-    together: "List[str]" = []
-    members = _members(pid, watcher is not None)
-    texts = [mapped_mpi.maps(member) for member in members]
-    for member, maps in zip(members, texts):
-        mapped = mapped_mpi.mpi_libraries(maps)
-        if mapped and others and not watcher:  # outside, the launcher's variables are those of the host
-            others.compare(member, mapped)
-        if len({inode for _, inode in mapped}) > 1:
-            together = [path for path, _ in mapped]
-        for mapping in mapped:
-            if mapping not in libraries:
-                found = mapped_mpi.identity(member, mapping)
-                path = watcher.host_copy(found) if watcher else mapped_mpi.reopened(member, mapping)
-                says = _says(path) if path else None
-                libraries[mapping] = {"path": mapping[0], "identity": found, "says": says}
-        if sight:
-            sight.look(member, maps)
-        if watcher:
-            watcher.look(member, maps)
-    if others:
-        others.look(members, texts, bool(libraries))
-    return together
-
-
 def _members(pid: int, outside: bool) -> "List[int]":
     """Return the payload's processes; last those that left the runtime ``pid``, which is outside of the container."""
     own = mapped_mpi.family(pid)
-    return own + [each for each in mapped_mpi.family(os.getpid())[1:] if each not in own] if outside else own
+    return own + [member for member in mapped_mpi.family(os.getpid())[1:] if member not in own] if outside else own
 
 
 def _reap(pid: int) -> None:

@@ -133,5 +133,10 @@ def number(environment: "Mapping[str, str]", names: "Sequence[str]") -> "Optiona
 def inherited_environment() -> "Dict[str, str]":
     """Return the environment as this process received it: Python's start may add LC_CTYPE to ``os.environ``."""
     with open("/proc/self/environ", "rb") as stream:
-        pairs = (entry.partition(b"=") for entry in stream.read().split(b"\0"))
-        return {os.fsdecode(name): os.fsdecode(value) for name, found, value in pairs if found}
+        return parsed_environment(stream.read())
+
+
+def parsed_environment(data: bytes) -> "Dict[str, str]":
+    """Return the environment that the kernel shows as ``data``."""
+    pairs = (entry.partition(b"=") for entry in data.split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}

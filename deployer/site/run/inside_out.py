@@ -58,7 +58,7 @@ def _found(place: CommandSearch, launcher: str, image: Image, installed: Install
     lacks = image_launcher.lacks(launcher, place, image.python)
     found = image_launcher.find(launcher, place)
     if lacks or found is None:
-        label = "%s:%s" % (installed.receipt.name, installed.receipt.version)
+        label = installed.receipt.label
         raise Refused(
             "launcher.missing: %s cannot start ranks by its own launcher: %s" % (label, lacks),
             "install the launcher of its MPI and a python3 in the image (Debian: mpich, or openmpi-bin), or start the "

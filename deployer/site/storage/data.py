@@ -44,17 +44,14 @@ def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
     for need in manifest.needs:
         carrier = store.newest(need.bundle)
         if carrier is None:
-            raise Refused(
-                "%s needs the data %s of the bundle %s, which is not installed under %s"
-                % (manifest.name, need.data, need.bundle, store.root),
-                "push or install %s first" % need.bundle,
-            )
+            words = (manifest.name, need.data, need.bundle, store.root)
+            problem = "%s needs the data %s of the bundle %s, which is not installed under %s" % words
+            raise Refused(problem, "push or install %s first" % need.bundle)
         found.append(InstalledData(need, carrier))
         if not files.is_folder(found[-1].folder):
-            receipt = carrier.receipt
+            words = (manifest.name, need.data, carrier.receipt.label)
             raise Refused(
-                "%s needs the data %s of %s:%s, which has no such folder"
-                % (manifest.name, need.data, receipt.name, receipt.version),
+                "%s needs the data %s of %s, which has no such folder" % words,
                 "push or install a version of %s that has it" % need.bundle,
             )
     return found
@@ -66,9 +63,8 @@ def binds(installed: InstalledImage, found: List[InstalledData]) -> List[Bind]:
         return []
     bound = [Bind(installed.data, plans.DATA, "the bundle's data folders")]
     for item in found:
-        receipt = item.carrier.receipt
         target = "%s/%s" % (plans.DATA, item.need.data)
-        bound.append(Bind(item.folder, target, "data of %s:%s" % (receipt.name, receipt.version)))
+        bound.append(Bind(item.folder, target, "data of " + item.carrier.receipt.label))
     return bound
 
 
@@ -91,7 +87,7 @@ def users(store: Store, image: InstalledImage) -> List[str]:
     for user in store.installed():
         if user.folder == image.folder:
             continue
-        name = "%s:%s" % (user.receipt.name, user.receipt.version)
+        name = user.receipt.label
         try:
             if any(store.newest(need.bundle) == image for need in user.manifest().needs):
                 found.append(name)

@@ -8,6 +8,7 @@ It is optional: a layer without it, or with a damaged one, cannot give files to 
 an image that lost it is still whole.
 """
 
+import json
 import os
 import zlib
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -19,7 +20,6 @@ from deployer.system import files
 LIST = "frames"
 #: The most bytes of a list, and the same uncompressed.
 _MAX = 64 * 1024 * 1024
-_BETWEEN = b"\0"
 
 
 class FrameNote(NamedTuple):
@@ -31,7 +31,7 @@ class FrameNote(NamedTuple):
     """
 
     written: int
-    files: Sequence[bytes]
+    files: Sequence[str]
 
 
 class LayerFile(NamedTuple):
@@ -57,7 +57,7 @@ class ListedFrame(NamedTuple):
 
     def files(self) -> List[LayerFile]:
         """Return the files that begin in it."""
-        return [LayerFile(path, int(size), int(mode, 8)) for mode, size, path in map(_split, self.note.files)]
+        return [LayerFile(path=path, size=size, mode=mode) for mode, size, path in map(_split, self.note.files)]
 
 
 class FrameList(NamedTuple):
@@ -78,74 +78,66 @@ class FrameList(NamedTuple):
     frames: List[ListedFrame]
 
 
-def note(path: bytes, size: int, mode: int) -> bytes:
+def note(path: bytes, size: int, mode: int) -> str:
     """Return a file of a layer as it is in the list."""
-    return b"%o %d %s" % (mode, size, path)
+    return "%o %d %s" % (mode, size, os.fsdecode(path))
 
 
-def _split(file: bytes) -> Sequence[bytes]:
-    return file.split(b" ", 2)
+def _split(file: str) -> Tuple[int, int, bytes]:
+    """Return mode, size and path of a file in the list."""
+    mode, size, path = file.split(" ", 2)
+    return int(mode, 8), int(size), os.fsencode(path)
 
 
-def _above(files_noted: Iterable[bytes]) -> Set[bytes]:
+def _above(files_noted: Iterable[str]) -> Set[bytes]:
     """Return the folders above files; that of the layer itself is empty."""
-    found: Set[bytes] = set()
-    new = {file.split(b" ", 2)[2].rpartition(b"/")[0] for file in files_noted}
-    while new - found:
-        found |= new
+    above: Set[bytes] = set()
+    new = {_split(file)[2].rpartition(b"/")[0] for file in files_noted}
+    while new - above:
+        above |= new
         new = {path.rpartition(b"/")[0] for path in new}
-    return found
+    return above
 
 
 def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bool) -> None:
     """Write the list of the layer in ``folder``, when all its files are complete."""
     rootfs = os.fsencode(os.path.join(folder, ROOTFS))
     above = _above(file for _, written in noted for file in written.files)
-    folders = [b"%d %s" % (os.lstat(os.path.join(rootfs, path)).st_ino, path) for path in sorted(above)]
     with open(os.path.join(folder, LIST), "wb") as stream:
-        finished = os.stat(stream.name).st_ctime_ns
-        placed = _BETWEEN.join(folders)
-        lines = [b"%d %o %d %d\n%s" % (finished, files.umask(), read_only, len(placed), placed)]
-        for segment, written in noted:
-            names = _BETWEEN.join(written.files)
-            fields = (segment.sha256.encode(), str(segment.holds).encode(), written.written, len(names))
-            lines.append(b"%s %s %d %d\n%s" % (*fields, names))
-        stream.write(zlib.compress(b"".join(lines), 1))
+        record = {
+            "finished": os.stat(stream.name).st_ctime_ns,
+            "umask": files.umask(),
+            "read_only": read_only,
+            "folders": {os.fsdecode(path): os.lstat(os.path.join(rootfs, path)).st_ino for path in sorted(above)},
+            "frames": [[segment.sha256, segment.holds, written.written, written.files] for segment, written in noted],
+        }
+        stream.write(zlib.compress(json.dumps(record).encode("ascii"), 1))
 
 
 def read(folder: str) -> Optional[FrameList]:
     """Return the list of the layer in ``folder``; None if it has none or a damaged one."""
     try:
-        with files.open_regular(os.path.join(folder, LIST)) as stream:
-            whole = zlib.decompressobj()
-            data = whole.decompress(stream.read(_MAX), _MAX)
-        return _parsed(data) if whole.eof else None
-    except (OSError, zlib.error, ValueError):
+        record = json.loads(inflated(os.path.join(folder, LIST), _MAX).decode("ascii"))
+        folders = {os.fsencode(path): inode for path, inode in record.pop("folders").items()}
+        frames = [
+            ListedFrame(sha256=sha256, holds=holds, note=FrameNote(written=written, files=names))
+            for sha256, holds, written, names in record.pop("frames")
+        ]
+        return FrameList(folders=folders, frames=frames, **record)
+    except (OSError, zlib.error, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _parsed(data: bytes) -> FrameList:
-    line, position = _line(data, 0)
-    finished, umask, read_only, length = line.split()
-    placed, position = _items(data, position, length)
-    folders = {path: int(inode) for inode, path in (each.split(b" ", 1) for each in placed)}
-    found = FrameList(int(finished), int(umask, 8), read_only == b"1", folders, [])
-    while position < len(data):
-        line, position = _line(data, position)
-        sha256, holds, written, length = line.split()
-        names, position = _items(data, position, length)
-        noted = FrameNote(int(written), names)
-        found.frames.append(ListedFrame(sha256.decode("ascii"), holds.decode("ascii"), noted))
-    return found
+def inflated(path: str, most: int) -> bytes:
+    """Return the content of a file that zlib has compressed.
 
-
-def _items(data: bytes, position: int, length: bytes) -> Tuple[List[bytes], int]:
-    """Return the items that are at a position in ``length`` bytes, and the position after them."""
-    end = position + int(length)
-    items = data[position:end]
-    return items.split(_BETWEEN) if items else [], end
-
-
-def _line(data: bytes, position: int) -> Tuple[bytes, int]:
-    end = data.index(b"\n", position)
-    return data[position:end], end + 1
+    Raises:
+        OSError: it cannot be read.
+        zlib.error: it is damaged, or has more than ``most`` bytes.
+    """
+    with files.open_regular(path) as stream:
+        whole = zlib.decompressobj()
+        data = whole.decompress(stream.read(most), most)
+    if not whole.eof:
+        raise zlib.error("incomplete, or too long")
+    return data

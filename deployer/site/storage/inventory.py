@@ -61,7 +61,7 @@ def gone(image: InstalledImage, most: int = 3) -> Gone:
     """Return what is missing of an installed image and of the layers that it shares, with at most ``most`` names."""
     shared = image.layers
     rootfs = shared[0] if shared else image.folder
-    found = [_gone(folder, most, _none) for folder in (image.folder, *shared) if folder != rootfs]
+    found = [_gone(folder, most, lambda: 0) for folder in (image.folder, *shared) if folder != rootfs]
     found.append(_gone(rootfs, most, lambda: image.manifest().image.entries))
     return Gone(
         sum(part.entries for part in found),
@@ -69,11 +69,6 @@ def gone(image: InstalledImage, most: int = 3) -> Gone:
         sorted(name for part in found for name in part.first)[:most],
         all(part.listed for part in found),
     )
-
-
-def _none() -> int:
-    """Return the entries of a rootfs in a folder without one."""
-    return 0
 
 
 def gone_of_layer(folder: str, entries: int) -> Gone:
@@ -113,7 +108,7 @@ def check(store: Store, image: InstalledImage) -> Gone:
     """Return ``gone`` if nothing is missing; otherwise raise IntegrityError with the remedy."""
     found = gone(image)
     if found.missing:
-        raise IntegrityError("%s:%s: %s" % (image.receipt.name, image.receipt.version, found), remedy(store, image))
+        raise IntegrityError("%s: %s" % (image.receipt.label, found), remedy(store, image))
     return found
 
 
@@ -126,10 +121,7 @@ def remedy(store: Store, image: InstalledImage) -> str:
 
 def _read(folder: str) -> List[bytes]:
     try:
-        with files.open_regular(os.path.join(folder, LIST)) as stream:
-            whole = zlib.decompressobj()
-            names = whole.decompress(stream.read(_MAX_NAMES), _MAX_NAMES)
-            return names.split(_END) if whole.eof else []
+        return frames.inflated(os.path.join(folder, LIST), _MAX_NAMES).split(_END)
     except (FileNotFoundError, zlib.error):  # missing or damaged: purged
         return []
 

@@ -178,9 +178,7 @@ def own(store: Store) -> List[str]:
 def _is_own(folder: str) -> bool:
     """Return whether a layer's folder is really this user's, whatever its name says."""
     found = files.status(folder, follow=False)
-    if found is None or not stat.S_ISDIR(found.st_mode):
-        return False
-    return found.st_uid == os.geteuid() or found.st_uid == files.owner_of_new(os.path.dirname(folder))
+    return found is not None and stat.S_ISDIR(found.st_mode) and files.is_own(folder)
 
 
 def users(store: Store, layer: str) -> List[str]:

@@ -81,6 +81,11 @@ class Receipt(NamedTuple):
     files: int
     bytes: int
 
+    @property
+    def label(self) -> str:
+        """Return NAME:VERSION."""
+        return "%s:%s" % (self.name, self.version)
+
     def record(self) -> json_records.Record:
         return json_records.stamped("receipt", records.plain(self))
 
@@ -172,7 +177,7 @@ class InstalledImage(NamedTuple):
         if site is None or site not in known:
             asked = "%d plans" % len(known) if site is None else "no plan for site %s" % (site or "''")
             raise UsageError(
-                "%s:%s has %s" % (self.receipt.name, self.receipt.version, asked),
+                "%s has %s" % (self.receipt.label, asked),
                 "plans here: %s; choose one with --plan SITE, or pack it with --site SITE"
                 % (", ".join(known) or "none"),
             )
@@ -241,13 +246,10 @@ class Store(NamedTuple):
 
     def installed(self) -> List[InstalledImage]:
         """Return the installed images, the newest first."""
-        found = []
-        for name in files.names(self.images):
-            # A temporary folder has its receipt shortly before it gets its name.
-            image = None if name.startswith(".") else self.at(os.path.join(self.images, name))
-            if image:
-                found.append(image)
-        return sorted(found, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
+        # A temporary folder has its receipt shortly before it gets its name.
+        names = [name for name in files.names(self.images) if not name.startswith(".")]
+        images = filter(None, (self.at(os.path.join(self.images, name)) for name in names))
+        return sorted(images, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
 
     def rests(self) -> List[str]:
         """Return the folders of damaged images: those without a readable receipt."""
@@ -317,7 +319,7 @@ class Store(NamedTuple):
         if "@" in reference and same:
             known = ["%s@%s" % (receipt.name, short(receipt.digest)) for receipt in same]
         else:
-            known = sorted({"%s:%s" % (image.receipt.name, image.receipt.version) for image in self.installed()})
+            known = sorted({image.receipt.label for image in self.installed()})
         raise UsageError(
             "no image %s is installed under %s" % (reference, self.root),
             "installed: %s" % ", ".join(known) if known else "install a bundle first: install BUNDLE.tar",

@@ -162,22 +162,6 @@ def _anybody_renames(place: str) -> bool:
     return os.stat(place).st_mode & 0o1002 == 0o2
 
 
-def remove(path: str) -> None:
-    """Remove a folder as far as possible."""
-    for folder, folders, names in os.walk(path, topdown=False):
-        for name in names + folders:
-            whole = os.path.join(folder, name)
-            try:
-                if os.path.isdir(whole) and not os.path.islink(whole):
-                    os.rmdir(whole)
-                else:
-                    os.unlink(whole)
-            except OSError:
-                continue
-    if os.path.isdir(path) and not os.listdir(path):
-        os.rmdir(path)
-
-
 def end_with_parent() -> None:
     """Make proot end its payload when this process's parent is gone (which is what SIGQUIT makes it do)."""
     try:
@@ -247,7 +231,9 @@ def main(words: "Sequence[str]") -> int:
     try:
         return wait(child, forward)
     finally:
-        remove(temporary)
+        import shutil
+
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 if __name__ == "__main__":

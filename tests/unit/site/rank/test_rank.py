@@ -181,6 +181,12 @@ def test_two_mpi_libraries_of_one_process(tmp_path):
     assert sorted(record(tmp_path)["together"]) == [first, second]
 
 
+def observed(pid):
+    observer = payload_monitor._Observer(pid, 0, rank.RankOptions({"--out": "/nowhere"}))
+    observer.look()
+    return observer.record
+
+
 def test_the_version_is_asked_of_the_file_that_is_mapped(tmp_path, monkeypatch):
     """Under proot the kernel's path of the host's library leads to the image's own file."""
     asked = []
@@ -189,7 +195,7 @@ def test_the_version_is_asked_of_the_file_that_is_mapped(tmp_path, monkeypatch):
     monkeypatch.setattr(mapped_mpi, "maps", lambda pid: "0-1 r-xp 0 08:01 %d %s" % (os.stat(host).st_ino, image))
     host, image = file_of_mpi(tmp_path / "host"), file_of_mpi(tmp_path / "image")
     monkeypatch.setattr(hostfiles, "LIBRARIES", str(tmp_path / "host"))
-    assert payload_monitor._look(os.getpid(), {}, None) == []
+    assert observed(os.getpid())["together"] == []
     assert asked == [host]
 
 
@@ -197,9 +203,9 @@ def test_an_mpi_library_in_each_of_two_processes_is_no_second_one(monkeypatch):
     texts = {1: "0-1 r-xp 0 08:01 5 /a/libmpi.so.12", 2: "0-1 r-xp 0 08:01 6 /b/libmpi.so.12"}
     monkeypatch.setattr(mapped_mpi, "family", lambda pid: list(texts))
     monkeypatch.setattr(mapped_mpi, "maps", texts.get)
-    found = {}
-    assert payload_monitor._look(1, found, None) == []
-    assert len(found) == 2
+    found = observed(1)
+    assert found["together"] == []
+    assert len(found["libraries"]) == 2
 
 
 def test_evidence_that_cannot_be_written_does_not_end_the_payload(tmp_path):
