@@ -19,13 +19,11 @@ _INDENT = 20
 def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_store_command(subparsers, "doctor", _doctor)
-    command.add_argument(
-        "image", metavar=store.REFERENCE, nargs="?", help="an installed image (default: the one installed last)"
-    )
+    text = "an installed image (default: the one installed last)"
+    command.add_argument("image", metavar=store.REFERENCE, nargs="?", help=text)
     command.add_argument("--plan", metavar="SITE", help="use this plan, if the bundle has several")
-    command.add_argument(
-        "--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help="wait this long for each of its two jobs"
-    )
+    text = "wait this long for each of its two jobs"
+    command.add_argument("--patience", type=seconds, default=_PATIENCE, metavar="SECONDS", help=text)
     command.add_argument("--dry-run", action="store_true", help="submit nothing")
 
 

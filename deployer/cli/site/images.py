@@ -39,9 +39,8 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_store_command(subparsers, "remove", _remove)
     command.add_argument("image", metavar=store.REFERENCE, nargs="?", help="an installed image: see `list`")
     command.add_argument("--all", action="store_true", help="remove all images, bundles, logs and this tool")
-    command.add_argument(
-        "--job-folders", action="store_true", help="with --all: remove job folders and their results as well"
-    )
+    text = "with --all: remove job folders and their results as well"
+    command.add_argument("--job-folders", action="store_true", help=text)
     command.add_argument("--force", action="store_true", help="remove it even if a job uses it")
     command = common.add_store_command(subparsers, "gc", _gc)
     command.add_argument("--keep", type=common.count, metavar="K", help="images to keep of each name (default: 2)")
@@ -49,9 +48,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--jobs", action="store_true", help="remove the folders of old finished jobs instead")
     text = "with --jobs: folders unchanged for this time, such as 30d or 12h (default: 30d)"
     command.add_argument("--older-than", type=duration, metavar="TIME", help=text)
-    command.add_argument(
-        "--yes", action="store_true", help="with --jobs: remove folders with results too, without asking"
-    )
+    text = "with --jobs: remove folders with results too, without asking"
+    command.add_argument("--yes", action="store_true", help=text)
 
 
 def duration(text: str) -> int:

@@ -11,7 +11,8 @@ from deployer.cli.site.meter import Meter
 from deployer.contract import plan_update
 from deployer.site.install import install as installing
 from deployer.site.install import squash, take_plan
-from deployer.site.install.receive import Received, receive
+from deployer.site.install.install import InstallOutcome
+from deployer.site.install.receive import receive
 from deployer.site.storage import space, store
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal, workers
@@ -29,9 +30,8 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("--keep", action="store_true", help="afterwards move the bundle to ROOT/bundles, as push does")
     add_squashfs(command)
     command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
-    command.add_argument(
-        "--signers", metavar="FILE", help=common.SIGNERS + "; the first such file becomes the root folder's policy"
-    )
+    text = common.SIGNERS + "; the first such file becomes the root folder's policy"
+    command.add_argument("--signers", metavar="FILE", help=text)
     command = common.add_store_command(subparsers, "squash", _squash)
     command.add_argument("image", metavar=store.REFERENCE, help="an installed image: see `list`")
     command.add_argument("--jobs", type=common.count, metavar="N", help=_JOBS)
@@ -52,12 +52,12 @@ def add_squashfs(command: Any) -> None:
 def _install(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
 
-    def work(meter: Meter) -> Received:
+    def work(meter: Meter) -> InstallOutcome:
         outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
         # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
         keeps = args.keep and not outcome.known
         bundle = installing.keep(args.bundle, where, outcome.image) if keeps else args.bundle
-        return Received(outcome=outcome, digest=outcome.image.receipt.digest, bundle=bundle)
+        return outcome._replace(bundle=bundle)
 
     _suggest(args, show_received(work, where, args.json, args.squashfs, args.jobs, "installed"))
     return 0
@@ -77,7 +77,7 @@ def _receive(args: argparse.Namespace) -> int:
 
 
 def show_received(
-    receiving: Callable[[Meter], Received],
+    receiving: Callable[[Meter], InstallOutcome],
     where: Store,
     as_json: bool,
     squashfs: bool = False,
@@ -87,23 +87,22 @@ def show_received(
     """Call ``receiving``, which installs a bundle, print the result, and return the image."""
     started = time.time()
     with Meter("install") as meter:
-        received = receiving(meter)
+        image, known, warnings, bundle = receiving(meter)
         store.bring_tool(where)
-    (image, known, warnings), seconds = received.outcome, time.time() - started
+    receipt, seconds = image.receipt, time.time() - started
     squashed = squashed_now(image, jobs) if squashfs else None
     if as_json:
-        record = {"folder": image.folder, "known": known, "digest": received.digest, "bundle": received.bundle}
+        record = {"folder": image.folder, "known": known, "digest": receipt.digest, "bundle": bundle}
         record.update(warnings=list(warnings), seconds=round(seconds, 3))
         terminal.show_json(dict(record, squashfs=squashed.record() if squashed else None))
         return image
     common.warn(warnings)
-    receipt = image.receipt
     if known:
         terminal.show("%s is already installed: %s" % (receipt.label, image.folder))
     else:
         size = "%d entries, %s" % (receipt.files, space.human(receipt.bytes))
         terminal.show("%s %s: %s, in %.1f s: %s" % (done, receipt.label, size, seconds, image.folder))
-        terminal.show("digest %s" % received.digest)
+        terminal.show("digest %s" % receipt.digest)
     if squashfs:
         show_squashed(image, squashed)
     return image

@@ -58,51 +58,28 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: the job's)")
     parser.add_argument("--ranks-per-node", type=int, metavar="R", help="ranks per node (default: the job's)")
     parser.add_argument("--threads", type=int, metavar="T", help="threads per rank (default: the job's)")
-    parser.add_argument(
-        "--stdin", metavar="FILE", help="what every rank reads: absolute path in the container (default: the job's)"
-    )
+    text = "what every rank reads: absolute path in the container (default: the job's)"
+    parser.add_argument("--stdin", metavar="FILE", help=text)
     parser.add_argument("--time", type=check_time, metavar="[D-]HH:MM:SS", help="time limit; also 90m, 24h, 2d")
-    parser.add_argument(
-        "--again",
-        type=int,
-        metavar="N",
-        help="if the job saves its state before the time limit, continue it in up to N more jobs",
-    )
-    parser.add_argument(
-        "--warn",
-        type=int,
-        default=WARN,
-        metavar="SECONDS",
-        help="send SIGUSR1 to the ranks this many seconds before the time limit (default: %(default)s)",
-    )
+    text = "if the job saves its state before the time limit, continue it in up to N more jobs"
+    parser.add_argument("--again", type=int, metavar="N", help=text)
+    text = "send SIGUSR1 to the ranks this many seconds before the time limit (default: %(default)s)"
+    parser.add_argument("--warn", type=int, default=WARN, metavar="SECONDS", help=text)
     parser.add_argument("--memory", type=int, metavar="MIB", help="memory that one rank needs (default: the job's)")
-    parser.add_argument(
-        "--gpus-per-rank", type=int, metavar="N", help="GPUs that each rank sees (default: the job's, else all)"
-    )
+    text = "GPUs that each rank sees (default: the job's, else all)"
+    parser.add_argument("--gpus-per-rank", type=int, metavar="N", help=text)
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs to request per node (default: all of a node's)")
-    parser.add_argument(
-        "--account",
-        metavar="NAME",
-        help="account to charge the job to (default: the plan's, else $SBATCH_ACCOUNT or $SLURM_ACCOUNT)",
-    )
-    parser.add_argument(
-        "--partition",
-        metavar="NAME",
-        help="use the plan for this partition; one without a plan must have nodes like those of the first plan",
-    )
+    text = "account to charge the job to (default: the plan's, else $SBATCH_ACCOUNT or $SLURM_ACCOUNT)"
+    parser.add_argument("--account", metavar="NAME", help=text)
+    text = "use the plan for this partition; one without a plan must have nodes like those of the first plan"
+    parser.add_argument("--partition", metavar="NAME", help=text)
     parser.add_argument("--constraint", metavar="FEATURES", help="features that its nodes must have")
     parser.add_argument("--reservation", metavar="NAME", help="run in this reservation of the batch system")
-    parser.add_argument(
-        "--directive",
-        action="append",
-        default=[],
-        metavar="WORD",
-        help="one more directive for the batch system; may be repeated",
-    )
+    text = "one more directive for the batch system; may be repeated"
+    parser.add_argument("--directive", action="append", default=[], metavar="WORD", help=text)
     _add_container(parser)
-    parser.add_argument(
-        "--staging", choices=STAGINGS, help="where the image is while ranks run (default: the plan's choice)"
-    )
+    text = "where the image is while ranks run (default: the plan's choice)"
+    parser.add_argument("--staging", choices=STAGINGS, help=text)
     parser.add_argument(
         "--launch",
         choices=LAUNCHES,
@@ -120,13 +97,8 @@ def _add_exec(subparsers: Any) -> None:
         "its own output goes to standard error",
     )
     parser.add_argument("--json", action="store_true", help="with --rehearse: print one JSON object")
-    parser.add_argument(
-        "--accept",
-        action="append",
-        default=[],
-        metavar="CODE",
-        help="with --rehearse: treat this rule as a warning; may be repeated",
-    )
+    text = "with --rehearse: treat this rule as a warning; may be repeated"
+    parser.add_argument("--accept", action="append", default=[], metavar="CODE", help=text)
     parser.epilog = (
         "Words after -- are the command: exec NAME -- COMMAND [ARG...]. Exit: the command's own; with --rehearse 0 for "
         "RUN and WARN, 3 for REFUSE"
@@ -168,13 +140,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_container(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bind",
-        action="append",
-        default=[],
-        metavar="SRC[:DST]",
-        help="bind this folder or file of the host; may be repeated",
-    )
+    text = "bind this folder or file of the host; may be repeated"
+    parser.add_argument("--bind", action="append", default=[], metavar="SRC[:DST]", help=text)
     parser.add_argument(
         "--env",
         action="append",
@@ -183,11 +150,8 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         help="set this environment variable in the container, over the image's, the job's and the plan's; may be "
         "repeated",
     )
-    parser.add_argument(
-        "--home",
-        metavar="DIR",
-        help="use this folder as HOME (default: a private one on the node, removed at the end)",
-    )
+    text = "use this folder as HOME (default: a private one on the node, removed at the end)"
+    parser.add_argument("--home", metavar="DIR", help=text)
     parser.add_argument("--user-site", action="store_true", help="let Python use the packages in ~/.local of that home")
     parser.add_argument(
         "--runtime",

@@ -55,9 +55,6 @@ class Meter(object):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.end()
-
-    def end(self) -> None:
         """Clear the line."""
         if self.width:
             sys.stderr.write("\r" + " " * self.width + "\r")

@@ -33,9 +33,8 @@ def add_parsers(subparsers: Any) -> None:
     parser.add_argument("folder", metavar="JOBDIR")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--step", choices=_STEPS)
-    which.add_argument(
-        "--until", choices=_STEPS, help="judge the steps named on standard input, up to and with this one"
-    )
+    text = "judge the steps named on standard input, up to and with this one"
+    which.add_argument("--until", choices=_STEPS, help=text)
     parser.add_argument("--exit", type=int, default=0, metavar="N", help="exit code of the step's launcher")
     parser.add_argument("--id", default="", metavar="ID", help="the batch system's id of the job")
     parser.add_argument("--started", type=int, required=True, metavar="SECONDS", help="since the epoch")

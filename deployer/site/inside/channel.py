@@ -143,12 +143,12 @@ def _keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + option), value)
 
 
-def connect(addresses: Sequence[Tuple[str, int]], key: bytes, patience: float = PATIENCE) -> Channel:
+def connect(addresses: Sequence[Tuple[str, int]], key: bytes) -> Channel:
     """Return a connection to the first of ``addresses`` that has the key. Raises ChannelError with the reasons."""
     reasons = []
     for host, port in addresses:
         try:
-            connection = socket.create_connection((host, port), patience)
+            connection = socket.create_connection((host, port), PATIENCE)
         except OSError as error:
             reasons.append("%s: %s" % (host, error))
             continue

@@ -9,7 +9,7 @@ If the line is cut, the file stays as a beginning (``*.begun``), and the next pu
 
 import binascii
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import IO, List, Optional
 
 from deployer.contract import sealed_file
@@ -18,12 +18,11 @@ from deployer.contract.errors import DeployerError, IntegrityError, TransferErro
 from deployer.contract.manifest import Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Begun, Parcel
-from deployer.site.install.install import InstallProgress, install
+from deployer.site.install.install import InstallOutcome, InstallProgress, install
 from deployer.site.install.receive import (
     AT_ONCE,
     LITTLE,
     Late,
-    Received,
     SegmentSources,
     finish,
     is_rebuilt,
@@ -48,7 +47,7 @@ def take(
     digest: str,
     progress: Optional[InstallProgress] = None,
     late: Optional[Late] = None,
-) -> Received:
+) -> InstallOutcome:
     """Take the parts of a bundle from ``stream``, install it and keep it.
 
     If little arrives, that is received when it is complete; else the bundle is installed meanwhile.
@@ -75,7 +74,7 @@ def take(
         raise
 
 
-def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional[InstallProgress]) -> Received:
+def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional[InstallProgress]) -> InstallOutcome:
     digest = parcel.seal.digest
     path = os.path.join(parcel.folder, binascii.hexlify(os.urandom(8)).decode() + incoming.BEGUN)
     with files.errors_named("write " + path, incoming.NO_SPACE):
@@ -105,7 +104,7 @@ def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional
     bundle = finish(store, digest, outcome.image)
     if failure and not bundle and not is_rebuilt(store.bundle(outcome.image.receipt), digest):
         outcome = outcome._replace(warnings=(*outcome.warnings, not_kept(failure)))
-    return Received(outcome, digest, bundle)
+    return outcome._replace(bundle=bundle)
 
 
 class _Growing(object):
@@ -131,7 +130,7 @@ class _Growing(object):
 
     def take(self, stream: IO[bytes]) -> None:
         """Write all of the bundle; called in a process of its own. Raises as ``incoming.take`` and ``receive`` do."""
-        with files.errors_named("write " + self._path, incoming.NO_SPACE), self._sources:
+        with files.errors_named("write " + self._path, incoming.NO_SPACE), closing(self._sources):
             try:
                 for part in incoming.announcements(stream):
                     self._take(stream, part)

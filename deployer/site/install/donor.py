@@ -21,10 +21,10 @@ from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Optional, Seq
 from deployer.contract import tarformat
 from deployer.contract.manifest import Segment
 from deployer.contract.tarformat import FILES, REST
-from deployer.site.install.unpack import Linked, ReadFrame
+from deployer.site.install.unpack import ReadFrame
 from deployer.site.storage import frames as lists
 from deployer.site.storage import layers
-from deployer.site.storage.frames import FrameList, LayerFile, ListedFrame
+from deployer.site.storage.frames import FrameList, FrameNote, LayerFile, ListedFrame
 from deployer.site.storage.store import ROOTFS, Store
 from deployer.system import files, workers
 
@@ -70,7 +70,7 @@ class Donor(NamedTuple):
         read: Callable[[int], bytes],
         source: ReadFrame,
         jobs: int,
-    ) -> Iterator[Linked]:
+    ) -> Iterator[Tuple[int, FrameNote]]:
         """Link files into the new rootfs, open as ``root``, whose folders exist; yield each frame that is complete.
 
         Args:
@@ -92,7 +92,7 @@ class Donor(NamedTuple):
                 for unit, done in pool.results():
                     if done:
                         for number, listed in zip(unit.numbers, unit.listed):
-                            yield Linked(number, listed.note)
+                            yield number, listed.note
         finally:
             os.close(theirs)
 

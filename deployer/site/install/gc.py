@@ -1,7 +1,7 @@
 """gc: find what is no longer needed under the root folder, and remove it."""
 
 import os
-from typing import Callable, Dict, List, NamedTuple, Optional, Set, Tuple, TypeVar
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
 from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.site.install import incoming
@@ -110,10 +110,5 @@ def _old_bundles(store: Store) -> List[str]:
                 known.append((os.fstat(stream.fileno()).st_mtime, path, verify.begin(stream, path).manifest.name))
         except DeployerError:
             continue  # not a bundle, or one of a newer format: it is kept
-    last: Set[str] = set()
-    old = []
-    for _, path, name in sorted(known, reverse=True):
-        if name in last:
-            old.append(path)
-        last.add(name)
-    return old
+    last = {name: path for _, path, name in sorted(known)}
+    return [path for _, path, name in sorted(known, reverse=True) if path != last[name]]

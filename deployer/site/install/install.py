@@ -84,11 +84,13 @@ class InstallOutcome(NamedTuple):
         image: the installed image.
         known: it was installed already.
         warnings: for the user.
+        bundle: where the bundle is, if it was kept or moved; None if nothing was assembled, or it is not kept.
     """
 
     image: InstalledImage
     known: bool
     warnings: Tuple[str, ...] = ()
+    bundle: Optional[str] = None
 
 
 def install(
@@ -129,7 +131,8 @@ def install(
         if claimed and not present:
             remove.check_unused(store, claimed)
         if present and not signers_file:
-            return InstallOutcome(present, True, tuple(data.missing(store, present.manifest())))
+            warnings = data.missing(store, present.manifest())
+            return InstallOutcome(image=present, known=True, warnings=tuple(warnings))
         policies = policy.load(store.root, signers_file)
         verification = verify.begin(stream, path, policies, arriving)
         warnings = admit(verification.manifest, verification.digest, verification.trust, store, policies)
@@ -168,7 +171,7 @@ def install(
     if image is None:
         raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
     warnings += data.missing(store, verification.manifest)
-    return InstallOutcome(image, bool(present), tuple(warnings + pin_signers(store, policies)))
+    return InstallOutcome(image=image, known=bool(present), warnings=(*warnings, *pin_signers(store, policies)))
 
 
 def _shares(verification: Verification, store: Store) -> _Shares:
@@ -190,8 +193,8 @@ def _shares(verification: Verification, store: Store) -> _Shares:
 
 def _there(store: Store, shares: _Shares) -> Dict[str, Layer]:
     """Return the layers that exist already, by name."""
-    found = [(name, layers.whole(store, name)) for name in shares.names]
-    return {name: layer for name, layer in found if layer}
+    there = ((name, layers.whole(store, name)) for name in shares.names)
+    return {name: layer for name, layer in there if layer}
 
 
 def _room(verification: Verification, given: Optional[Donor]) -> unpack.Unpacked:
@@ -366,7 +369,7 @@ def _unpack_layer(
         verification.passed(segments[number])
         advance(sizes[number].raw)
 
-    def link(root: int, folders: Set[bytes]) -> Iterator[unpack.Linked]:
+    def link(root: int, folders: Set[bytes]) -> Iterator[Tuple[int, FrameNote]]:
         return given.link(root, folders, segments, read, source, jobs) if given else iter(())
 
     os.mkdir(rootfs)

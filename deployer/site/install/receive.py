@@ -9,8 +9,8 @@ when it is copied.
 import errno
 import hashlib
 import os
-from contextlib import contextmanager, suppress
-from typing import IO, Iterable, Iterator, NamedTuple, Optional, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import IO, Iterable, Iterator, Optional, Sequence
 
 from deployer.contract import delta
 from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
@@ -29,23 +29,9 @@ LITTLE = 1 / 16
 AT_ONCE = 32 * 1024 * 1024
 
 
-class Received(NamedTuple):
-    """The result of a receive.
-
-    Attributes:
-        outcome: the result of install.
-        digest: the bundle's digest.
-        bundle: where the bundle is kept; None if the image was already installed and nothing was assembled.
-    """
-
-    outcome: InstallOutcome
-    digest: str
-    bundle: Optional[str]
-
-
 def receive(
     folder: str, store: Store, progress: Optional[InstallProgress] = None, late: "Optional[Late]" = None
-) -> Received:
+) -> InstallOutcome:
     """Assemble the bundle whose parts are in ``folder``, install it and keep it.
 
     Parts under ROOT/incoming are removed; parts elsewhere (media) are kept. After an error nothing has a final name.
@@ -61,7 +47,7 @@ def receive(
         return overtaken(folder, store, error)
 
 
-def overtaken(folder: str, store: Store, error: Exception) -> Received:
+def overtaken(folder: str, store: Store, error: Exception) -> InstallOutcome:
     """Return the result of another receive of this bundle if it was the reason of ``error``, else raise the error.
 
     The first of two to end removes the other's parts and folder, and has the same result.
@@ -71,7 +57,7 @@ def overtaken(folder: str, store: Store, error: Exception) -> Received:
         raise error
     image = inventory.whole(store, name)
     if image:
-        return Received(InstallOutcome(image, True), image.receipt.digest, None)
+        return InstallOutcome(image=image, known=True)
     gone = error.__cause__ if isinstance(error, DeployerError) else error
     if files.is_folder(folder) and not isinstance(gone, FileNotFoundError):
         raise error
@@ -84,12 +70,14 @@ def went_away(folder: str) -> TransferError:
     return TransferError("parts in %s went away" % folder, hint)
 
 
-def _receive(folder: str, store: Store, progress: Optional[InstallProgress], late: "Optional[Late]" = None) -> Received:
+def _receive(
+    folder: str, store: Store, progress: Optional[InstallProgress], late: "Optional[Late]" = None
+) -> InstallOutcome:
     parcel = incoming.open_parcel(folder)
     digest = parcel.seal.digest
     present = inventory.whole(store, digest)
     if present:
-        return Received(InstallOutcome(present, True), digest, finish(store, digest, present))
+        return InstallOutcome(image=present, known=True, bundle=finish(store, digest, present))
     gathered = incoming.folder_of(store, digest)
     target = os.path.join(gathered, incoming.BUNDLE)
     checked = False  # an earlier receive may have copied what it did not check
@@ -112,8 +100,8 @@ def _receive(folder: str, store: Store, progress: Optional[InstallProgress], lat
             raise IntegrityError(error.message, "the damaged file was removed: push the bundle again") from error
         outcome = install(target, store, progress)
     if late and not checked and is_rebuilt(target, digest):
-        return Received(outcome, digest, late.keep(store, target, outcome.image))
-    return Received(outcome, digest, finish(store, digest, outcome.image))
+        return outcome._replace(bundle=late.keep(store, target, outcome.image))
+    return outcome._replace(bundle=finish(store, digest, outcome.image))
 
 
 def _check_space(parcel: Parcel, store: Store, freed: int) -> None:
@@ -256,7 +244,7 @@ def rebuild(
     sources = SegmentSources(parcel, store, checked)
     sources.require(parcel.manifest.segments)
     total = parcel.seal.offset
-    with files.published(target, flushed=flushed, hint=incoming.NO_SPACE) as stream, sources:
+    with files.published(target, flushed=flushed, hint=incoming.NO_SPACE) as stream, closing(sources):
         begun = done = 0
         for segment in parcel.manifest.segments:
             stream.write(sources.content(segment))
@@ -298,13 +286,8 @@ class SegmentSources(object):
         self._growing = path
         self._came[segment.sha256] = SegmentSource(path, segment.offset)
 
-    def __enter__(self) -> "SegmentSources":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the open file, if there is one."""
         if self._stream:
             self._stream.close()
         self._stream = None
@@ -318,7 +301,7 @@ class SegmentSources(object):
                 raise
             data = None
         if data is None:  # another push may have replaced a kept bundle since its table was read: lines are slow
-            self._close()
+            self.close()
             self._kept = incoming.kept(self._store)
             self.require([segment])
             data = self._find(segment)
@@ -350,7 +333,7 @@ class SegmentSources(object):
 
     def _read(self, source: SegmentSource, size: int) -> bytes:
         if self._stream is None or self._path != source.path:
-            self._close()
+            self.close()
             self._stream, self._path = files.open_regular(source.path), source.path
         self._stream.seek(source.offset)
         return self._stream.read(size)

@@ -63,26 +63,15 @@ class _Rest(NamedTuple):
     done: int
 
 
-class _Written(NamedTuple):
-    """The result of one frame of files; ``rest`` if its last file continues."""
-
-    note: FrameNote
-    rest: Optional[_Rest]
-
-
-class Linked(NamedTuple):
-    """The number of a frame whose files came from elsewhere, and what they are."""
-
-    number: int
-    note: FrameNote
-
-
+#: What was written of one frame of files, and its last file if that continues.
+_Written = Tuple[FrameNote, Optional[_Rest]]
 #: From a frame's number to its decompressed bytes, checked; called in the worker processes, or here.
 ReadFrame = Callable[[int], Buffer]
 #: Called in this process with the number of each frame that was unpacked.
 Done = Callable[[int], None]
-#: Called when all folders exist, with the open root and their paths; yields the frames that need not be unpacked.
-Link = Callable[[int, Set[bytes]], Iterator[Linked]]
+#: Called when all folders exist, with the open root and their paths; yields the frames that need not be unpacked,
+#: each by its number and what was made of it.
+Link = Callable[[int, Set[bytes]], Iterator[Tuple[int, FrameNote]]]
 
 
 def unpack(
@@ -226,12 +215,12 @@ class _Unpacking(object):
         with workers.Pool(min(jobs, len(numbers) + len(self._numbers(REST))), self._write) as pool:
             for number in numbers:
                 pool.submit((number, None))
-            for (number, rest), written in pool.results():
-                self._count(number, written.note)
+            for (number, rest), (note, begun) in pool.results():
+                self._count(number, note)
                 if rest is None:
-                    more = self._rests(number, written.rest)
-                    if written.rest:
-                        open_files[written.rest.path] = len(more)
+                    more = self._rests(number, begun)
+                    if begun:
+                        open_files[begun.path] = len(more)
                     for task in reversed(more):
                         pool.submit(task, first=True)
                 else:
@@ -284,9 +273,10 @@ class _Unpacking(object):
             position = end + tarformat.padding(entry.size)
             if position > len(data):
                 _check_padding(data[end:])
-                return _Written(FrameNote(size, noted), _Rest(entry.path, entry.size, len(data) - end + entry.size))
+                done = len(data) - end + entry.size
+                return FrameNote(written=size, files=noted), _Rest(path=entry.path, size=entry.size, done=done)
             _check_padding(data[end:position])
-        return _Written(FrameNote(size, noted), None)
+        return FrameNote(written=size, files=noted), None
 
     def _go_on(self, data: memoryview, rest: _Rest) -> _Written:
         """Write a frame that is a part of one file."""
@@ -297,7 +287,7 @@ class _Unpacking(object):
             written = files.write_sparse(descriptor, content, rest.done)
         finally:
             os.close(descriptor)
-        return _Written(FrameNote(written, ()), None)
+        return FrameNote(written=written, files=()), None
 
 
 def _nothing(number: int) -> None:

@@ -85,11 +85,19 @@ def unpack(folder: str, verification: Verification, python: Optional[str], jobs:
     if not members:
         return Unpacked(0, 0)
     contents = segments(verification)
-    unpacking = _Unpacking(folder, verification, contents, python or _ANY_PYTHON)
+
+    def write(member: BundleMember) -> Dict[str, _Written]:
+        """Unpack one wheel and return its files by their paths in the overlay; called in a worker."""
+        root = os.path.join(folder, str(overlay(member.name)))
+        with tempfile.TemporaryFile(dir=folder) as copy:
+            for segment in contents[member.name]:
+                copy.write(verification.read(segment))
+            return OverlayWriter(root, python or _ANY_PYTHON).add(wheels.Wheel(copy, _name(member)))
+
     owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # by overlay and path: the wheels that contain it
     met: List[Tuple[str, str]] = []
     count = size = 0
-    with workers.Pool(min(jobs, len(members)), unpacking.write) as pool:
+    with workers.Pool(min(jobs, len(members)), write) as pool:
         for member in sorted(members, key=lambda member: -member.size):
             pool.submit(member)
         for member, written in pool.results():
@@ -118,26 +126,6 @@ def _check_same(path: str, owners: List[Tuple[str, str]]) -> None:
     for other, another in others:
         if another != digest:
             raise IntegrityError("%s and %s both contain %s, with different content" % (first, other, path))
-
-
-class _Unpacking(object):
-    """The state that workers share; each has a copy of it."""
-
-    def __init__(
-        self, folder: str, verification: Verification, contents: Dict[str, List[Segment]], python: str
-    ) -> None:
-        self.folder = folder
-        self.verification = verification
-        self.contents = contents
-        self.python = python
-
-    def write(self, member: BundleMember) -> Dict[str, _Written]:
-        """Unpack one wheel and return its files by their paths in the overlay; called in a worker."""
-        root = os.path.join(self.folder, str(overlay(member.name)))
-        with tempfile.TemporaryFile(dir=self.folder) as copy:
-            for segment in self.contents[member.name]:
-                copy.write(self.verification.read(segment))
-            return OverlayWriter(root, self.python).add(wheels.Wheel(copy, _name(member)))
 
 
 class OverlayWriter(object):

@@ -35,24 +35,23 @@ class PayloadWatcher(object):
         self._using: Set[int] = set()
         self._libraries: Dict[mapped_mpi.Mapping, str] = {}
         self._since: Optional[float] = None
-        self._connected = False
+        #: Whether a connection to another process was seen.
+        self.known = False
         self._itself = False
 
     def look(self, members: Sequence[int], maps: Sequence[str]) -> None:
         """Examine the processes of the payload by the texts of their ``/proc/PID/maps``."""
         for member, text in zip(members, maps):
-            for line in text.splitlines():
-                fields = line.split(None, 5)
-                if len(fields) == 6 and fields[4].isdigit() and _LIBRARY.search(fields[5]):
+            for mapping in mapped_mpi.mapped_files(text, ".so"):
+                if _LIBRARY.search(mapping[0]):
                     self._using.add(member)
-                    mapping = (fields[5], int(fields[4]))
                     if mapping not in self._libraries:
                         self._libraries[mapping] = mapped_mpi.identity(member, mapping)
-        if self._libraries and not self._connected:
+        if self._libraries and not self.known:
             self._since = self._since or time.monotonic()
             pairs = connections(members)
             own = {local for local, _ in pairs}
-            self._connected = any(remote not in own for _, remote in pairs)
+            self.known = any(remote not in own for _, remote in pairs)
             self._itself = self._itself or any(remote in own for _, remote in pairs)
 
     @property
@@ -61,14 +60,9 @@ class PayloadWatcher(object):
         return all("/libtensorflow" in path for path, _ in self._libraries)
 
     @property
-    def known(self) -> bool:
-        """Return whether a connection to another process was seen."""
-        return self._connected
-
-    @property
     def searching(self) -> bool:
         """Return whether a first connection may come soon; one to the payload itself may be short."""
-        return self._since is not None and not self._connected and time.monotonic() - self._since < _STARTING
+        return self._since is not None and not self.known and time.monotonic() - self._since < _STARTING
 
     def record(self) -> "Optional[Dict[str, Any]]":
         """Return the fields of ``payload.Communication``; None if no such library was seen."""
@@ -77,7 +71,7 @@ class PayloadWatcher(object):
         watched = self._since is not None and time.monotonic() - self._since > _PATIENCE
         return {
             "libraries": [{"path": path, "identity": own, "says": None} for (path, _), own in self._libraries.items()],
-            "connected": True if self._connected else False if watched else None,
+            "connected": True if self.known else False if watched else None,
             "itself": self._itself,
             "nccl": nccl([self._log.replace("%p", str(pid)) for pid in sorted(self._using)]) if self._log else None,
         }

@@ -22,19 +22,19 @@ _MPI_LIBRARY = _BEGIN + r"(ch)?(_cray|_gnu_\d+|_intel|_nvidia|_abi|_dbg|_mt|_dbg
 
 def mpi_libraries(text: str) -> "List[Mapping]":
     """Return the MPI libraries in the text of a ``/proc/PID/maps``, each once, in order of address."""
-    found: "List[Mapping]" = []
-    for line in text.splitlines():
-        if _BEGIN not in line:
-            continue
-        import re  # takes longer than all else here, and most processes map nothing of that name
+    mappings = mapped_files(text, _BEGIN)
+    if not mappings:
+        return []
+    import re  # takes longer than all else here, and most processes map nothing of that name
 
-        # address perms offset device inode path; a path may contain spaces, or end with " (deleted)"
-        fields = line.split(None, 5)
-        if len(fields) == 6 and fields[4].isdigit() and re.match(_MPI_LIBRARY, os.path.basename(fields[5])):
-            mapping = (fields[5], int(fields[4]))
-            if mapping not in found:
-                found.append(mapping)
-    return found
+    return [mapping for mapping in mappings if re.match(_MPI_LIBRARY, os.path.basename(mapping[0]))]
+
+
+def mapped_files(text: str, mark: str) -> "List[Mapping]":
+    """Return the files with ``mark`` in their lines of a ``/proc/PID/maps``, each once, in order of address."""
+    # address perms offset device inode path; a path may contain spaces, or end with " (deleted)"
+    lines = [line.split(None, 5) for line in text.splitlines() if mark in line]
+    return [*dict.fromkeys((line[5], int(line[4])) for line in lines if len(line) == 6 and line[4].isdigit())]
 
 
 def maps(pid: int) -> str:

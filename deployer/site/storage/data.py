@@ -44,8 +44,8 @@ def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
     for need in manifest.needs:
         carrier = store.newest(need.bundle)
         if carrier is None:
-            words = (manifest.name, need.data, need.bundle, store.root)
-            problem = "%s needs the data %s of the bundle %s, which is not installed under %s" % words
+            where = (manifest.name, need.data, need.bundle, store.root)
+            problem = "%s needs the data %s of the bundle %s, which is not installed under %s" % where
             raise Refused(problem, "push or install %s first" % need.bundle)
         found.append(InstalledData(need, carrier))
         if not files.is_folder(found[-1].folder):

@@ -126,16 +126,16 @@ def link(made: str, shared: str, layer: str) -> None:
     os.symlink(os.path.join("..", "..", LAYERS, layer, shared), os.path.join(made, shared))
 
 
-def publish(store: Store, layer: str, made: str, entries: int, size: int) -> Layer:
+def publish(store: Store, layer: str, made: str, entries: int, size: int) -> None:
     """Give the finished layer in ``made`` its name, in place of an incomplete one."""
     record = json_records.stamped("layer", {"files": entries, "bytes": size})
     # No temporary name and no fsync, which on some file systems waits for all that was written before.
     with open(os.path.join(made, RECORD), "w", encoding="ascii") as stream:
         stream.write(json_records.pretty(record))
     inventory.write_inventory(made)
-    _clear(os.path.join(store.layers, layer))
-    unfinished.publish(made, os.path.join(store.layers, layer), lambda: whole(store, layer) is not None)
-    return Layer(os.path.join(store.layers, layer), entries, size)
+    folder = os.path.join(store.layers, layer)
+    _clear(folder)
+    unfinished.publish(made, folder, lambda: whole(store, layer) is not None)
 
 
 def _clear(folder: str) -> None:

@@ -204,7 +204,7 @@ def test_words_that_are_known_at_the_start_replace_only_the_launchers_own():
 
 
 def test_the_hubs_word_is_replaced_before_the_container_only():
-    (command,) = hub.as_one(["srun", "--node", node.HUB, "--", "ch-run", node.HUB])("cn1:5")
+    command = hub._known(["srun", "--node", node.HUB, "--", "ch-run", node.HUB], "cn1:5", 0)
     assert command == ["srun", "--node", "cn1:5", "--", "ch-run", node.HUB]
 
 
@@ -311,7 +311,7 @@ def test_many_strangers_do_not_keep_a_node_out(path):
             stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             stranger.settimeout(10)
             assert stranger.recv(1) == b"d"
-        found = channel.connect([("127.0.0.1", port)], folder.read_key(str(path / "key")), 10)
+        found = channel.connect([("127.0.0.1", port)], folder.read_key(str(path / "key")))
         assert found.proven
         found.close()
 
@@ -340,12 +340,12 @@ def test_what_the_agent_ignores_the_launcher_ignores_too(path, monkeypatch):
 def test_a_malformed_message_of_a_rank_ends_its_connection_and_not_the_hub(path, message):
     with waiting(path, ["sleep 60 #"]) as (process, port):
         key = folder.read_key(str(path / "key"))
-        other = channel.connect([("127.0.0.1", port)], key, 10)
+        other = channel.connect([("127.0.0.1", port)], key)
         other.send(message)
         with pytest.raises(channel.ChannelError, match="closed"):
             other.receive()
         other.close()
-        channel.connect([("127.0.0.1", port)], key, 10).close()  # it lives on
+        channel.connect([("127.0.0.1", port)], key).close()  # it lives on
         assert process.poll() is None
 
 

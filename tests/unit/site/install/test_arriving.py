@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from contextlib import closing
 
 import pytest
 
@@ -97,8 +98,8 @@ def test_what_has_arrived_is_unpacked_before_the_last_part_arrives(store, monkey
             time.sleep(0.01)
 
     done = arriving.take(line(items, wait, left=len(items) - 3), store, digest)
-    image = done.outcome.image
-    assert not done.outcome.known
+    image = done.image
+    assert not done.known
     assert content(done.bundle) == data
     assert content(os.path.join(image.rootfs, "large")) == large
     assert content(os.path.join(image.app, "3.py")) == APP[3][1]
@@ -173,7 +174,7 @@ def test_two_at_once_both_end_well(store):
     data = bundles.build(extra=MORE)
     digest, items = shipment(data)
     done = arriving.take(line(items, lambda: push(store, data)), store, digest)
-    assert (done.outcome.known, done.digest) == (True, digest)
+    assert (done.known, done.image.receipt.digest) == (True, digest)
     assert content(os.path.join(store.bundles, "tiny-1.0.tar")) == data
     assert files_of(store.incoming) == []
 
@@ -333,8 +334,8 @@ def test_an_image_that_is_whole_without_its_bundle_s_end_is_installed_with_a_war
 
     monkeypatch.setattr(incoming, "write", full)
     done = arriving.take(as_stream(items), store, digest)
-    assert (done.outcome.known, done.bundle) == (False, None)
-    assert "No space left on device: the bundle is not kept" in done.outcome.warnings[-1]
+    assert (done.known, done.bundle) == (False, None)
+    assert "No space left on device: the bundle is not kept" in done.warnings[-1]
     assert inventory.whole(store, digest)
     assert files_of(store.bundles) == files_of(store.incoming) == []
 
@@ -375,7 +376,7 @@ def test_a_beginning_that_another_push_still_writes_is_not_removed(store):
 
     def read():
         sources = receiving.SegmentSources(parcel, store)
-        with pytest.raises(IntegrityError, match="is damaged"), sources:
+        with pytest.raises(IntegrityError, match="is damaged"), closing(sources):
             sources.content(damaged)
         return os.path.exists(begun.path)
 

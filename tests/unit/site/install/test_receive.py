@@ -72,7 +72,7 @@ def test_a_first_bundle_and_the_next_one(store):
     assert content(done.bundle) == first
     done, cost = push(store, second)
     assert content(done.bundle) == second
-    assert os.path.isfile(os.path.join(done.outcome.image.app, "n.py"))
+    assert os.path.isfile(os.path.join(done.image.app, "n.py"))
     assert cost < len(first) / 5
     assert files_of(store.incoming) == []
 
@@ -100,7 +100,7 @@ def test_what_is_installed_is_not_rebuilt(store):
     data = bundles.build()
     push(store, data)
     done, _ = push(store, data)
-    assert (done.outcome.known, done.bundle) == (True, None)
+    assert (done.known, done.bundle) == (True, None)
     assert files_of(store.incoming) == []
 
 
@@ -197,7 +197,7 @@ def test_a_folder_with_no_parts_or_two_bundles(store, tmp_path):
 def test_a_damaged_kept_bundle_is_named(store):
     data = bundles.build(extra=APP)
     done, _ = push(store, data)
-    remove.remove(store, done.outcome.image)
+    remove.remove(store, done.image)
     broken = bytearray(data)
     broken[600] ^= 1
     with open(done.bundle, "wb") as stream:
@@ -380,7 +380,7 @@ def test_a_bundle_that_cannot_be_flushed_is_not_kept(store, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         done = receive(incoming.folder_of(store, digest), store)
-    assert (done.outcome.known, done.bundle) == (True, None)  # the image is whole
+    assert (done.known, done.bundle) == (True, None)  # the image is whole
     assert not os.path.exists(assembled)
     assert files_of(store.bundles) == []
 
@@ -449,7 +449,7 @@ def test_a_bundle_that_cannot_be_flushed_later_is_removed_with_a_warning(store, 
         done = install(late)
         monkeypatch.setattr(os, "fsync", full)
     assert not os.path.exists(done.bundle)
-    assert os.path.isfile(os.path.join(done.outcome.image.folder, "receipt.json"))
+    assert os.path.isfile(os.path.join(done.image.folder, "receipt.json"))
     assert "warning: cannot write" in capsys.readouterr().err
 
 
@@ -583,7 +583,7 @@ def test_a_receive_that_is_killed_anywhere_ends_whole_the_next_time(store):
         os.waitpid(child, 0)
         done, _ = push(store, data)
         assert content(os.path.join(store.bundles, "tiny-%d.tar" % number)) == data, done
-        assert content(os.path.join(done.outcome.image.rootfs, "bin", "tool")) == b"#!/bin/sh"
+        assert content(os.path.join(done.image.rootfs, "bin", "tool")) == b"#!/bin/sh"
         assert files_of(store.incoming) == []
 
 
@@ -603,7 +603,7 @@ def test_two_at_once_both_end_well(store, monkeypatch):
 
     monkeypatch.setattr(incoming, "open_parcel", overtaken)
     done = receive(folder, store)
-    assert (done.outcome.known, done.digest) == (True, digest)
+    assert (done.known, done.image.receipt.digest) == (True, digest)
     assert files_of(store.incoming) == []
 
 
