@@ -151,8 +151,7 @@ class _Node(object):
         elif "start" in message:
             self._start(message["start"], daemon(self._command, message["text"], self._hub))
         elif "signal" in message:
-            for process in mapped_mpi.family(os.getpid())[1:]:
-                _kill(process, message["signal"])
+            mapped_mpi.send(mapped_mpi.family(os.getpid())[1:], message["signal"])
 
     def _start(self, number: int, words: List[str]) -> None:
         self._started[payload.start(words, self._environment, set())] = number
@@ -176,18 +175,10 @@ def end_all() -> None:
     """Kill all processes below this one, and wait for their end."""
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
-        for process in mapped_mpi.family(os.getpid())[1:]:
-            _kill(process, signal.SIGKILL)
+        mapped_mpi.send(mapped_mpi.family(os.getpid())[1:], signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
         time.sleep(0.02)
-
-
-def _kill(process: int, number: int) -> None:
-    try:
-        os.kill(process, number)
-    except OSError:  # it has ended, or has more rights than this user
-        return

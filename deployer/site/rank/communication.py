@@ -91,11 +91,8 @@ def connections(members: Sequence[int]) -> List[Tuple[_End, _End]]:
             continue
     found = []
     for table in ("tcp", "tcp6") if sockets else ():
-        try:
-            with open("/proc/%d/net/%s" % (members[0], table)) as stream:
-                rows = [line.split() for line in stream][1:]
-        except OSError:
-            continue
+        text = mapped_mpi.kernel_text("/proc/%d/net/%s" % (members[0], table))
+        rows = [line.split() for line in text.splitlines()][1:]
         found += [(_end(row[1]), _end(row[2])) for row in rows if row[3] == _ESTABLISHED and row[9] in sockets]
     return found
 

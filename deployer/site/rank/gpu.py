@@ -11,6 +11,7 @@ from typing import Optional
 
 from deployer.contract.errors import DeployerError
 from deployer.contract.measurements import GpuMeasurement
+from deployer.site.rank.mapped_mpi import kernel_text
 from deployer.system import process
 
 #: The file in which the kernel module shows its version.
@@ -54,20 +55,15 @@ def look(module: str = MODULE) -> GpuMeasurement:
         reason = "CUDA sees no device"
     if reason and driver is None:
         reason += "; the node has no NVIDIA kernel module (%s)" % module
-    return GpuMeasurement(
-        driver, "%d.%d" % (version // 1000, version % 1000 // 10) if version else None, devices, reason
-    )
+    cuda = "%d.%d" % (version // 1000, version % 1000 // 10) if version else None
+    return GpuMeasurement(driver, cuda, devices, reason)
 
 
 def _driver(module: str) -> Optional[str]:
-    try:
-        with open(module) as stream:
-            found = re.search(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)", stream.read())
-    except OSError:
-        return None
-    return found.group(1) if found else None
+    version = re.search(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)", kernel_text(module))
+    return version.group(1) if version else None
 
 
-def _number(word: str, said: str) -> Optional[int]:
-    found = re.search(r"^%s (\d+)$" % word, said, re.MULTILINE)
-    return int(found.group(1)) if found else None
+def _number(word: str, answer: str) -> Optional[int]:
+    number = re.search(r"^%s (\d+)$" % word, answer, re.MULTILINE)
+    return int(number.group(1)) if number else None

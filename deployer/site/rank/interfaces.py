@@ -12,6 +12,7 @@ from contextlib import closing
 from typing import List, Optional, Tuple
 
 from deployer.contract.network import NodeAddress
+from deployer.site.rank.mapped_mpi import kernel_text
 
 _FLAGS, _ADDRESS, _MASK, _HARDWARE = 0x8913, 0x8915, 0x891B, 0x8927
 _RUNS = 0x41  # IFF_UP and IFF_RUNNING: switched on, and with a link
@@ -47,11 +48,8 @@ def _ask(asked: socket.socket, number: int, name: str) -> Optional[bytes]:
 
 
 def _speed(name: str) -> int:
-    try:
-        with open("/sys/class/net/%s/speed" % name) as stream:
-            return max(int(stream.read()), 0)
-    except (OSError, ValueError):  # some interfaces have no speed, or the kernel refuses to say
-        return 0
+    speed = kernel_text("/sys/class/net/%s/speed" % name).strip()  # some interfaces have none, or -1
+    return int(speed) if speed.isdigit() else 0
 
 
 def free_port() -> Optional[int]:
@@ -69,11 +67,8 @@ def free_port() -> Optional[int]:
 
 
 def _span() -> Tuple[int, int]:
-    try:
-        with open(_RANGE) as stream:
-            first, last = (int(word) for word in stream.read().split())
-    except (OSError, ValueError):
-        first, last = 32768, 60999
+    words = kernel_text(_RANGE).split()
+    first, last = map(int, words) if len(words) == 2 else (32768, 60999)
     if first - _LOWEST > 1000:
         return _LOWEST, first - 1
     return (last + 1, _HIGHEST) if _HIGHEST - last > 1000 else (_LOWEST, _HIGHEST)

@@ -8,9 +8,10 @@ used than an import takes (which a slow disk or a loaded node does not increase)
 
 import os
 import re
-from typing import Dict, List, Optional, Set
+from typing import Dict, Optional, Set
 
 from deployer.contract.payload import Itex
+from deployer.site.rank.mapped_mpi import kernel_text
 
 _KERNELS = re.compile(r"/(libitex_[cg]pu_internal\w*\.so)$", re.MULTILINE)
 _TENSORFLOW = re.compile(r"/_pywrap_tensorflow_internal\.so$", re.MULTILINE)
@@ -55,10 +56,6 @@ def _inactive(when: str) -> Itex:
 
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time of all threads of a process; 0 if it has ended."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as stream:
-            # The second field is the program's name in brackets; the 14th and 15th are its CPU time (proc(5)).
-            fields: List[bytes] = stream.read().rpartition(b")")[2].split()
-            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    # The second field is the program's name in brackets; the 14th and 15th are its CPU time (proc(5)).
+    fields = kernel_text("/proc/%d/stat" % pid).rpartition(")")[2].split()[11:13]
+    return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK")

@@ -7,6 +7,7 @@ library is mapped.
 
 import os
 
+from deployer.site.rank.mapped_mpi import kernel_data
 from deployer.site.rank.rank import parsed_environment
 
 MYPY = False
@@ -19,7 +20,6 @@ if MYPY:
 #: use the first group as well.
 _PMI, _PMIX = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT"), ("PMIX_NAMESPACE", "PMIX_RANK")
 _OPENMPI = (".so.40", ".so.20")
-_MAX_ENVIRONMENT = 4 * 1024 * 1024
 
 
 class LauncherVariables(object):
@@ -56,11 +56,7 @@ def _names(libraries: "List[Mapping]") -> "List[str]":
 
 def _environment(pid: int) -> "Optional[Dict[str, str]]":
     """Return the environment of a process; None if it has ended, or has written another text over it (setproctitle)."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as stream:
-            data = stream.read(_MAX_ENVIRONMENT)
-    except OSError:
-        return None
-    if data.startswith(b"\0") or b"\0\0" in data or (data and not data.endswith(b"\0")):
+    data = kernel_data("/proc/%d/environ" % pid)
+    if data is None or data.startswith(b"\0") or b"\0\0" in data or (data and not data.endswith(b"\0")):
         return None
     return parsed_environment(data)

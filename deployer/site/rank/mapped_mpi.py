@@ -8,13 +8,15 @@ import os
 
 MYPY = False
 if MYPY:  # see ``rank``
-    from typing import List, Optional, Tuple
+    from typing import List, Optional, Sequence, Tuple
 
     #: A mapped file: its path, as the process sees it, and its inode.
     Mapping = Tuple[str, int]
 
 #: How the name of each MPI library begins.
 _BEGIN = "libmpi"
+#: The most bytes that are read of a file of the kernel.
+_MAX = 64 * 1024 * 1024
 #: libmpi.so.12, libmpich.so.12, libmpi_cray.so.12, libmpi_gnu_123.so.12, libmpi_abi.so.1, libmpi-1a2b3c4d.so.40 (the
 #: names in wheels); not the Fortran and C++ wrappers around it (libmpifort, libmpi_mpifh, libmpicxx).
 _MPI_LIBRARY = _BEGIN + r"(ch)?(_cray|_gnu_\d+|_intel|_nvidia|_abi|_dbg|_mt|_dbg_mt)?(-[0-9a-f]{8})?\.so(\.\d+)*$"
@@ -39,11 +41,21 @@ def mapped_files(text: str, mark: str) -> "List[Mapping]":
 
 def maps(pid: int) -> str:
     """Return the text of the maps of process ``pid``; empty if it has ended or is not readable."""
+    return kernel_text("/proc/%d/maps" % pid)
+
+
+def kernel_text(path: str) -> str:
+    """Return what the kernel shows in a file; empty if it shows nothing to this process."""
+    return (kernel_data(path) or b"").decode("utf-8", "replace")
+
+
+def kernel_data(path: str) -> "Optional[bytes]":
+    """Return what the kernel shows in a file; None if this process cannot read it, or its process has ended."""
     try:
-        with open("/proc/%d/maps" % pid, "rb") as stream:
-            return stream.read().decode("utf-8", "replace")
+        with open(path, "rb") as stream:
+            return stream.read(_MAX)
     except OSError:
-        return ""
+        return None
 
 
 def identity(pid: int, mapping: "Mapping") -> str:
@@ -92,8 +104,16 @@ def family(pid: int) -> "List[int]":
     for parent in found:  # the list grows during the loop
         try:
             for task in os.listdir("/proc/%d/task" % parent):
-                with open("/proc/%d/task/%s/children" % (parent, task)) as stream:
-                    found.extend(int(child) for child in stream.read().split())
-        except (OSError, ValueError):
+                found.extend(map(int, kernel_text("/proc/%d/task/%s/children" % (parent, task)).split()))
+        except OSError:
             continue
     return found
+
+
+def send(members: "Sequence[int]", number: int) -> None:
+    """Send a signal to processes, as far as they still run and belong to this user."""
+    for member in members:
+        try:
+            os.kill(member, number)
+        except OSError:
+            continue

@@ -5,6 +5,8 @@ Slurm may have no accounting, and its messages differ between versions; the kern
 
 import os
 
+from deployer.site.rank.mapped_mpi import kernel_text
+
 MYPY = False
 if MYPY:  # see ``rank``
     from typing import Optional, Tuple
@@ -35,7 +37,7 @@ def _group(proc: str, groups: str) -> "Optional[int]":
 
     Version 1 has a hierarchy for memory (``4:memory:/PATH``), version 2 one for everything (``0::/PATH``).
     """
-    lines = [line.split(":", 2) for line in _read(os.path.join(proc, "self/cgroup")).splitlines()]
+    lines = [line.split(":", 2) for line in kernel_text(os.path.join(proc, "self/cgroup")).splitlines()]
     places = {names: path.strip("/") for _, names, path in (line for line in lines if len(line) == 3)}
     path = next((path for names, path in places.items() if "memory" in names.split(",")), "")
     if path:
@@ -44,16 +46,8 @@ def _group(proc: str, groups: str) -> "Optional[int]":
 
 
 def _counter(path: str) -> "Optional[int]":
-    for line in _read(path).splitlines():
+    for line in kernel_text(path).splitlines():  # a container need not show it
         name, _, value = line.partition(" ")
         if name == _COUNTER and value.isdigit():
             return int(value)
     return None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path) as stream:
-            return stream.read()
-    except (OSError, UnicodeDecodeError):  # a container need not show it
-        return ""

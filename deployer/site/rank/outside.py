@@ -21,8 +21,6 @@ _PMI2_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so")
 _OPENMPI = re.compile(r"^libmpi(-[0-9a-f]{8})?\.so\.(20|40)")
 _MPICH = re.compile(r"^libmpi(ch\w*|_\w+)?(-[0-9a-f]{8})?\.so\.12|^libmpi_abi")
 
-_MAX_ENVIRONMENT = 4 * 1024 * 1024
-
 
 class ProcessSnapshot(NamedTuple):
     """A process as the kernel shows it.
@@ -61,7 +59,8 @@ class Watcher(object):
         if not libraries and self.seen is not None and self.seen.has_mpi:
             return
         try:
-            seen = ProcessSnapshot(_environment(member), maps, os.listdir("/proc/%d/fd" % member))
+            variables = parsed_environment(mapped_mpi.kernel_data("/proc/%d/environ" % member) or b"")
+            seen = ProcessSnapshot(variables, maps, os.listdir("/proc/%d/fd" % member))
             cpus = rank_record.render_numbers(os.sched_getaffinity(member))
         except OSError:  # it has ended
             return
@@ -113,8 +112,3 @@ def has_mpi(path: str) -> bool:
     with open(path, "rb") as stream:
         facts = dynamic.facts(file_identity.reader(stream.fileno()))
         return facts is not None and facts.linked is not None
-
-
-def _environment(pid: int) -> Dict[str, str]:
-    with open("/proc/%d/environ" % pid, "rb") as stream:
-        return parsed_environment(stream.read(_MAX_ENVIRONMENT))

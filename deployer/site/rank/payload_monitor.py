@@ -73,7 +73,8 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
             records.try_to_add(name, rank_record.dumps(record))
         if observer.refuses:
             stop = stop or time.time() + _PATIENCE
-            _end_all(pid, signal.SIGKILL if time.time() > stop else signal.SIGTERM)
+            # Parents first: a shell would start its next command.
+            mapped_mpi.send(mapped_mpi.family(pid), signal.SIGKILL if time.time() > stop else signal.SIGTERM)
             pause = 1.0
         elif record["libraries"] != before["libraries"]:
             pause = 1.0
@@ -313,19 +314,10 @@ def _is_runtime(pid: int) -> bool:
     return name in _RUNTIMES or name.startswith("proot")
 
 
-def _end_all(pid: int, number: int) -> None:
-    """Send a signal to the payload's processes, parents first: a shell would start its next command."""
-    for member in mapped_mpi.family(pid):
-        try:
-            os.kill(member, number)
-        except OSError:
-            continue
-
-
 def _ended(pid: int, asked: "Optional[int]") -> bool:
     """End the payload by SIGTERM if the signal asks for that, and return whether it did."""
     if asked == signal.SIGUSR2:
-        _end_all(pid, signal.SIGTERM)
+        mapped_mpi.send(mapped_mpi.family(pid), signal.SIGTERM)
     return asked == signal.SIGUSR2
 
 
@@ -367,11 +359,8 @@ class _Warning:
 
 def _handles(pid: int, number: int) -> bool:
     """Return whether a process has a handler for a signal."""
-    try:
-        with open("/proc/%d/status" % pid) as stream:
-            caught = [line.split()[1] for line in stream if line.startswith("SigCgt:")]
-    except OSError:
-        return False  # it has ended
+    lines = mapped_mpi.kernel_text("/proc/%d/status" % pid).splitlines()
+    caught = [line.split()[1] for line in lines if line.startswith("SigCgt:")]
     return bool(caught) and bool(int(caught[0], 16) >> (number - 1) & 1)
 
 

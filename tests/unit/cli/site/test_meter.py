@@ -21,10 +21,10 @@ def test_it_is_shown_on_a_terminal_and_cleared(monkeypatch):
     monkeypatch.setattr(sys, "stderr", _Screen())
     shown = meter.Meter("verify")
     shown(10, 100)
-    shown.end()
+    shown.__exit__()
     assert sys.stderr.getvalue() == "\rverify  10 % of 100 B\r                     \r"
     with terminal.manners(True, False):
         silent = meter.Meter("verify")
     silent(10, 100)
-    silent.end()
+    silent.__exit__()
     assert sys.stderr.getvalue().count("verify") == 1

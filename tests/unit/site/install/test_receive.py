@@ -360,9 +360,12 @@ def test_a_bundle_is_on_disk_before_it_is_kept_and_before_its_parts_are_removed(
         return real(*arguments)
 
     monkeypatch.setattr(os, "fsync", lambda descriptor: note("flush", fsync, descriptor))
-    monkeypatch.setattr(
-        os, "replace", lambda old, new: note("keep" if new.startswith(store.bundles) else "name", replace, old, new)
-    )
+
+    def moved(old, new):
+        name = "keep" if new.startswith(store.bundles) else "name" if new.endswith(incoming.BUNDLE) else "part"
+        note(name, replace, old, new)
+
+    monkeypatch.setattr(os, "replace", moved)
     monkeypatch.setattr(incoming.Parcel, "remove_parts", lambda parcel: note("remove", remove_parts, parcel))
     push(store, bundles.build(extra=APP))
     expected = ["name", "flush", "keep"] if little else ["flush", "name", "remove", "flush", "keep"]
@@ -645,7 +648,7 @@ def test_progress_for_a_laptop_comes_in_lines(monkeypatch, capsys):
     meter(30, 100)
     meter.last = 0.0
     meter(5, 70)  # the next stage
-    meter.end()
+    meter.__exit__()
     lines = ["deployer-progress:10 100", "deployer-progress:50 100", "deployer-progress:5 70"]
     assert capsys.readouterr().err.splitlines() == lines
 
@@ -662,5 +665,5 @@ def test_a_laptop_that_is_gone_does_not_end_an_install(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Gone())
     meter = Meter("install")
     meter(10, 100)
-    meter.end()
+    meter.__exit__()
     assert not meter.told

@@ -86,7 +86,7 @@ def test_the_search_for_a_first_connection_ends(monkeypatch, seconds, connected,
     watcher = communication.PayloadWatcher(None)
     assert not watcher.searching
     monkeypatch.setattr(watcher, "_since", 100.0)
-    monkeypatch.setattr(watcher, "_connected", connected)
+    monkeypatch.setattr(watcher, "known", connected)
     monkeypatch.setattr(communication.time, "monotonic", lambda: 100.0 + seconds)
     assert watcher.searching is searching
 

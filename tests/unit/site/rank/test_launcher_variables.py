@@ -63,10 +63,8 @@ def test_a_helper_without_them_beside_a_program_that_has_them(monkeypatch):
         (b"worker: idle", None),
     ],
 )
-def test_the_environment_of_a_process(monkeypatch, tmp_path, data, expected):
-    path = tmp_path / "environ"
-    path.write_bytes(data)
-    monkeypatch.setattr(launcher_variables, "open", lambda *words: path.open("rb"), raising=False)
+def test_the_environment_of_a_process(monkeypatch, data, expected):
+    monkeypatch.setattr(launcher_variables, "kernel_data", lambda path: data)
     assert launcher_variables._environment(1) == expected
 
 
