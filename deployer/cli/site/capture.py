@@ -108,28 +108,32 @@ def _survey(args: argparse.Namespace) -> int:
     began = time.time()
     shown: Dict[str, Tuple[str, int]] = {}
     while True:
-        found = survey.step(request)
-        for each in found:
-            now = (each.state, each.seconds // 60)  # again each minute that it waits
-            if not args.json and shown.get(each.name) != now:
-                terminal.tell("deployer: %s" % str(each))
-                shown[each.name] = now
-        if args.no_wait or not any(each.active for each in found):
+        partitions = survey.step(request)
+        for partition in partitions:
+            now = (partition.state, partition.seconds // 60)  # again each minute that it waits
+            if not args.json and shown.get(partition.name) != now:
+                terminal.tell("deployer: %s" % str(partition))
+                shown[partition.name] = now
+        if args.no_wait or not any(partition.active for partition in partitions):
             break
         time.sleep(min(_LAST, _FIRST + (time.time() - began) / 10))
-    waiting = [each for each in found if each.active]
-    notes = [] if waiting else survey.collect(request, found)
+    waiting = [partition for partition in partitions if partition.active]
+    notes = [] if waiting else survey.collect(request, partitions)
     if args.json:
         record = {"profile": None if waiting else request.output, "facts": facts_path(request.output), "notes": notes}
-        terminal.show_json(dict(record, partitions=[dict(each._asdict()) for each in found]))
+        terminal.show_json(dict(record, partitions=[dict(partition._asdict()) for partition in partitions]))
         return EXIT_DONE
     for note in notes:
         terminal.tell("note: %s" % note)
     if waiting:
-        terminal.show("still active: %d of %s; run the same command again" % (len(waiting), counted(len(found), "job")))
+        terminal.show(
+            "still active: %d of %s; run the same command again" % (len(waiting), counted(len(partitions), "job"))
+        )
     else:
-        captured = sum(1 for each in found if each.state == survey.CAPTURED)
-        terminal.show("%s: the login node and %d of %s" % (request.output, captured, counted(len(found), "partition")))
+        captured = sum(1 for partition in partitions if partition.state == survey.CAPTURED)
+        terminal.show(
+            "%s: the login node and %d of %s" % (request.output, captured, counted(len(partitions), "partition"))
+        )
     return EXIT_DONE
 
 
@@ -151,20 +155,20 @@ def _show_jobs(args: argparse.Namespace, request: Any) -> int:
 
 
 def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
-    found = drift.compare(drift.resolved(before), drift.resolved(now))
+    changes = drift.compare(drift.resolved(before), drift.resolved(now))
     if args.json:
-        terminal.show_json({"drift": [each.record() for each in found]})
+        terminal.show_json({"drift": [change.record() for change in changes]})
     else:
-        for each in found:
-            terminal.show(str(each))
-            if each.kind != drift.NEW:
-                terminal.show("         %s" % each.meaning)
-    grave = [each for each in found if each.severity == ERROR]
+        for change in changes:
+            terminal.show(str(change))
+            if change.kind != drift.NEW:
+                terminal.show("         %s" % change.meaning)
+    grave = [change for change in changes if change.severity == ERROR]
     if grave:
         raise Refused(
             "%d facts in %s have changed" % (len(grave), args.compare),
             "capture the site again, check bundles against it and make new plans",
         )
-    if not args.json and not found:
+    if not args.json and not changes:
         terminal.show("nothing has changed")
     return EXIT_DONE

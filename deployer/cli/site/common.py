@@ -82,10 +82,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; ``parser`` of the result is the parser of the innermost command."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if not hasattr(found, "parser"):
-            found.parser = self
-        return found, unknown
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if not hasattr(parsed, "parser"):
+            parsed.parser = self
+        return parsed, unknown
 
     def explain(self, words: Sequence[str], unknown: Sequence[str], rest: Sequence[str]) -> UsageError:
         """Return the error for words that the parser of a command does not know.
@@ -97,19 +97,19 @@ class Parser(argparse.ArgumentParser):
         """
         from deployer.contract.shell import quoted
 
-        said = "unknown words: " if len(unknown) > 1 else "unknown word: "
+        problem = "unknown words: " if len(unknown) > 1 else "unknown word: "
         near = guess(unknown[0].partition("=")[0], self._option_string_actions) if unknown[0].startswith("--") else ""
         kind = self.get_default("after_dashes")
         if kind and not near and not rest:
             at = len(words)
             for word in reversed(unknown):
-                at = max((each for each in range(at) if words[each] == word), default=0)
+                at = max((number for number in range(at) if words[number] == word), default=0)
             line = [*self.prog.split(" "), *words[1:at], "--", *words[at:]]
             return UsageError(
-                "%s%s: %s go after --" % (said, quoted(unknown), kind),
+                "%s%s: %s go after --" % (problem, quoted(unknown), kind),
                 "write: %s (see: %s --help)" % (quoted(line), self.prog),
             )
-        return UsageError(said + quoted(unknown) + near, "see: %s --help" % self.prog)
+        return UsageError(problem + quoted(unknown) + near, "see: %s --help" % self.prog)
 
 
 class Command(NamedTuple):
@@ -200,18 +200,18 @@ class Front(Parser):
 
     def command_parsers(self) -> List[Parser]:
         """Return the parsers of all commands that ``--help`` lists, in its order."""
-        found = []
+        parsers = []
         for name in self.table:
             # Each in a parser of its own, since modules register more than one command each.
             front = Front(self.prog, self.text, self.groups)
             front.add_wanted([name])
-            found.append(front._sub.choices[name])
-        return found
+            parsers.append(front._sub.choices[name])
+        return parsers
 
     def format_help(self) -> str:
         width = max(map(len, self.table))
         listed = [
-            "\n".join([title + ":"] + ["  %-*s  %s" % (width, each.name, each.summary) for each in commands])
+            "\n".join([title + ":"] + ["  %-*s  %s" % (width, command.name, command.summary) for command in commands])
             for title, commands in self.groups.items()
         ]
         self.description = "\n\n".join([self.text, *listed])
@@ -307,10 +307,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 
 def table(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    right: Sequence[str] = (),
-    stream: Optional[IO[str]] = None,
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), stream: Optional[IO[str]] = None
 ) -> List[str]:
     """Return the lines of a table; columns named in ``right`` are aligned right.
 
@@ -378,7 +375,7 @@ def wrapped(text: str, first: str = "", others: str = "  ") -> List[str]:
     import textwrap
 
     lines = textwrap.wrap(
-        re.sub("`[^`]*`", lambda found: found[0].replace(" ", "\0"), text),
+        re.sub("`[^`]*`", lambda match: match[0].replace(" ", "\0"), text),
         terminal.columns(),
         initial_indent=first,
         subsequent_indent=others,
@@ -422,7 +419,7 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
     for line in filter(None, (checked.meaning, *ways)):
         terminal.show(*wrapped(line, "  "), stream=out)
     for remedy in dict.fromkeys(finding.remedy for finding in checked.findings):
-        for finding in dict.fromkeys(each for each in checked.findings if each.remedy == remedy):
+        for finding in dict.fromkeys(other for other in checked.findings if other.remedy == remedy):
             accepted = " (accepted)" if finding.code in checked.accepted else ""
             fit("%s%s" % (finding, accepted))
         fit("  remedy: %s" % remedy)
@@ -488,8 +485,8 @@ def _run(
     except BrokenPipeError:  # the reader of our output has ended: `deployer logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (DeployerError, OSError, MemoryError) as found:
-        error = found if isinstance(found, DeployerError) else _named(found)
+    except (DeployerError, OSError, MemoryError) as raised:
+        error = raised if isinstance(raised, DeployerError) else _named(raised)
         if log:
             import logging
 

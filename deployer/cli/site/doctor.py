@@ -42,10 +42,10 @@ def _doctor(args: argparse.Namespace) -> int:
             sys.stdout.flush()
 
     ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)
-    found = ladder.examine(ground, tell)
+    examined = ladder.examine(ground, tell)
     if args.json:
-        terminal.show_json(found.record(), indent=2)
-    if found.error:
-        found.error.message = "%s: %s" % (found.steps[-1].name, found.error.message)
-        raise found.error
+        terminal.show_json(examined.record(), indent=2)
+    if examined.error:
+        examined.error.message = "%s: %s" % (examined.steps[-1].name, examined.error.message)
+        raise examined.error
     return 0

@@ -35,31 +35,31 @@ def topic(text: str, exit_code: int) -> str:
 
 def _explain(args: argparse.Namespace) -> int:
     every = pages.pages(documents.read())
-    found = pages.find(every, args.code) if args.code else every
-    if not found:
+    pages_shown = pages.find(every, args.code) if args.code else every
+    if not pages_shown:
         near = guess(args.code, {page.code for page in every})
         raise UsageError("no page explains %r%s" % (args.code, near), "without CODE, explain lists all codes")
     if args.json:
-        terminal.show_json([page.record() for page in found])
+        terminal.show_json([page.record() for page in pages_shown])
         return 0
-    lines = _list(found) if args.code is None else _joined(found)
+    lines = _list(pages_shown) if args.code is None else _joined(pages_shown)
     terminal.show(*lines)
     return 0
 
 
-def _joined(found: List[Page]) -> List[str]:
+def _joined(shown: List[Page]) -> List[str]:
     lines: List[str] = []
-    for page in found:
+    for page in shown:
         lines += [""] * bool(lines) + page.lines(common.wrapped, common.table)
     return lines
 
 
-def _list(found: List[Page]) -> List[str]:
+def _list(shown: List[Page]) -> List[str]:
     """Return a line per code, by topic."""
-    width = max(len(page.code) for page in found)
+    width = max(len(page.code) for page in shown)
     lines: List[str] = []
     for name, what in pages.TOPICS.items():
-        of_topic = [page for page in found if page.topic == name]
+        of_topic = [page for page in shown if page.topic == name]
         if not of_topic:
             continue
         lines += [""] * bool(lines) + common.wrapped("%s: %s" % (name, what))

@@ -54,10 +54,10 @@ def add_parsers(subparsers: Any) -> None:
 
 def duration(text: str) -> int:
     """Return the seconds of a number of days or hours."""
-    found = re.match("^([0-9]{1,6})([dh])\\Z", text)
-    if not found:
+    match = re.match("^([0-9]{1,6})([dh])\\Z", text)
+    if not match:
         raise argparse.ArgumentTypeError("%r is not a number of days or hours, such as 30d or 12h" % text)
-    return int(found.group(1)) * {"d": 86400, "h": 3600}[found.group(2)]
+    return int(match.group(1)) * {"d": 86400, "h": 3600}[match.group(2)]
 
 
 def _verify(args: argparse.Namespace) -> int:
@@ -134,8 +134,8 @@ def _remove(args: argparse.Namespace) -> int:
         there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
         rest = "; not removed: %s" % ", ".join(left) if left else ""
-        said = "removed %s%s" if there else "there is no folder %s%s"
-        common.show_result(args, {"removed": where.root, "left": left}, said % (where.root, rest))
+        text = "removed %s%s" if there else "there is no folder %s%s"
+        common.show_result(args, {"removed": where.root, "left": left}, text % (where.root, rest))
         return 0
     image = where.find(args.image)
     removing.remove(where, image, args.force)
@@ -148,13 +148,13 @@ def _gc(args: argparse.Namespace) -> int:
         return _gc_jobs(args)
     if args.older_than is not None or args.yes:
         raise UsageError("--older-than and --yes require --jobs", "see: gc --help")
-    found = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
+    garbage = collecting.find(_existing(args), args.keep or _KEPT_IMAGES)
     if not args.dry_run:
-        found = collecting.collect(found)
+        garbage = collecting.collect(garbage)
     if args.json:
-        terminal.show_json({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in found]})
+        terminal.show_json({"dry_run": args.dry_run, "garbage": [dict(item._asdict()) for item in garbage]})
         return 0
-    for item in found:
+    for item in garbage:
         word = "kept" if item.spared else "would remove" if args.dry_run else "removed"
         terminal.show("%s %s: %s" % (word, item.path, item.spared or item.reason))
     return 0
@@ -164,8 +164,8 @@ def _gc_jobs(args: argparse.Namespace) -> int:
     if args.keep is not None:
         raise UsageError("--keep cannot be used with --jobs: it is a number of images", "see: gc --help")
     where = _existing(args)
-    found = jobfolders.find(where, _OLD_SECONDS if args.older_than is None else args.older_than)
-    free = [item for item in found if not item.spared]
+    folders_of_jobs = jobfolders.find(where, _OLD_SECONDS if args.older_than is None else args.older_than)
+    free = [item for item in folders_of_jobs if not item.spared]
     asked = [item for item in free if item.keeps]
     yes = args.yes
     if asked and not (yes or args.dry_run or args.json) and common.can_ask():
@@ -177,10 +177,10 @@ def _gc_jobs(args: argparse.Namespace) -> int:
     if not args.dry_run:
         jobfolders.collect(where, doomed)
     if args.json:
-        folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in found]
+        folders = [dict(item._asdict(), removed=item in doomed and not args.dry_run) for item in folders_of_jobs]
         terminal.show_json({"dry_run": args.dry_run, "job_folders": folders})
         return 0
-    for item in found:
+    for item in folders_of_jobs:
         word = "kept" if item not in doomed else "would remove" if args.dry_run else "removed"
         kept = "contains %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
         terminal.show(

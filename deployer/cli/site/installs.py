@@ -104,7 +104,7 @@ def show_received(
         terminal.show("%s %s: %s, in %.1f s: %s" % (done, receipt.label, size, seconds, image.folder))
         terminal.show("digest %s" % receipt.digest)
     if squashfs:
-        show_squashed(image, squashed)
+        terminal.show(_squashed_line(image, squashed))
     return image
 
 
@@ -136,16 +136,14 @@ def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional
         return squash.make(image, jobs or min(workers.cores(), workers.MOST), meter)
 
 
-def show_squashed(image: InstalledImage, squashed: "Optional[Squashed]") -> None:
-    """Print which SquashFS file an image has."""
-    terminal.show(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
+def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str:
+    """Return which SquashFS file an image has."""
+    return squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder)
 
 
 def _squash(args: argparse.Namespace) -> int:
     image = store.locate(args.root).find(args.image)
     squashed = squashed_now(image, args.jobs)
-    if args.json:
-        terminal.show_json({"folder": image.folder, "squashfs": squashed.record() if squashed else None})
-    else:
-        show_squashed(image, squashed)
+    record = {"folder": image.folder, "squashfs": squashed.record() if squashed else None}
+    common.show_result(args, record, _squashed_line(image, squashed))
     return 0

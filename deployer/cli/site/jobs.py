@@ -190,7 +190,7 @@ def _run(args: argparse.Namespace) -> int:
     terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])
     known = results.launch(folder).checked
     if known and known.findings:
-        _tell(common.more([each.code for each in known.against or known.findings]))
+        _tell(common.more([finding.code for finding in known.against or known.findings]))
     if args.dry_run:
         if args.json:
             terminal.show_json({"folder": folder, "script": os.path.join(folder, "job.sh")}, indent=2)
@@ -203,8 +203,8 @@ def _run(args: argparse.Namespace) -> int:
         terminal.show("%s%s %s" % (ANSWER, os.path.basename(folder), job_id))
         sys.stdout.flush()
     if not args.json:
-        said = "was submitted before" if before else "submitted"
-        terminal.show("job %s %s as %s: %s" % (os.path.basename(folder), said, job_id, folder))
+        how = "was submitted before" if before else "submitted"
+        terminal.show("job %s %s as %s: %s" % (os.path.basename(folder), how, job_id, folder))
         sys.stdout.flush()
         if before:
             _tell("the site's answer to it was lost; the same command again submits another job")
@@ -236,8 +236,8 @@ def _wait(
         failure = error
     except KeyboardInterrupt:
         name = os.path.basename(folder)
-        said = "deployer: interrupted: job %s (%s) continues" % (name, jobs.job_id(folder))
-        terminal.complain([said, "hint: to end it: %s" % quoted([sys.executable, store.tool, "cancel", name])])
+        message = "deployer: interrupted: job %s (%s) continues" % (name, jobs.job_id(folder))
+        terminal.complain([message, "hint: to end it: %s" % quoted([sys.executable, store.tool, "cancel", name])])
         return EXIT_INTERRUPTED
     status = jobs.status(folder)
     if args.json:
@@ -313,8 +313,8 @@ def _jobs(args: argparse.Namespace) -> int:
     store = locate(args.root)
     seen = overview.look(store)
     if args.json:
-        found = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
-        terminal.show_json({"jobs": found, "unreadable": [folder for folder, _ in seen.unreadable]}, indent=2)
+        records = [dict(status.record(), created=status.launch.created) for status in seen.jobs]
+        terminal.show_json({"jobs": records, "unreadable": [folder for folder, _ in seen.unreadable]}, indent=2)
     elif seen.jobs:
         terminal.show(*_table(seen.jobs))
     for folder, reason in seen.unreadable:
@@ -324,9 +324,9 @@ def _jobs(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(found: "List[Status]", stream: Optional[IO[str]] = None) -> List[str]:
+def _table(statuses: "List[Status]", stream: Optional[IO[str]] = None) -> List[str]:
     rows = []
-    for status in found:
+    for status in statuses:
         launch = status.launch
         when = time.strftime("%m-%d %H:%M", time.localtime(launch.created))
         # A job's name begins with its bundle's.
@@ -363,10 +363,9 @@ def _cancel(args: argparse.Namespace) -> int:
     folder = _the_active_one(store, args.json) if args.job is None else jobs.find(store, args.job)
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
-    if args.json:
-        terminal.show_json({"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled}, indent=2)
-    else:
-        terminal.show("job %s (%s) %s" % (name, job_id, "cancelled" if cancelled else "had already ended"))
+    record = {"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled}
+    line = "job %s (%s) %s" % (name, job_id, "cancelled" if cancelled else "had already ended")
+    common.show_result(args, record, line)
     return 0
 
 
@@ -381,14 +380,14 @@ def _the_active_one(store: Store, silent: bool) -> str:
         return active[0].folder if active else jobs.find(store, None)
     refusal = UsageError(
         "%d jobs are active: %s"
-        % (len(active), ", ".join("%s (%s)" % (each.launch.job, each.job_id) for each in active)),
+        % (len(active), ", ".join("%s (%s)" % (status.launch.job, status.job_id) for status in active)),
         "select one: cancel JOB",
     )
     if silent or not common.can_ask():
         raise refusal
     terminal.complain(_table(active, sys.stderr))
     answer = terminal.ask("which job? (number or name; empty: none)")
-    chosen = next((each.folder for each in active if answer and answer in (each.job_id, each.launch.job)), None)
+    chosen = next((status.folder for status in active if answer and answer in (status.job_id, status.launch.job)), None)
     if chosen is None:
         raise UsageError("nothing was cancelled: %r is not one of them" % answer, refusal.hint)
     return chosen

@@ -17,12 +17,7 @@ GROUPS = {
             "check every byte of a bundle, its signatures and the policies",
             "trained.tar --signers allowed_signers",
         ),
-        Command(
-            "inspect",
-            "site.inspection",
-            "show the jobs, sizes and signers of a bundle",
-            "/media/usb/trained",
-        ),
+        Command("inspect", "site.inspection", "show the jobs, sizes and signers of a bundle", "/media/usb/trained"),
         Command(
             "install",
             "site.installs",

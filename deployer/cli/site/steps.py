@@ -162,10 +162,10 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     verdict = result.write_result(args.folder, outcome)
     codes = []
     for record in verdict.record["findings"]:
-        found = records.read(Finding, Fields(record, "a finding", own=True))
-        if found.severity == ERROR and found.code != "job.unfinished":
-            terminal.complain(["deployer: %s" % str(found), "hint: %s" % found.remedy])
-            codes.append(found.code)
+        finding = records.read(Finding, Fields(record, "a finding", own=True))
+        if finding.severity == ERROR and finding.code != "job.unfinished":
+            terminal.complain(["deployer: %s" % str(finding), "hint: %s" % finding.remedy])
+            codes.append(finding.code)
     if codes:
         terminal.complain(["deployer: %s" % common.more(codes)])
     return verdict.exit_code

@@ -118,12 +118,12 @@ def environment_of(image: Image) -> Dict[str, str]:
     Variables of proot are left out too: it runs outside the container, with the payload's environment. (It is
     static, so LD_* and similar variables have no effect on it.)
     """
-    found = {"PATH": DEFAULT_PATH}
-    found.update(entry.partition("=")[::2] for entry in image.env if "=" in entry and not entry.startswith(_PROOT))
+    variables = {"PATH": DEFAULT_PATH}
+    variables.update(entry.partition("=")[::2] for entry in image.env if "=" in entry and not entry.startswith(_PROOT))
     for name in ("HOME", "TMPDIR"):
-        found.pop(name, None)
-    found[_NO_USER_SITE] = "1"
-    return found
+        variables.pop(name, None)
+    variables[_NO_USER_SITE] = "1"
+    return variables
 
 
 def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str], makes: bool) -> List[Bind]:
@@ -154,25 +154,23 @@ def _overlays(installed: InstalledImage, variant: Optional[str], environment: Di
 
     The variant is first, because it was compiled for this site's MPI.
     """
-    found = []
-    for source, target, why in (
-        (variant or "", plans.VARIANT, "Horovod for this site's MPI"),
-        (installed.wheels, plans.WHEELS, "the bundle's wheelhouse"),
-    ):
-        if files.is_folder(source):
-            found.append(Bind(source, target, why))
+    places = (
+        Bind(variant or "", plans.VARIANT, "Horovod for this site's MPI"),
+        Bind(installed.wheels, plans.WHEELS, "the bundle's wheelhouse"),
+    )
+    overlays = [bind for bind in places if files.is_folder(bind.source)]
     for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
-        having = [bind for bind in found if files.is_folder(os.path.join(bind.source, folder))]
-        places = ["%s/%s" % (bind.target, folder) for bind in having]
+        having = [bind for bind in overlays if files.is_folder(os.path.join(bind.source, folder))]
+        searched = ["%s/%s" % (bind.target, folder) for bind in having]
         if environment.get(name):  # an empty entry would be the current folder
-            places.append(environment[name])
-        if places:
-            environment[name] = ":".join(places)
-    for bind in found:
+            searched.append(environment[name])
+        if searched:
+            environment[name] = ":".join(searched)
+    for bind in overlays:
         if files.is_folder(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
             # TensorFlow looks for them only in folders named site-packages, and does not report that it found none.
             environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
-    return found
+    return overlays
 
 
 def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
@@ -202,7 +200,7 @@ def parse_binds(
     Raises:
         UsageError: the source does not exist, or nothing can be bound to the target.
     """
-    found = []
+    binds = []
     for option in options:
         source, _, target = option.partition(":")
         if not source:
@@ -221,8 +219,8 @@ def parse_binds(
         target = "/" + "/".join(part for part in target.split("/") if part not in ("", "."))
         if rootfs is not None:
             _check_target(option, target, files.is_folder(source), rootfs, makes_targets, others)
-        found.append(Bind(source, target, "--bind"))
-    return found
+        binds.append(Bind(source, target, "--bind"))
+    return binds
 
 
 def _check_target(option: str, target: str, folder: bool, rootfs: str, makes: bool, others: Sequence[str]) -> None:
@@ -249,21 +247,21 @@ def _offers(target: str, rootfs: str, others: Sequence[str]) -> str:
     there = [
         name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and files.is_folder(rootfs + name)
     ]
-    found = ["bind it to a path that this image offers: %s" % (", ".join(there) or "none")]
+    offers = ["bind it to a path that this image offers: %s" % (", ".join(there) or "none")]
     if targets.lacks(rootfs, target):
-        found.append("pack it again with --mount-point %s" % target)
-        found += ["start it with --runtime %s, which makes the path" % name for name in others]
-    return "; or ".join(found)
+        offers.append("pack it again with --mount-point %s" % target)
+        offers += ["start it with --runtime %s, which makes the path" % name for name in others]
+    return "; or ".join(offers)
 
 
 def user_environment() -> Dict[str, str]:
     """Return this process's environment for the runtime itself; ch-run refuses to start without USER."""
-    found = dict(os.environ)
-    if not found.get("USER"):
+    environment = dict(os.environ)
+    if not environment.get("USER"):
         import pwd
 
         try:
-            found["USER"] = pwd.getpwuid(os.getuid()).pw_name
+            environment["USER"] = pwd.getpwuid(os.getuid()).pw_name
         except KeyError:  # an account that is missing in the node's passwd
-            found["USER"] = str(os.getuid())
-    return found
+            environment["USER"] = str(os.getuid())
+    return environment

@@ -61,10 +61,10 @@ def temporary() -> Iterator[str]:
 def check_chosen(folder: str) -> str:
     """Return the path of a home that the user chose. Raises UsageError unless only this user can write to it."""
     path = os.path.abspath(os.path.expanduser(folder))
-    found = files.status(path)
-    if found is None or not stat.S_ISDIR(found.st_mode):
+    state = files.status(path)
+    if state is None or not stat.S_ISDIR(state.st_mode):
         raise UsageError("--home %s: there is no folder %s" % (folder, path), "make it first: mkdir -m 700 DIR")
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+    if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o022:
         raise UsageError(
             "--home %s: others can write to %s, and files that they put there would run as you" % (folder, path),
             "choose a folder of your own, and close it: chmod go-w DIR",

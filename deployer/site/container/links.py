@@ -14,20 +14,22 @@ from deployer.system import files
 _FOLDERS = 10
 
 
-def resolve(installed: InstalledImage, found: List[InstalledData], asked: Mapping[str, str]) -> List[Tuple[str, str]]:
+def resolve(
+    installed: InstalledImage, carriers: List[InstalledData], asked: Mapping[str, str]
+) -> List[Tuple[str, str]]:
     """Return a place and a path of the container for each file of a job's links.
 
     Raises:
         UsageError: a source does not exist, or is neither a file nor a folder.
         Refused: there are too many files.
     """
-    made: List[Tuple[str, str]] = []
+    resolved: List[Tuple[str, str]] = []
     for place, source in asked.items():
-        for below in _files(_on_host(installed, found, source), source):
-            made.append((place + below, links.target(source) + below))
-            if len(made) > links.MOST:
+        for below in _files(_on_host(installed, carriers, source), source):
+            resolved.append((place + below, links.target(source) + below))
+            if len(resolved) > links.MOST:
                 raise _too_many(source, links.MOST, "files")
-    return made
+    return resolved
 
 
 def _too_many(source: str, most: int, what: str) -> Refused:
@@ -37,22 +39,22 @@ def _too_many(source: str, most: int, what: str) -> Refused:
     )
 
 
-def make(folder: str, made: Mapping[str, str]) -> None:
+def make(folder: str, targets: Mapping[str, str]) -> None:
     """Make links in ``folder``, which is new and this user's: target by path. Folders between are real."""
     with files.errors_named("make the links of the job in " + folder):
-        for place, target in made.items():
+        for place, target in targets.items():
             path = os.path.join(folder, place)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.symlink(target, path)
 
 
-def _on_host(installed: InstalledImage, found: List[InstalledData], source: str) -> str:
+def _on_host(installed: InstalledImage, carriers: List[InstalledData], source: str) -> str:
     """Return the path of a source on this machine."""
     kind, _, below = source.partition("/")
     if kind == "app":
         return os.path.join(installed.app, below) if below else installed.app
     name, _, rest = below.partition("/")
-    folder = next((item.folder for item in found if item.need.data == name), os.path.join(installed.data, name))
+    folder = next((item.folder for item in carriers if item.need.data == name), os.path.join(installed.data, name))
     return os.path.join(folder, rest) if rest else folder
 
 

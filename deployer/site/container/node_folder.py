@@ -24,8 +24,8 @@ def make(path: str, hint: str) -> None:
 
 def check_place(place: str) -> None:
     """Raise Refused for a place in which other users can rename our folders."""
-    found = files.status(place)
-    if found and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    state = files.status(place)
+    if state and state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:
         why = "every user can rename files in %s: its sticky bit is not set" % place
         raise Refused(why, "use another place (--staging folder), and ask the site for: chmod +t %s" % place)
 
@@ -39,10 +39,10 @@ def check(path: str) -> None:
 
 def is_own(path: str) -> bool:
     """Return whether ``path`` is a folder of this user that is closed to all others."""
-    found = files.status(path, follow=False)
-    if found is None or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    state = files.status(path, follow=False)
+    if state is None or not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
         return False
-    return not stat.S_IMODE(found.st_mode) & 0o077
+    return not stat.S_IMODE(state.st_mode) & 0o077
 
 
 def own(begin: str) -> Iterator[str]:
@@ -54,5 +54,5 @@ def own(begin: str) -> Iterator[str]:
 
 def age(path: str) -> float:
     """Return the seconds since an entry of the folder was made or removed; 0 if the folder does not exist."""
-    found = files.status(path, follow=False)
-    return time.time() - found.st_mtime if found else 0.0
+    state = files.status(path, follow=False)
+    return time.time() - state.st_mtime if state else 0.0

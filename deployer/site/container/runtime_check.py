@@ -26,12 +26,12 @@ def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool 
         here: the process runs on this host. If so, user namespaces are tested by making them.
     """
     path = None if runtime.known.carried else shutil.which(runtime.program)
-    found = runtime.veto(Here(path, list(modules), engine))
-    if found is None and runtime.known.namespaces and here and not runtime.without_namespaces(path):
-        found = machine.namespaces_denied()
-    if found is None and runtime.asked and (path or runtime.known.carried) and runtime.asked not in by_module(modules):
-        found = _unusable(runtime.asked, plain(runtime.starter(engine)), runtime.known.carried)
-    return found
+    reason = runtime.veto(Here(path, list(modules), engine))
+    if reason is None and runtime.known.namespaces and here and not runtime.without_namespaces(path):
+        reason = machine.namespaces_denied()
+    if reason is None and runtime.asked and (path or runtime.known.carried) and runtime.asked not in by_module(modules):
+        reason = _unusable(runtime.asked, plain(runtime.starter(engine)), runtime.known.carried)
+    return reason
 
 
 def _unusable(name: str, program: str, carried: bool) -> Optional[str]:

@@ -203,13 +203,13 @@ class _Hub(object):
             self._register_until = time.monotonic() + _REGISTER
         if len(self._nodes) == self._expected:
             self._register_until = None
-            peers = [self._nodes[each] for each in range(self._expected)]
+            peers = [self._nodes[node] for node in range(self._expected)]
             _name_as_others_do(peers)
             self._tell(peers[0], {"launch": [peer.address for peer in peers]})
 
     def _start(self, peer: _Peer, address: str, text: str) -> None:
         """Let a node start a daemon, for which ``peer`` waits."""
-        node = next((each for each in self._nodes.values() if address in (each.address, each.host)), None)
+        node = next((other for other in self._nodes.values() if address in (other.address, other.host)), None)
         if node is None or self._code is not None:
             self._tell(peer, {"code": ask.FAILED})
             return
@@ -234,15 +234,15 @@ class _Hub(object):
         self._peers.remove(peer)
         self._selector.unregister(peer.channel)
         peer.channel.close()
-        for number, each in self._asked.items():
-            if each is peer:
+        for number, asker in self._asked.items():
+            if asker is peer:
                 self._asked[number] = None
         if peer.number is not None and self._code is None:
             self._fail("lost %s, a node of the job: %s" % (peer.host, reason))
 
     def _drop_strangers(self) -> None:
         late = time.monotonic() - PATIENCE
-        for peer in [each for each in self._peers if not each.channel.proven and each.since < late]:
+        for peer in [stranger for stranger in self._peers if not stranger.channel.proven and stranger.since < late]:
             self._drop(peer, "it did not prove the key")
 
     def _tell(self, peer: _Peer, message: Message) -> None:
@@ -265,12 +265,12 @@ class _Hub(object):
 
     def _ended(self, starters: Set[int]) -> List[int]:
         """Return those of ``starters`` that have ended. One that failed ends the step."""
-        found = []
+        ended = []
         for pid in starters:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
-                found.append(pid)
+                ended.append(pid)
                 code = payload.exit_code(status)
                 if code and self._code is None:
                     self._fail("a node could not be started, or ended: exit code %d" % code, code)
-        return found
+        return ended

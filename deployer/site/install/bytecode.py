@@ -56,30 +56,25 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
         rootfs: that of the image.
         engine: the folder of the kit's runtime, which may not exist.
     """
-    found = _overlays(folder)
-    if not found or image.python is None:
+    overlays = _overlays(folder)
+    if not overlays or image.python is None:
         return
     runtime = _runtime(engine)
     if runtime is None:
         return
-    for source, target in found:
-        made = Container(
-            rootfs,
-            [Bind(source, target, "to compile")],
-            container.environment_of(image),
-            [],
-            "/",
-            engine,
+    for source, target in overlays:
+        started = Container(
+            rootfs, [Bind(source, target, "to compile")], container.environment_of(image), [], "/", engine
         )
         # -I -S: only the standard library runs, no code of the overlay.
         command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(max(1, jobs))]
         command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
         try:
             # A file that is not a module of this Python (a template, a syntax test) is an error only for compileall.
-            process.run(argv(runtime.argv(made, command)), _PATIENCE, container.user_environment(), check=False)
+            process.run(argv(runtime.argv(started, command)), _PATIENCE, container.user_environment(), check=False)
         except DeployerError as error:
             _log.debug("%s has no bytecode: %s", target, error.message)
-    _keep(folder, [source for source, _ in found])
+    _keep(folder, [source for source, _ in overlays])
 
 
 def _runtime(engine: str) -> Optional[Runtime]:
@@ -113,23 +108,23 @@ def restore(folder: str, target: str) -> None:
 
 def _keep(folder: str, overlays: List[str]) -> None:
     """Write the bytecode of ``overlays`` into one file."""
-    found = [
+    compiled = [
         os.path.join(parent, name)
         for overlay in overlays
         for parent, _, names in os.walk(overlay)
         for name in names
         if name.endswith(_SUFFIX) and os.path.basename(parent) == "__pycache__"
     ]
-    if found:
+    if compiled:
         with tarfile.open(os.path.join(folder, BYTECODE), "w") as archive:
-            for path in sorted(found):
+            for path in sorted(compiled):
                 archive.add(path, os.path.relpath(path, folder))
 
 
 def _overlays(folder: str) -> List[Tuple[str, str]]:
     """Return each overlay that has modules, and its path in the container."""
     variants = os.path.join(folder, VARIANTS)
-    found = [(os.path.join(folder, WHEELS), plans.WHEELS)]
+    overlays = [(os.path.join(folder, WHEELS), plans.WHEELS)]
     if files.is_folder(variants):
-        found += [(os.path.join(variants, name), plans.VARIANT) for name in sorted(os.listdir(variants))]
-    return [(source, target) for source, target in found if files.is_folder(os.path.join(source, wheel.LIB))]
+        overlays += [(os.path.join(variants, name), plans.VARIANT) for name in sorted(os.listdir(variants))]
+    return [(source, target) for source, target in overlays if files.is_folder(os.path.join(source, wheel.LIB))]

@@ -130,22 +130,22 @@ def choose(store: Store, name: str, segments: Sequence[Segment], read_only: bool
 
 def _newest(store: Store) -> List[str]:
     """Return the folders of this user's layers that have a list, the newest first."""
-    found = []
+    dated = []
     for folder in layers.own(store):
         with suppress(OSError):
-            found.append((os.lstat(os.path.join(folder, lists.LIST)).st_mtime, folder))
-    return [folder for _, folder in sorted(found, reverse=True)[:_MOST]]
+            dated.append((os.lstat(os.path.join(folder, lists.LIST)).st_mtime, folder))
+    return [folder for _, folder in sorted(dated, reverse=True)[:_MOST]]
 
 
 def _units(frames: Sequence[Tuple[str, str]]) -> Dict[Tuple[str, ...], List[int]]:
     """Return the numbers of the frames of each unit, by the digests of its frames; each frame is (sha256, holds)."""
-    found: List[List[int]] = []
+    units: List[List[int]] = []
     for number, (_, holds) in enumerate(frames):
         if holds == FILES:
-            found.append([number])
-        elif holds == REST and found:
-            found[-1].append(number)
-    return {tuple(frames[number][0] for number in numbers): numbers for numbers in found}
+            units.append([number])
+        elif holds == REST and units:
+            units[-1].append(number)
+    return {tuple(frames[number][0] for number in numbers): numbers for numbers in units}
 
 
 class _Linking(object):
@@ -213,12 +213,12 @@ class _Linking(object):
         except OSError:
             return None
 
-    def _is_same(self, unit: _Unit, found: Sequence[LayerFile]) -> bool:
+    def _is_same(self, unit: _Unit, own_files: Sequence[LayerFile]) -> bool:
         """Return whether the donor's files have the content that the frames have."""
         data = map(self.source, unit.numbers)
         stream = memoryview(next(data))
         position = 0
-        for file in found:
+        for file in own_files:
             entry, position = tarformat.decode(stream, position)
             if (entry.path, entry.size) != (file.path, file.size):
                 return False
@@ -243,11 +243,11 @@ class _Linking(object):
             position += tarformat.padding(file.size)
         return position >= len(stream) and next(data, None) is None
 
-    def _link(self, found: Sequence[LayerFile]) -> bool:
+    def _link(self, own_files: Sequence[LayerFile]) -> bool:
         linked = []
         link = partial(os.link, src_dir_fd=self.theirs, dst_dir_fd=self.root, follow_symlinks=False)
         try:
-            for file in found:
+            for file in own_files:
                 if file.path.rpartition(b"/")[0] not in self.folders:
                     raise FileNotFoundError(file.path)
                 link(file.path, file.path)

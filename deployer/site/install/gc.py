@@ -34,14 +34,14 @@ def find(store: Store, keep: int) -> List[Garbage]:
     newest ``keep`` of each name, and layers that no other image needs. An image that a job uses, or whose data another
     bundle needs, is listed as spared.
     """
-    found = [
+    garbage = [
         Garbage(path, "left by an install, a removal or a run that was killed")
         for folder in (store.root, store.images, store.layers, store.jobs)
         for path in unfinished.stale(folder)
     ]
-    found += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
-    found += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
-    found += [
+    garbage += [Garbage(path, "left by a push that was not taken up again") for path in incoming.stale(store)]
+    garbage += [Garbage(path, "not the last bundle of its name") for path in _old_bundles(store)]
+    garbage += [
         Garbage(path, "the rest of an image: its receipt is gone or damaged", _objection(check_rest, store, path))
         for path in store.rests()
     ]
@@ -51,9 +51,9 @@ def find(store: Store, keep: int) -> List[Garbage]:
         kept[name] = kept.get(name, 0) + 1
         if kept[name] > keep:
             reason = "%s:%s, not among the newest %d of its name" % (name, image.receipt.version, keep)
-            found.append(Garbage(image.folder, reason, _use(store, image)))
-    going = {item.path for item in found if not item.spared}
-    return found + [Garbage(path, "no image needs this layer") for path in layers.unused(store, going)]
+            garbage.append(Garbage(image.folder, reason, _use(store, image)))
+    going = {item.path for item in garbage if not item.spared}
+    return garbage + [Garbage(path, "no image needs this layer") for path in layers.unused(store, going)]
 
 
 def collect(garbage: List[Garbage]) -> List[Garbage]:

@@ -97,21 +97,21 @@ class Parcel(NamedTuple):
 
     def sources(self) -> Dict[str, SegmentSource]:
         """Return where parts and beginnings have each segment, by its SHA-256, as far as their sizes show."""
-        found: Dict[str, SegmentSource] = {}
+        places: Dict[str, SegmentSource] = {}
         segments = iter(self.manifest.segments)
         segment = next(segments, None)
         for part in self.parts:
             while segment and segment.offset < part.offset:
                 segment = next(segments, None)
             while segment and segment.offset + segment.size <= part.end:
-                found[segment.sha256] = SegmentSource(self.path(part), segment.offset - part.offset)
+                places[segment.sha256] = SegmentSource(self.path(part), segment.offset - part.offset)
                 segment = next(segments, None)
         for path, size in self.begun[:1]:  # the others have nothing more
             for segment in self.manifest.segments:
                 if segment.offset + segment.size > size:
                     break
-                found.setdefault(segment.sha256, SegmentSource(path, segment.offset))
-        return found
+                places.setdefault(segment.sha256, SegmentSource(path, segment.offset))
+        return places
 
     def remove_parts(self) -> None:
         """Remove all but the manifest, which is kept for a receive that has to continue from the assembled bundle.
@@ -139,8 +139,8 @@ def open_parcel(folder: str) -> Parcel:
     except OSError as error:
         hint = "give the folder that push --to wrote"
         raise UsageError("cannot read %s: %s" % (folder, error.strerror), hint) from error
-    found = [place for place in map(delta.read_name, names) if place]
-    endings = [place for place in found if isinstance(place, Ending)]
+    places = [place for place in map(delta.read_name, names) if place]
+    endings = [place for place in places if isinstance(place, Ending)]
     if len(endings) != 1:
         raise UsageError(
             "%s contains %s" % (folder, "no bundle's parts" if not endings else "parts of several bundles"),
@@ -151,13 +151,13 @@ def open_parcel(folder: str) -> Parcel:
     with files.errors_named("read " + path), files.open_regular(path) as stream:
         data = stream.read(sealed_file.MAX_MANIFEST)
     ending, seal, manifest = delta.decompress(data, place)
-    parts = sorted(place for place in found if isinstance(place, Part) and _is_whole(folder, place))
-    begun: List[Begun] = []
-    for path in [os.path.join(folder, name) for name in names if name.endswith(BEGUN)]:
-        found_now = files.status(path, follow=False)  # another push may have renamed or removed it
-        if found_now and stat.S_ISREG(found_now.st_mode):
-            begun.append(Begun(path, found_now.st_size))
-    return Parcel(folder, ending, seal, manifest, parts, sorted(begun, key=lambda each: -each.size))
+    parts = sorted(place for place in places if isinstance(place, Part) and _is_whole(folder, place))
+    paths = [os.path.join(folder, name) for name in names if name.endswith(BEGUN)]
+    # Another push may have renamed or removed one.
+    states = [(path, files.status(path, follow=False)) for path in paths]
+    begun = [Begun(path=path, size=state.st_size) for path, state in states if state and stat.S_ISREG(state.st_mode)]
+    begun.sort(key=lambda beginning: -beginning.size)
+    return Parcel(folder=folder, ending=ending, seal=seal, manifest=manifest, parts=parts, begun=begun)
 
 
 def _is_whole(folder: str, part: Part) -> bool:
@@ -202,7 +202,7 @@ def kept(store: Store) -> Dict[str, SegmentSource]:
 
     The bytes are hashed when they are used. A file that is not a bundle, or has a newer format, is ignored.
     """
-    found: Dict[str, SegmentSource] = {}
+    segments: Dict[str, SegmentSource] = {}
     for path in _bundles(store):
         try:
             with opened(path) as stream:
@@ -212,8 +212,8 @@ def kept(store: Store) -> Dict[str, SegmentSource]:
             _log.debug("%s holds nothing: %s", path, error.message)
             continue
         for segment in manifest.segments:
-            found.setdefault(segment.sha256, SegmentSource(path, segment.offset))
-    return found
+            segments.setdefault(segment.sha256, SegmentSource(path, segment.offset))
+    return segments
 
 
 def _bundles(store: Store) -> Iterator[str]:
@@ -296,9 +296,9 @@ def announcements(stream: IO[bytes]) -> Iterator[Announced]:
         yield Announced(name, place, int(size))
 
 
-def not_a_part(said: object) -> TransferError:
+def not_a_part(received: object) -> TransferError:
     """Return the error for something else on a stream."""
-    return TransferError("received %r instead of a part" % said, "does the site's login shell read from stdin?")
+    return TransferError("received %r instead of a part" % received, "does the site's login shell read from stdin?")
 
 
 def copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
@@ -357,7 +357,5 @@ def remove_stale(store: Store) -> None:
 
 def _age(path: str) -> float:
     """Return the seconds since ``path`` was last written; 0 if it no longer exists."""
-    try:
-        return time.time() - os.stat(path).st_mtime
-    except FileNotFoundError:
-        return 0.0
+    state = files.status(path)
+    return time.time() - state.st_mtime if state else 0.0

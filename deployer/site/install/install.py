@@ -45,11 +45,7 @@ APP_AND_KIT = {
     KIT_PREFIX + plans.CHARLIECLOUD_FOLDER + "/": os.path.join(ENGINE, plans.CHARLIECLOUD_FOLDER),
     KIT_PREFIX: "kit",
 }
-_MEMBERS = {
-    **APP_AND_KIT,
-    "deployer/plans/": "plans",
-    DATA_PREFIX: "data",
-}
+_MEMBERS = {**APP_AND_KIT, "deployer/plans/": "plans", DATA_PREFIX: "data"}
 
 #: Called with the bytes that were just processed, and the total of bytes.
 InstallProgress = Callable[[int, int], None]
@@ -160,13 +156,13 @@ def install(
                 if arriving and state.st_dev == os.stat(store.images).st_dev:
                     parts.append(unpack.Unpacked(0, max(0, seal.end - state.st_size)))
                 _check_space(verification, store, parts, state if kept else None)
-                with unfinished.folder(store.images) as made, layers.claimed(store, made, shares.links):
+                with unfinished.folder(store.images) as new, layers.claimed(store, new, shares.links):
                     advance = _advance(verification, _MEMBERS, progress)
-                    _write_image(made, store, shares, there, verification, processes, advance)
-                    mount_points.make(os.path.join(made, ROOTFS), verification.manifest.mount_points)
+                    _write_image(new, store, shares, there, verification, processes, advance)
+                    mount_points.make(os.path.join(new, ROOTFS), verification.manifest.mount_points)
                     if claimed:  # and incomplete
                         unfinished.discard(folder)
-                    unfinished.publish(made, folder, lambda: store.at(folder) is not None)
+                    unfinished.publish(new, folder, lambda: store.at(folder) is not None)
     image = store.at(folder)
     if image is None:
         raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
@@ -178,16 +174,16 @@ def _shares(verification: Verification, store: Store) -> _Shares:
     manifest, segments = verification.manifest, verification.layer_segments()
     read_only = kit.has_udocker(manifest)
     rootfs = layers.name(segments, read_only)
-    found = sorted(wheels.segments(verification).items())
+    members = sorted(wheels.segments(verification).items())
     links, overlays = {ROOTFS: rootfs}, ""
-    if found:
-        named = partial(layers.name_of_overlays, rootfs, found, manifest.image)
+    if members:
+        named = partial(layers.name_of_overlays, rootfs, members, manifest.image)
         overlays = named(True)
         # If they are here with bytecode, it does not matter whether a container can start: to find out takes processes.
         if not layers.whole(store, overlays) and not bytecode.is_possible(manifest):
             overlays = named(False)
-        links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in found)
-    content = [segment for _, wheel in found for segment in wheel]
+        links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in members)
+    content = [segment for _, wheel in members for segment in wheel]
     return _Shares(rootfs, overlays, links, content, donor.choose(store, rootfs, segments, read_only))
 
 
@@ -234,7 +230,7 @@ def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
 
 
 def _write_image(
-    made: str,
+    new: str,
     store: Store,
     shares: _Shares,
     there: Mapping[str, Layer],
@@ -242,7 +238,7 @@ def _write_image(
     jobs: int,
     advance: Progress,
 ) -> None:
-    """Write the image's folder ``made``, which has its links, with its receipt, and the layers that are not there."""
+    """Write the image's folder ``new``, which has its links, with its receipt, and the layers that are not there."""
     there = {name: layer for name, layer in there.items() if files.is_folder(layer.folder)}  # now they are claimed
     checked = verification.layer_segments() if shares.rootfs in there else []
     checked = checked + (shares.wheels if shares.overlays in there else [])
@@ -256,17 +252,17 @@ def _write_image(
             overlays = stack.enter_context(unfinished.folder(store.layers))
             unpacked = wheels.unpack(overlays, verification, verification.manifest.image.python, jobs, advance)
             written.append(unpacked)
-        written.append(_fill(made, verification, advance))
+        written.append(_fill(new, verification, advance))
         bundle, whole = verification.finish(), _total(written)
-        kit.prepare(InstalledImage(made, _receipt(bundle, whole)))
+        kit.prepare(InstalledImage(new, _receipt(bundle, whole)))
         if overlays and unpacked:
-            rootfs, engine = os.path.join(made, ROOTFS), os.path.join(made, ENGINE)
+            rootfs, engine = os.path.join(new, ROOTFS), os.path.join(new, ENGINE)
             bytecode.compile_overlays(overlays, bundle.manifest.image, jobs, rootfs, engine)
             layers.publish(store, shares.overlays, overlays, unpacked.entries, unpacked.bytes)
     if shares.overlays and files.is_file(os.path.join(store.layers, shares.overlays, BYTECODE)):
-        layers.link(made, BYTECODE, shares.overlays)
-    _write_receipt(made, bundle, whole)
-    inventory.write_inventory(made)
+        layers.link(new, BYTECODE, shares.overlays)
+    _write_receipt(new, bundle, whole)
+    inventory.write_inventory(new)
 
 
 def _check_shared(segments: List[Segment], verification: Verification, jobs: int, advance: Progress) -> None:
@@ -290,13 +286,13 @@ def _make_layer(
     segments = verification.layer_segments()
     notes: Dict[int, FrameNote] = {}
     read_only = kit.has_udocker(verification.manifest)
-    with unfinished.folder(store.layers) as made:
-        rootfs = os.path.join(made, ROOTFS)
+    with unfinished.folder(store.layers) as new:
+        rootfs = os.path.join(new, ROOTFS)
         written = _unpack_layer(rootfs, verification, jobs, advance, shares.donor, notes)
         if read_only:
             kit.protect(rootfs)
-        frames.write(made, [(segments[number], notes[number]) for number in sorted(notes)], read_only)
-        layers.publish(store, shares.rootfs, made, written.entries, written.bytes)
+        frames.write(new, [(segments[number], notes[number]) for number in sorted(notes)], read_only)
+        layers.publish(store, shares.rootfs, new, written.entries, written.bytes)
     return written
 
 

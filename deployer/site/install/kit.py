@@ -125,9 +125,7 @@ def _is_udocker(name: str) -> bool:
 
 def _pythons(installed: InstalledImage) -> List[str]:
     """Return the Pythons of the first plan that names any; all plans of one site name the same."""
-    for site in installed.sites():
-        return installed.plan(site).python
-    return []
+    return next((installed.plan(site).python for site in installed.sites()), [])
 
 
 def _compile(python: str, folder: str) -> None:

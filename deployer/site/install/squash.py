@@ -150,14 +150,14 @@ def make(image: InstalledImage, jobs: int, progress: Optional[Callable[[int, int
             tool = _tool(image, work)
             inner = os.path.join(work, _INNER.strip("/"))
             _inner(image, inner)
-            made = os.path.join(work, IMAGE)
+            new = os.path.join(work, IMAGE)
             names = [name for name in sorted(os.listdir(image.rootfs)) if "/" + name != _INNER]
             sources = [os.path.join(image.rootfs, name) for name in names] + [inner]
-            argv = [tool.path, *sources, made, *tool.options, "-processors", str(jobs)]
+            argv = [tool.path, *sources, new, *tool.options, "-processors", str(jobs)]
             watched = _reading(image.receipt.bytes, progress) if progress else None
-            _check_made(process.run(argv, _PATIENCE, check=False, tick=watched), made, target)
-            size = os.path.getsize(made)
-            os.replace(made, target)
+            _check_made(process.run(argv, _PATIENCE, check=False, tick=watched), new, target)
+            size = os.path.getsize(new)
+            os.replace(new, target)
     return Squashed(target, size, time.time() - started, tool)
 
 
@@ -197,13 +197,13 @@ def _tool(image: InstalledImage, work: str) -> Tool:
     for whose, program in _programs(image):
         try:
             options = _options(program, work)
-            said = process.run([program, "-version"], 60, check=False)
+            answer = process.run([program, "-version"], 60, check=False)
         except DeployerError as error:
             noexec = os.statvfs(os.path.dirname(program)).f_flag & os.ST_NOEXEC
             reason = "its file system is mounted noexec" if noexec else error.message
             against.append("the %s's %s: %s" % (whose, program, reason))
             continue
-        version = re.search(r"version (\S+)", said.stdout + said.stderr)
+        version = re.search(r"version (\S+)", answer.stdout + answer.stderr)
         return Tool(whose, program, version.group(1) if version else "of unknown version", options)
     raise MissingTool(
         "no mksquashfs that works: %s" % "; ".join(against) if against else "no mksquashfs in PATH, nor in the bundle",
@@ -230,11 +230,13 @@ def _options(program: str, work: str) -> List[str]:
     return options
 
 
-def _check_made(done: process.Completed, made: str, target: str) -> None:
-    """Raise an error unless mksquashfs wrote all of ``made`` and it is on the disk."""
-    said = " ".join(done.last_words().split())
+def _check_made(done: process.Completed, new: str, target: str) -> None:
+    """Raise an error unless mksquashfs wrote all of ``new`` and it is on the disk."""
+    last_words = " ".join(done.last_words().split())
     if done.returncode == -signal.SIGXFSZ or _FULL.search(done.stdout + done.stderr):
-        raise SpaceError("cannot write %s: %s" % (target, said or "File too large"), "free some space or quota there")
+        raise SpaceError(
+            "cannot write %s: %s" % (target, last_words or "File too large"), "free some space or quota there"
+        )
     if done.returncode < 0:
         raise JobFailed(
             "mksquashfs was killed by signal %d while it wrote %s" % (-done.returncode, target),
@@ -242,11 +244,11 @@ def _check_made(done: process.Completed, made: str, target: str) -> None:
         )
     unread = _UNREAD.search(done.stdout + done.stderr)
     if done.returncode or unread:
-        raise JobFailed("mksquashfs cannot make %s: %s" % (target, unread.group() if unread else said))
-    with open(made, "rb") as stream:
+        raise JobFailed("mksquashfs cannot make %s: %s" % (target, unread.group() if unread else last_words))
+    with open(new, "rb") as stream:
         os.fsync(stream.fileno())  # a full disk of a file server may be reported only here
         magic, used = _SUPERBLOCK.unpack(stream.read(_SUPERBLOCK.size).ljust(_SUPERBLOCK.size, b"\0"))
-    if magic != _MAGIC or used > os.path.getsize(made):
+    if magic != _MAGIC or used > os.path.getsize(new):
         raise JobFailed("mksquashfs did not write all of %s, but reported success" % target)
 
 

@@ -252,7 +252,7 @@ class _Unpacking(object):
     def _begin(self, data: memoryview) -> _Written:
         """Write a frame of whole files, of which the last may continue in the next frame."""
         position = size = 0
-        noted: List[str] = []
+        noted: List[bytes] = []
         while position < len(data):
             entry, position = self._entry(data, position, FILES)
             end = position + entry.size

@@ -25,13 +25,13 @@ def variables(wanted: str, environment: "Mapping[str, str]") -> "Dict[str, str]"
     """
     number, _, rest = wanted.partition(":")
     name, _, ordered = rest.partition("=")
-    each, local = int(number), int(environment["LOCAL_RANK"])
+    count, local = int(number), int(environment["LOCAL_RANK"])
     there = ordered or environment.get(name, "")
-    devices = there.split(",") if there else ["%d" % place for place in range((local + 1) * each)]
-    own = devices[local * each : (local + 1) * each]
-    if len(own) < each:
+    devices = there.split(",") if there else ["%d" % place for place in range((local + 1) * count)]
+    own = devices[local * count : (local + 1) * count]
+    if len(own) < count:
         raise TooFewDevices(
             "local rank %d needs %d GPUs after %d others, but %s names %d: %s"
-            % (local, each, local * each, name, len(devices), there)
+            % (local, count, local * count, name, len(devices), there)
         )
     return {**environment, name: ",".join(own)}

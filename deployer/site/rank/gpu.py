@@ -41,16 +41,16 @@ def look(module: str = MODULE) -> GpuMeasurement:
     """Return what CUDA's driver reports about the GPUs of this node."""
     driver = _driver(module)
     reason: Optional[str] = None
-    said = ""
+    answer = ""
     try:
         # The environment is unchanged: CUDA_VISIBLE_DEVICES and LD_LIBRARY_PATH are part of what is tested.
         done = process.glance([sys.executable, "-I", "-S", "-c", _ASK], _PATIENCE, env=dict(os.environ))
-        said = done.stdout
+        answer = done.stdout
         if done.returncode:
             reason = done.last_words(1) if done.stderr.strip() else "libcuda ended the process (%d)" % done.returncode
     except DeployerError as error:
         reason = "CUDA did not answer: %s" % error.message.partition(":")[2].strip()
-    version, devices = _number("version", said), _number("devices", said)
+    version, devices = _number("version", answer), _number("devices", answer)
     if reason is None and not devices:
         reason = "CUDA sees no device"
     if reason and driver is None:

@@ -65,20 +65,20 @@ def _has_ended(job: str) -> bool:
 def _record(out: str, launch: Optional[Launch], library: Optional[str], reader: Sequence[str]) -> HostRecord:
     name = socket.gethostname()
     # A file that this user cannot access counts as missing: ranks cannot use it either.
-    found = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
+    identity = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
     bound = launch.bound if launch else ()
     missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
     record = HostRecord(
         name,
-        found,
+        identity,
         missing,
         tuple(numa_domains()),
         tuple(interfaces.addresses()),
         interfaces.free_port(),
-        elf.changed(launch.mpi.libraries) if launch and launch.mpi and found else {},
+        elf.changed(launch.mpi.libraries) if launch and launch.mpi and identity else {},
     )
     files.write_text(os.path.join(out, node_name() + ".json"), json_records.pretty(record.record()))
-    if reader and not missing and (found or not library):
+    if reader and not missing and (identity or not library):
         read_root(out, reader)
     return record
 
@@ -87,20 +87,20 @@ def read_root(out: str, reader: Sequence[str]) -> str:
     """Write all that ``reader`` prints on this node into ``out``, and return it. It has job.sh's environment."""
     try:
         done = process.run(reader, _PATIENCE, env=dict(os.environ), check=False)
-        said = done.stdout + done.stderr
-        if "No space left" in said:
+        output = done.stdout + done.stderr
+        if "No space left" in output:
             full = [place for place in _PLACES if os.statvfs(place).f_bavail == 0]
-            said += "full: %s\n" % (", ".join(full) or "neither of " + ", ".join(_PLACES))
+            output += "full: %s\n" % (", ".join(full) or "neither of " + ", ".join(_PLACES))
     except DeployerError as error:
-        said = error.message + "\n"
-    files.write_text(os.path.join(out, socket.gethostname() + result.ROOT_SUFFIX), said)
-    return said
+        output = error.message + "\n"
+    files.write_text(os.path.join(out, socket.gethostname() + result.ROOT_SUFFIX), output)
+    return output
 
 
 def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
     """Return the CPUs of each NUMA domain of this node, as the kernel lists them, without domains that have no CPUs."""
-    found = []
+    domains = []
     for path in sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist"))):
         with open(path) as stream:
-            found.append(stream.read().strip())
-    return [cpus for cpus in found if cpus]
+            domains.append(stream.read().strip())
+    return [cpus for cpus in domains if cpus]

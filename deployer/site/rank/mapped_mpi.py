@@ -100,14 +100,14 @@ def _single_files() -> "List[str]":
 
 def family(pid: int) -> "List[int]":
     """Return ``pid`` and its descendants, as far as the kernel shows them (CONFIG_PROC_CHILDREN; else only ``pid``)."""
-    found = [pid]
-    for parent in found:  # the list grows during the loop
+    members = [pid]
+    for parent in members:  # the list grows during the loop
         try:
             for task in os.listdir("/proc/%d/task" % parent):
-                found.extend(map(int, kernel_text("/proc/%d/task/%s/children" % (parent, task)).split()))
+                members.extend(map(int, kernel_text("/proc/%d/task/%s/children" % (parent, task)).split()))
         except OSError:
             continue
-    return found
+    return members
 
 
 def send(members: "Sequence[int]", number: int) -> None:

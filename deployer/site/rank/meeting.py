@@ -139,7 +139,7 @@ def _receive(place: _Place, out: str) -> List[str]:
     All strangers prove themselves at the same time, so that those who never do keep no node waiting. What has proven
     itself measures alone.
     """
-    found: Set[str] = set()
+    hosts: Set[str] = set()
     callers: List[_Caller] = []
     size = min(max(_TOTAL // max(place.nodes - 1, 1), _LEAST), _MOST)
     with closing(socket.socket()) as server:
@@ -149,25 +149,25 @@ def _receive(place: _Place, out: str) -> List[str]:
         files.write_text(os.path.join(out, _LISTENS), "")
         server.setblocking(False)
         last = looked = time.monotonic()
-        while len(found) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
+        while len(hosts) < place.nodes - 1 and time.monotonic() < last + _SILENCE:
             waiting: List[Union[_Caller, socket.socket]] = [*callers, *([server] if len(callers) < _STRANGERS else [])]
-            for each in select.select(waiting, [], [], _POLL)[0]:
-                if not isinstance(each, _Caller):
+            for ready in select.select(waiting, [], [], _POLL)[0]:
+                if not isinstance(ready, _Caller):
                     with suppress(OSError):  # it has gone again
                         callers.append(_Caller(server.accept()[0]))
                     continue
                 known = None
                 with suppress(Stranger, BlockingIOError, OSError):
-                    known = each.name(place)
+                    known = ready.name(place)
                     if known is None:
                         continue
-                callers.remove(each)
-                with closing(each.connection), suppress(OSError):
+                callers.remove(ready)
+                with closing(ready.connection), suppress(OSError):
                     if known is not None:
-                        _measure(each.connection, known[1], size)
-                        found.add(known[0])
+                        _measure(ready.connection, known[1], size)
+                        hosts.add(known[0])
                         last = time.monotonic()
-            for late in [each for each in callers if time.monotonic() > each.until]:
+            for late in [ready for ready in callers if time.monotonic() > ready.until]:
                 callers.remove(late)
                 late.connection.close()
             if time.monotonic() > looked + _POLL:
@@ -176,7 +176,7 @@ def _receive(place: _Place, out: str) -> List[str]:
                 looked = time.monotonic()
         for caller in callers:
             caller.connection.close()
-    return sorted(found)
+    return sorted(hosts)
 
 
 def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
@@ -249,10 +249,10 @@ def _connect(place: _Place, out: str) -> socket.socket:
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
     """Return so many bytes. Raises OSError."""
-    found = b""
-    while len(found) < size:
-        piece = connection.recv(size - len(found))
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
         if not piece:
             raise ConnectionResetError("the connection was closed")
-        found += piece
-    return found
+        data += piece
+    return data

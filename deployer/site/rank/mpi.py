@@ -112,8 +112,8 @@ def load(names: "Sequence[str]") -> Library:
 def _handles(handle: "Any") -> "_Handles":
     """Return the handles in the library's ABI: Open MPI's are addresses, the others are numbers."""
     try:
-        found = [ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, name))) for name in _OPENMPI]
-        return found[0], found[1], found[2]
+        addresses = [ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, name))) for name in _OPENMPI]
+        return addresses[0], addresses[1], addresses[2]
     except ValueError:
         return _STANDARD if "libmpi_abi" in getattr(handle, "_name", "") else _MPICH
 
@@ -126,7 +126,7 @@ def flush() -> None:
 def provider(text: str) -> "Optional[str]":
     """Return libfabric's provider from the start-up text of Intel MPI (I_MPI_DEBUG) or MPICH (DEBUG_SUMMARY)."""
     for line in text.splitlines():
-        _, found, rest = line.partition("libfabric provider: ")
-        if found and rest.strip():
+        _, mark, rest = line.partition("libfabric provider: ")
+        if mark and rest.strip():
             return rest.split()[0]
     return None

@@ -106,8 +106,8 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mp
         measures=_measures(expects),
     )
 
-    def done(**found: object) -> int:
-        record.update(stage=rank_record.DONE, **found)
+    def done(**facts: object) -> int:
+        record.update(stage=rank_record.DONE, **facts)
         records.add(name, rank_record.dumps(record), last=True)
         return 0
 
@@ -137,10 +137,10 @@ def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", o
     from deployer.site.rank import allreduce, mpi
 
     name = rank_record.PROBE % record["task"]
-    found = mapped_mpi.mpi_libraries(mapped_mpi.maps(os.getpid()))
-    if found:
-        seen = mapped_mpi.identity(os.getpid(), found[0])
-        record.update(library={"path": found[0][0], "identity": seen, "says": library.version()})
+    libraries = mapped_mpi.mpi_libraries(mapped_mpi.maps(os.getpid()))
+    if libraries:
+        seen = mapped_mpi.identity(os.getpid(), libraries[0])
+        record.update(library={"path": libraries[0][0], "identity": seen, "says": library.version()})
     record.update(stage=rank_record.STARTING)
     records.add(name, rank_record.dumps(record))
     library.start()
@@ -159,7 +159,7 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    found: "Dict[str, Any]" = {
+    measures: "Dict[str, Any]" = {
         "memlock": None if limit == resource.RLIM_INFINITY else limit,
         "allreduce": None,
         "gpu": None,
@@ -169,8 +169,8 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
     if _GPU in expects and first_of_node(os.environ):
         from deployer.site.rank import gpu
 
-        found.update(gpu=dict(gpu.look()._asdict()))
-    return found
+        measures.update(gpu=dict(gpu.look()._asdict()))
+    return measures
 
 
 def _limits() -> "Dict[str, int]":
@@ -178,8 +178,8 @@ def _limits() -> "Dict[str, int]":
     import resource
 
     kinds = (("v", "AS", 1024), ("n", "NOFILE", 1), ("u", "NPROC", 1), ("f", "FSIZE", 1024), ("t", "CPU", 1))
-    found = [(name, resource.getrlimit(getattr(resource, "RLIMIT_" + kind))[0], unit) for name, kind, unit in kinds]
-    return {name: value // unit for name, value, unit in found if value != resource.RLIM_INFINITY}
+    limits = [(name, resource.getrlimit(getattr(resource, "RLIMIT_" + kind))[0], unit) for name, kind, unit in kinds]
+    return {name: value // unit for name, value, unit in limits if value != resource.RLIM_INFINITY}
 
 
 def _continue_in_child(records: NodeRecords, task: int, home: "Optional[str]") -> int:

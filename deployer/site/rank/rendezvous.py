@@ -51,7 +51,7 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
     size, local = int(nodes) * int(per_node), _local(environment)
     own = task % int(per_node) if local is None else local
     node = task // int(per_node)
-    found = {
+    own_variables = {
         "RANK": str(task),
         "WORLD_SIZE": str(size),
         "LOCAL_RANK": str(own),
@@ -62,15 +62,17 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
         "JAX_PROCESS_ID": str(task),
     }
     if address and port:
-        found.update(MASTER_ADDR=address, MASTER_PORT=port, JAX_COORDINATOR_ADDRESS="%s:%s" % (address, port))
-        found.update(PET_MASTER_ADDR=address, PET_MASTER_PORT=port)
+        own_variables.update(MASTER_ADDR=address, MASTER_PORT=port, JAX_COORDINATOR_ADDRESS="%s:%s" % (address, port))
+        own_variables.update(PET_MASTER_ADDR=address, PET_MASTER_PORT=port)
     if interface:
-        found.update(GLOO_SOCKET_IFNAME=interface, TP_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME="=" + interface)
-    found.update(environment)
+        own_variables.update(
+            GLOO_SOCKET_IFNAME=interface, TP_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME="=" + interface
+        )
+    own_variables.update(environment)
     if _other_than_slurm(environment):
         values = (task, own, node, size, size, size)
-        found.update((name, str(value)) for name, value in zip(_SLURM, values) if name in environment)
-    return found
+        own_variables.update((name, str(value)) for name, value in zip(_SLURM, values) if name in environment)
+    return own_variables
 
 
 def talking(environment: "Mapping[str, str]", log: str) -> "Dict[str, str]":
@@ -86,8 +88,8 @@ def talking(environment: "Mapping[str, str]", log: str) -> "Dict[str, str]":
 def _local(environment: "Mapping[str, str]") -> "Optional[int]":
     """Return the rank's number on its node, according to its launcher."""
     names = LOCAL_TASK[:-1] if _other_than_slurm(environment) else LOCAL_TASK
-    found = [environment[name] for name in names if environment.get(name, "").isdigit()]
-    return int(found[0]) if found else None
+    numbers = [environment[name] for name in names if environment.get(name, "").isdigit()]
+    return int(numbers[0]) if numbers else None
 
 
 def _other_than_slurm(environment: "Mapping[str, str]") -> bool:

@@ -40,32 +40,31 @@ def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
     if manifest.is_data:
         hint = "name it in the data of a bundle with jobs: data: {NAME: {bundle: %s}}" % manifest.name
         raise UsageError("%s contains only data: nothing can run in it" % manifest.name, hint)
-    found = []
+    installed = []
     for need in manifest.needs:
         carrier = store.newest(need.bundle)
         if carrier is None:
             where = (manifest.name, need.data, need.bundle, store.root)
             problem = "%s needs the data %s of the bundle %s, which is not installed under %s" % where
             raise Refused(problem, "push or install %s first" % need.bundle)
-        found.append(InstalledData(need, carrier))
-        if not files.is_folder(found[-1].folder):
+        installed.append(InstalledData(need, carrier))
+        if not files.is_folder(installed[-1].folder):
             words = (manifest.name, need.data, carrier.receipt.label)
             raise Refused(
                 "%s needs the data %s of %s, which has no such folder" % words,
                 "push or install a version of %s that has it" % need.bundle,
             )
-    return found
+    return installed
 
 
-def binds(installed: InstalledImage, found: List[InstalledData]) -> List[Bind]:
+def binds(installed: InstalledImage, others: List[InstalledData]) -> List[Bind]:
     """Return the binds of a bundle's own data folder and of those of others, in the required order."""
     if not files.is_folder(installed.data):
         return []
-    bound = [Bind(installed.data, plans.DATA, "the bundle's data folders")]
-    for item in found:
-        target = "%s/%s" % (plans.DATA, item.need.data)
-        bound.append(Bind(item.folder, target, "data of " + item.carrier.receipt.label))
-    return bound
+    return [Bind(installed.data, plans.DATA, "the bundle's data folders")] + [
+        Bind(item.folder, "%s/%s" % (plans.DATA, item.need.data), "data of " + item.carrier.receipt.label)
+        for item in others
+    ]
 
 
 def missing(store: Store, manifest: Manifest) -> List[str]:
@@ -83,19 +82,19 @@ def users(store: Store, image: InstalledImage) -> List[str]:
 
     A bundle whose manifest cannot be read counts too if ``image`` has data.
     """
-    found = []
+    bundles = []
     for user in store.installed():
         if user.folder == image.folder:
             continue
         name = user.receipt.label
         try:
             if any(store.newest(need.bundle) == image for need in user.manifest().needs):
-                found.append(name)
+                bundles.append(name)
         except DeployerError as error:
             log.debug("%s: %s", name, error.message)
             if _carries(image):
-                found.append("%s, whose %s cannot be read," % (name, MANIFEST))
-    return found
+                bundles.append("%s, whose %s cannot be read," % (name, MANIFEST))
+    return bundles
 
 
 def _carries(image: InstalledImage) -> bool:

@@ -20,6 +20,7 @@ from deployer.system import files
 LIST = "frames"
 #: The most bytes of a list, and the same uncompressed.
 _MAX = 64 * 1024 * 1024
+_BETWEEN = b"\0"
 
 
 class FrameNote(NamedTuple):
@@ -31,7 +32,7 @@ class FrameNote(NamedTuple):
     """
 
     written: int
-    files: Sequence[str]
+    files: Sequence[bytes]
 
 
 class LayerFile(NamedTuple):
@@ -57,7 +58,7 @@ class ListedFrame(NamedTuple):
 
     def files(self) -> List[LayerFile]:
         """Return the files that begin in it."""
-        return [LayerFile(path=path, size=size, mode=mode) for mode, size, path in map(_split, self.note.files)]
+        return [LayerFile(path, int(size), int(mode, 8)) for mode, size, path in map(_split, self.note.files)]
 
 
 class FrameList(NamedTuple):
@@ -78,18 +79,17 @@ class FrameList(NamedTuple):
     frames: List[ListedFrame]
 
 
-def note(path: bytes, size: int, mode: int) -> str:
+def note(path: bytes, size: int, mode: int) -> bytes:
     """Return a file of a layer as it is in the list."""
-    return "%o %d %s" % (mode, size, os.fsdecode(path))
+    return b"%o %d %s" % (mode, size, path)
 
 
-def _split(file: str) -> Tuple[int, int, bytes]:
+def _split(file: bytes) -> Sequence[bytes]:
     """Return mode, size and path of a file in the list."""
-    mode, size, path = file.split(" ", 2)
-    return int(mode, 8), int(size), os.fsencode(path)
+    return file.split(b" ", 2)
 
 
-def _above(files_noted: Iterable[str]) -> Set[bytes]:
+def _above(files_noted: Iterable[bytes]) -> Set[bytes]:
     """Return the folders above files; that of the layer itself is empty."""
     above: Set[bytes] = set()
     new = {_split(file)[2].rpartition(b"/")[0] for file in files_noted}
@@ -109,7 +109,10 @@ def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bo
             "umask": files.umask(),
             "read_only": read_only,
             "folders": {os.fsdecode(path): os.lstat(os.path.join(rootfs, path)).st_ino for path in sorted(above)},
-            "frames": [[segment.sha256, segment.holds, written.written, written.files] for segment, written in noted],
+            "frames": [
+                [segment.sha256, segment.holds, written.written, os.fsdecode(_BETWEEN.join(written.files))]
+                for segment, written in noted
+            ],
         }
         stream.write(zlib.compress(json.dumps(record).encode("ascii"), 1))
 
@@ -120,7 +123,7 @@ def read(folder: str) -> Optional[FrameList]:
         record = json.loads(inflated(os.path.join(folder, LIST), _MAX).decode("ascii"))
         folders = {os.fsencode(path): inode for path, inode in record.pop("folders").items()}
         frames = [
-            ListedFrame(sha256=sha256, holds=holds, note=FrameNote(written=written, files=names))
+            ListedFrame(sha256, holds, FrameNote(written, os.fsencode(names).split(_BETWEEN) if names else []))
             for sha256, holds, written, names in record.pop("frames")
         ]
         return FrameList(folders=folders, frames=frames, **record)

@@ -49,8 +49,8 @@ class Gone(NamedTuple):
 
 def write_inventory(folder: str) -> None:
     """Write the list of everything that is in the folder of an image or a layer; no list if it is too long."""
-    found = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
-    names = _END.join(sorted(found)) if len(found) < _MAX_COUNT else b""
+    entries = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
+    names = _END.join(sorted(entries)) if len(entries) < _MAX_COUNT else b""
     if not 0 < len(names) <= _MAX_NAMES:
         return
     with files.errors_named("write the list of " + folder), open(os.path.join(folder, LIST), "wb") as stream:
@@ -61,13 +61,13 @@ def gone(image: InstalledImage, most: int = 3) -> Gone:
     """Return what is missing of an installed image and of the layers that it shares, with at most ``most`` names."""
     shared = image.layers
     rootfs = shared[0] if shared else image.folder
-    found = [_gone(folder, most, lambda: 0) for folder in (image.folder, *shared) if folder != rootfs]
-    found.append(_gone(rootfs, most, lambda: image.manifest().image.entries))
+    parts = [_gone(folder, most, lambda: 0) for folder in (image.folder, *shared) if folder != rootfs]
+    parts.append(_gone(rootfs, most, lambda: image.manifest().image.entries))
     return Gone(
-        sum(part.entries for part in found),
-        sum(part.missing for part in found),
-        sorted(name for part in found for name in part.first)[:most],
-        all(part.listed for part in found),
+        sum(part.entries for part in parts),
+        sum(part.missing for part in parts),
+        sorted(name for part in parts for name in part.first)[:most],
+        all(part.listed for part in parts),
     )
 
 
@@ -106,10 +106,10 @@ def whole(store: Store, digest: str) -> Optional[InstalledImage]:
 
 def check(store: Store, image: InstalledImage) -> Gone:
     """Return ``gone`` if nothing is missing; otherwise raise IntegrityError with the remedy."""
-    found = gone(image)
-    if found.missing:
-        raise IntegrityError("%s: %s" % (image.receipt.label, found), remedy(store, image))
-    return found
+    missing = gone(image)
+    if missing.missing:
+        raise IntegrityError("%s: %s" % (image.receipt.label, missing), remedy(store, image))
+    return missing
 
 
 def remedy(store: Store, image: InstalledImage) -> str:

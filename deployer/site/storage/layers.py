@@ -101,8 +101,8 @@ def _named(key: str) -> str:
 
 
 @contextmanager
-def claimed(store: Store, made: str, links: Mapping[str, str]) -> Iterator[None]:
-    """Give the image that is under construction in ``made`` its links to layers, which may not exist yet.
+def claimed(store: Store, image: str, links: Mapping[str, str]) -> Iterator[None]:
+    """Give the image that is under construction in ``image`` its links to layers, which may not exist yet.
 
     If the block fails, the links are removed, and the layers if no other image needs them.
 
@@ -110,41 +110,41 @@ def claimed(store: Store, made: str, links: Mapping[str, str]) -> Iterator[None]
         links: by the name in the image's folder: the layer.
     """
     for shared, layer in links.items():
-        link(made, shared, layer)
+        link(image, shared, layer)
     try:
         yield
     except BaseException:
         for shared in links:
             with suppress(FileNotFoundError):  # the image has got its name, and the link with it
-                os.unlink(os.path.join(made, shared))
+                os.unlink(os.path.join(image, shared))
         release(store)
         raise
 
 
-def link(made: str, shared: str, layer: str) -> None:
-    """Make the link ``shared`` of the image that is under construction in ``made`` to what a layer has."""
-    os.symlink(os.path.join("..", "..", LAYERS, layer, shared), os.path.join(made, shared))
+def link(image: str, shared: str, layer: str) -> None:
+    """Make the link ``shared`` of the image that is under construction in ``image`` to what a layer has."""
+    os.symlink(os.path.join("..", "..", LAYERS, layer, shared), os.path.join(image, shared))
 
 
-def publish(store: Store, layer: str, made: str, entries: int, size: int) -> None:
-    """Give the finished layer in ``made`` its name, in place of an incomplete one."""
+def publish(store: Store, layer: str, new: str, entries: int, size: int) -> None:
+    """Give the finished layer in ``new`` its name, in place of an incomplete one."""
     record = json_records.stamped("layer", {"files": entries, "bytes": size})
     # No temporary name and no fsync, which on some file systems waits for all that was written before.
-    with open(os.path.join(made, RECORD), "w", encoding="ascii") as stream:
+    with open(os.path.join(new, RECORD), "w", encoding="ascii") as stream:
         stream.write(json_records.pretty(record))
-    inventory.write_inventory(made)
+    inventory.write_inventory(new)
     folder = os.path.join(store.layers, layer)
     _clear(folder)
-    unfinished.publish(made, folder, lambda: whole(store, layer) is not None)
+    unfinished.publish(new, folder, lambda: whole(store, layer) is not None)
 
 
 def _clear(folder: str) -> None:
     """Take away what another user put in the place of this user's layer, or at least its name."""
-    found = files.status(folder, follow=False)
-    if found is None or _is_own(folder):
+    state = files.status(folder, follow=False)
+    if state is None or _is_own(folder):
         return
     with suppress(OSError, UsageError):  # what is in it may not be ours to remove
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(state.st_mode):
             unfinished.discard(folder)
         else:
             os.unlink(folder)
@@ -162,10 +162,10 @@ def whole(store: Store, layer: str) -> Optional[Layer]:
     try:
         with files.open_regular(path) as stream:
             fields = json_records.loads(stream.read(), "layer", path, IntegrityError)
-        found = Layer(folder, fields.number("files"), fields.number("bytes"))
+        complete = Layer(folder, fields.number("files"), fields.number("bytes"))
     except IntegrityError:
         return None
-    return found if not inventory.gone_of_layer(folder, found.entries).missing else None
+    return complete if not inventory.gone_of_layer(folder, complete.entries).missing else None
 
 
 def own(store: Store) -> List[str]:
@@ -177,19 +177,19 @@ def own(store: Store) -> List[str]:
 
 def _is_own(folder: str) -> bool:
     """Return whether a layer's folder is really this user's, whatever its name says."""
-    found = files.status(folder, follow=False)
-    return found is not None and stat.S_ISDIR(found.st_mode) and files.is_own(folder)
+    state = files.status(folder, follow=False)
+    return state is not None and stat.S_ISDIR(state.st_mode) and files.is_own(folder)
 
 
 def users(store: Store, layer: str) -> List[str]:
     """Return the folders of this user's finished images that need a layer, with or without a receipt."""
-    found = []
+    folders = []
     for name in files.names(store.images):
         folder = os.path.join(store.images, name)
         with suppress(PermissionError):  # another user's
             if not name.startswith(".") and layer in layer_links(folder):
-                found.append(folder)
-    return found
+                folders.append(folder)
+    return folders
 
 
 def unused(store: Store, without: Collection[str] = ()) -> List[str]:
@@ -238,12 +238,12 @@ def _needed(store: Store, without: Collection[str] = ()) -> _Needed:
             if folder in without or name.startswith(unfinished.REMOVING):
                 continue
             try:
-                found = layer_links(folder)
+                links = layer_links(folder)
             except PermissionError:
                 needed.hidden.add(_owner(folder))
                 continue
-            needed.names.update(found)
-            if not found and not files.lexists(folder):
+            needed.names.update(links)
+            if not links and not files.lexists(folder):
                 renamed = True  # perhaps to its final name, which this list does not have
         if not renamed:
             return needed

@@ -27,19 +27,19 @@ _CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=
 
 def folder(installed: InstalledImage, package: str, abi: Optional[str]) -> Optional[str]:
     """Return the folder of an import package that the container finds first: variant, wheelhouse, image; or None."""
-    found = [os.path.join(place, package) for place in _places(installed, abi)]
-    return next((path for path in found if files.is_folder(path)), None)
+    paths = [os.path.join(place, package) for place in _places(installed, abi)]
+    return next((path for path in paths if files.is_folder(path)), None)
 
 
 def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
     """Return what a job of this image at this site must prove besides MPI (``measurements.GPU``)."""
-    found = []
+    expected = []
     targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
     if any(map(_DRIVER.search, targets)) and _has_cuda(installed, plan):
-        found.append(GPU)
+        expected.append(GPU)
     if folder(installed, "intel_extension_for_tensorflow", plan.abi):
-        found.append(ITEX)
-    return tuple(found)
+        expected.append(ITEX)
+    return tuple(expected)
 
 
 def _has_cuda(installed: InstalledImage, plan: Plan) -> bool:

@@ -32,11 +32,11 @@ class SitePlans(NamedTuple):
         wanted = partition or self.first.partition
         if wanted in self.plans:
             return self.plans[wanted]
-        same = [] if wanted in self.without else [each for each in self.plans.values() if each.queue == wanted]
+        same = [] if wanted in self.without else [plan for plan in self.plans.values() if plan.queue == wanted]
         if len(same) > 1:
             raise UsageError(
                 "%s has several plans for %s of %s" % (self.first.bundle, wanted, self.first.site),
-                "give one of these: --partition %s" % " or ".join(each.partition for each in same),
+                "give one of these: --partition %s" % " or ".join(plan.partition for plan in same),
             )
         return same[0] if same else self.plans[self.first.partition]
 

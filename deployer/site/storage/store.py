@@ -294,20 +294,20 @@ class Store(NamedTuple):
                 "%s: %r is not the beginning of a digest" % (reference, digest),
                 "give %d to 64 hexadecimal digits; `list` shows them" % _FEWEST_DIGITS,
             )
-        found = [
+        matching = [
             image
             for image in self.installed()
             if image.receipt.name == name
             and version in ("", image.receipt.version)
             and image.receipt.digest.rpartition(":")[2].startswith(begin)
         ]
-        if at and len(found) > 1:
+        if at and len(matching) > 1:
             raise UsageError(
                 "%s matches %d images: %s"
-                % (reference, len(found), ", ".join(image.receipt.digest for image in found)),
+                % (reference, len(matching), ", ".join(image.receipt.digest for image in matching)),
                 "give more digits",
             )
-        return found[0] if found else None
+        return matching[0] if matching else None
 
     def find(self, reference: str) -> InstalledImage:
         """Return the same as ``newest``. Raises UsageError if there is no such image."""
@@ -335,13 +335,13 @@ def layer_links(folder: str) -> List[str]:
     names: List[str] = []
     for shared in SHARED:
         try:
-            found = _LAYER_LINK.match(os.readlink(os.path.join(folder, shared)))
+            match = _LAYER_LINK.match(os.readlink(os.path.join(folder, shared)))
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EINVAL):  # EINVAL: not a link
                 continue
             raise
-        if found and found.group(1) not in names:
-            names.append(found.group(1))
+        if match and match.group(1) not in names:
+            names.append(match.group(1))
     return names
 
 

@@ -72,10 +72,10 @@ class StartArguments(object):
         """Return the payload's environment: the host's variables that are passed, then those that are set."""
         import fnmatch
 
-        found = {name: host[name] for name in host if any(fnmatch.fnmatchcase(name, glob) for glob in self.passed)}
-        found.update(self.environment)
-        found["PROOT_TMP_DIR"] = temporary
-        return found
+        variables = {name: host[name] for name in host if any(fnmatch.fnmatchcase(name, glob) for glob in self.passed)}
+        variables.update(self.environment)
+        variables["PROOT_TMP_DIR"] = temporary
+        return variables
 
 
 def udocker_argv(start: StartArguments, user: str) -> "List[str]":
@@ -149,9 +149,9 @@ def temporary_folder() -> str:
     for place in (_OWN, os.environ.get("TMPDIR", ""), *_TEMPORARY):
         try:
             if place and not os.statvfs(place).f_flag & os.ST_NOEXEC and not _anybody_renames(place):
-                made = "%s/deployer-udocker-%s" % (place, os.urandom(8).hex())
-                os.mkdir(made, 0o700)
-                return made
+                folder = "%s/deployer-udocker-%s" % (place, os.urandom(8).hex())
+                os.mkdir(folder, 0o700)
+                return folder
         except OSError:
             continue
     return fail("no folder for temporary files: none of %s lets programs be executed" % ", ".join(_TEMPORARY))
@@ -189,15 +189,15 @@ def wait(child: int, forward: bool) -> int:
     """Return the exit code of proot; with ``forward``, signals to this process are passed to the payload."""
     awaited = set(_PASSED_ON) | {signal.SIGCHLD, signal.SIGQUIT}
     while True:
-        found = signal.sigwaitinfo(awaited)
+        received = signal.sigwaitinfo(awaited)
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         # The kernel sends a terminal's signals to all of its processes.
-        if forward and found.si_signo in _PASSED_ON and found.si_code == _SI_USER:
+        if forward and received.si_signo in _PASSED_ON and received.si_code == _SI_USER:
             target = payload(child)
             if target is not None:
-                os.kill(target, found.si_signo)
+                os.kill(target, received.si_signo)
 
 
 def fail(message: str) -> "NoReturn":
