@@ -385,24 +385,18 @@ def wrapped(text: str, first: str = "", others: str = "  ") -> List[str]:
     return [line.replace("\0", " ") for line in lines or [""]]
 
 
-def shortened(text: str, taken: int) -> str:
-    """Return a name as it fits beside ``taken`` columns; ``...`` replaces its middle if necessary.
+def shortened(text: str, taken: int, is_name: bool = True) -> str:
+    """Return a text as it fits beside ``taken`` columns; ``...`` replaces the middle of a name, or the last words.
 
-    It is whole if no terminal shows it; so is the text of ``shortened_end``.
+    It is whole if no terminal shows it.
     """
     room = terminal.room() - taken
     if len(text) <= room or not terminal.room():
         return text
+    if not is_name:
+        return text[: room - 3].rpartition(" ")[0] + "..."
     head = (room - 3) // 2
     return text[:head] + "..." + text[len(text) - (room - 3 - head) :]
-
-
-def shortened_end(text: str, taken: int) -> str:
-    """Return a text as it fits beside ``taken`` columns; ``...`` replaces its last words if necessary."""
-    room = terminal.room() - taken
-    if len(text) <= room or not terminal.room():
-        return text
-    return text[: room - 3].rpartition(" ")[0] + "..."
 
 
 def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]] = None) -> None:

@@ -64,6 +64,6 @@ def _list(shown: List[Page]) -> List[str]:
             continue
         lines += [""] * bool(lines) + common.wrapped("%s: %s" % (name, what))
         for page in of_topic:
-            summary = common.shortened_end(page.summary, width + 4)
+            summary = common.shortened(page.summary, width + 4, is_name=False)
             lines.append("  %s  %s" % (terminal.heading(page.code.ljust(width)), summary))
     return lines

@@ -39,7 +39,8 @@ def start_log(folder: str, command: str) -> Optional[str]:
         return None
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     logger = logging.getLogger("deployer")
-    for earlier in [each for each in logger.handlers if isinstance(each, _LogFile)]:  # another command of this process
+    # Those of another command of this process.
+    for earlier in [handler for handler in logger.handlers if isinstance(handler, _LogFile)]:
         logger.removeHandler(earlier)
         earlier.close()
     logger.addHandler(handler)

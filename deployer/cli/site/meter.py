@@ -64,8 +64,8 @@ class Meter(object):
 
 def line(what: str, done: int, total: int, seconds: float) -> str:
     """Return how much is done, how fast, and how long the rest takes at this rate."""
-    said = "%s %3d %% of %s" % (what, 100 * done // max(total, 1), space.human(total))
+    part = "%s %3d %% of %s" % (what, 100 * done // max(total, 1), space.human(total))
     if not (done and seconds > 0):
-        return said
+        return part
     left = int(max(total - done, 0) * seconds / done)
-    return "%s, %s/s, %d:%02d left" % (said, space.human(done / seconds), left // 60, left % 60)
+    return "%s, %s/s, %d:%02d left" % (part, space.human(done / seconds), left // 60, left % 60)

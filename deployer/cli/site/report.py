@@ -33,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the report of jobs of this site."""
     from deployer.site.jobs import report as reports
 
-    found = reports.collect(args.job, lambda: locate(args.root))
-    show(args, found.runs, found.left_out)
+    collected = reports.collect(args.job, lambda: locate(args.root))
+    show(args, collected.runs, collected.left_out)
     return 0
 
 

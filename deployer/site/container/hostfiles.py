@@ -28,9 +28,9 @@ def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
             % (installed.receipt.label, hostfiles.FOLDER, plan.site),
             "pack it again with this deployer",
         )
-    found = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "placeholders for single files of the host")]
-    found += [Bind(item.source, item.target, item.why) for item in wanted if item.kind != hostfiles.LINK]
-    return found
+    bound = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "placeholders for single files of the host")]
+    bound += [Bind(item.source, item.target, item.why) for item in wanted if item.kind != hostfiles.LINK]
+    return bound
 
 
 def _stubs(home: str, wanted: List[HostFile]) -> str:

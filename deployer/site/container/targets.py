@@ -9,16 +9,16 @@ from deployer.contract import mount_points
 from deployer.system import files
 
 
-def objection(rootfs: str, target: str, made: bool = False) -> Optional[str]:
+def objection(rootfs: str, target: str, makes: bool = False) -> Optional[str]:
     """Return why nothing can be bound to the absolute path ``target`` of an image, or None.
 
     Args:
         rootfs: the unpacked image.
-        made: the runtime makes targets that the image lacks.
+        makes: the runtime makes targets that the image lacks.
     """
     part = mount_points.in_the_way(target, partial(_is_folder, rootfs))
     if part is None:
-        return "the image is read-only and has no %s" % target if not made and lacks(rootfs, target) else None
+        return "the image is read-only and has no %s" % target if not makes and lacks(rootfs, target) else None
     if files.is_link(rootfs + part):
         return "%s is a link in the image, to %s" % (part, os.readlink(rootfs + part))
     return None if part == "/" + target.strip("/") else "%s is a file in the image" % part  # a file can be bound to one
@@ -36,5 +36,5 @@ def has_folder(rootfs: str, target: str) -> bool:
 
 
 def _is_folder(rootfs: str, path: str) -> Optional[bool]:
-    found = files.status(rootfs + path, follow=False)
-    return None if found is None else stat.S_ISDIR(found.st_mode)
+    state = files.status(rootfs + path, follow=False)
+    return None if state is None else stat.S_ISDIR(state.st_mode)

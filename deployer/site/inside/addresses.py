@@ -10,8 +10,8 @@ _LOOPBACK = "127."
 
 def own() -> List[str]:
     """Return this machine's IPv4 addresses, without loopback, and its name."""
-    found = [each.address for each in interfaces.addresses() if not each.address.startswith(_LOOPBACK)]
-    return [*dict.fromkeys(found), socket.gethostname()]
+    known = [address.address for address in interfaces.addresses() if not address.address.startswith(_LOOPBACK)]
+    return [*dict.fromkeys(known), socket.gethostname()]
 
 
 def render(hosts: Sequence[str], port: int) -> str:

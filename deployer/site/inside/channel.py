@@ -71,10 +71,10 @@ class Channel(object):
         if not piece:
             raise ChannelError("the connection was closed")
         *lines, self._read = (self._read + piece).split(b"\n")
-        found = [message for line in lines for message in self._take(line)]
+        messages = [message for line in lines for message in self._take(line)]
         if len(self._read) > (_MAX_LINE if self.proven else _MAX_STRANGER):
             raise ChannelError("a line is too long")
-        return found
+        return messages
 
     def close(self) -> None:
         """Close the connection."""

@@ -108,7 +108,8 @@ def serve(hub: str, addresses: Sequence[Tuple[str, int]], key: bytes, number: in
     command = split(words)
     payload.adopt_orphans()
     # What the agent ignores stays ignored, in the launcher too: Grid Engine sends SIGUSR2 to all of the first node.
-    wakeups = Wakeups([signal.SIGCHLD, *(each for each in _NOT_FOR_US if signal.getsignal(each) != signal.SIG_IGN)])
+    handled = [number for number in _NOT_FOR_US if signal.getsignal(number) != signal.SIG_IGN]
+    wakeups = Wakeups([signal.SIGCHLD, *handled])
     channel = connect(addresses, key)
     try:
         return _Node(channel, command, hub).serve(number, wakeups)

@@ -27,8 +27,8 @@ class Wakeups(object):
                 pass
         except BlockingIOError:
             pass
-        found, self._seen = sorted(self._seen), set()
-        return found
+        numbers, self._seen = sorted(self._seen), set()
+        return numbers
 
     def close(self) -> None:
         """Restore the handling of the signals."""

@@ -61,7 +61,7 @@ def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:
 
     Call it after a bundle that satisfies the policy was installed.
     """
-    given = next((each.given for each in policies if each.given is not None), None)
+    given = next((judge.given for judge in policies if judge.given is not None), None)
     if given is None:
         return []
     with files.errors_named("write under " + store.root):

@@ -184,5 +184,5 @@ class _Growing(object):
 
     def _is_named(self, path: str) -> bool:
         """Return whether ``path`` is still the file's name; others may write into a group's folder."""
-        found = files.status(path, follow=False)
-        return found is not None and os.path.samestat(found, os.fstat(self._target.fileno()))
+        state = files.status(path, follow=False)
+        return state is not None and os.path.samestat(state, os.fstat(self._target.fileno()))

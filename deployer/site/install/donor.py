@@ -173,20 +173,20 @@ class _Linking(object):
 
     def link(self, unit: _Unit) -> bool:
         """Link all files of a unit, whose frames are checked, or none; return which. Called in a worker."""
-        found = unit.files()
+        own_files = unit.files()
         changed = False
-        for file in found:
+        for file in own_files:
             state, placed = self._state(file), self._is_in_place(file.path.rpartition(b"/")[0])
             if state is None or placed is None:
                 return False
             changed = changed or not placed or state.st_ctime_ns > self.finished
         if changed:
-            if not self._is_same(unit, found):
+            if not self._is_same(unit, own_files):
                 return False
         else:
             for number in unit.numbers:
                 self.read(number)
-        return self._link(found)
+        return self._link(own_files)
 
     def _state(self, file: LayerFile) -> Optional[os.stat_result]:
         """Return the state of the donor's file; None unless it looks as install made it."""

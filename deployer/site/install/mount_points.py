@@ -47,15 +47,15 @@ def others(installed: InstalledImage, own: Iterable[str], targets: Sequence[str]
         own: the mount points of its bundle.
         targets: absolute paths.
     """
-    found = [path for path in targets if has_folder(installed.rootfs, path)]
-    names = inventory.rootfs_names(installed) if found else frozenset()
+    there = [path for path in targets if has_folder(installed.rootfs, path)]
+    names = inventory.rootfs_names(installed) if there else frozenset()
     ours = [path + "/" for path in own]
     return [
         path
-        for path in found
+        for path in there
         if names
         and os.fsencode(path.strip("/")) not in names
-        and not any(each.startswith(path.rstrip("/") + "/") for each in ours)
+        and not any(own_path.startswith(path.rstrip("/") + "/") for own_path in ours)
     ]
 
 

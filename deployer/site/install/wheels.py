@@ -43,8 +43,8 @@ class _Written(NamedTuple):
 
 def overlay(member: str) -> Optional[str]:
     """Return the overlay for a member of the bundle, a folder of the installed image; None if it is not a wheel."""
-    found = _MEMBER.match(member)
-    return found.group("overlay") if found else None
+    match = _MEMBER.match(member)
+    return match.group("overlay") if match else None
 
 
 def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:

@@ -40,9 +40,9 @@ def measure(library: "Library") -> "Dict[str, Any]":
 
 
 def _median(library: "Library", given: object, taken: object, count: int, times: int) -> float:
-    found: "List[float]" = []
+    times_taken: "List[float]" = []
     for _ in range(times + 1):
         begun = time.perf_counter()
         library.sum(given, taken, count)
-        found.append(max(time.perf_counter() - begun, 1e-9))
-    return sorted(found[1:])[times // 2]
+        times_taken.append(max(time.perf_counter() - begun, 1e-9))
+    return sorted(times_taken[1:])[times // 2]

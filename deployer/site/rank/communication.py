@@ -89,12 +89,12 @@ def connections(members: Sequence[int]) -> List[Tuple[_End, _End]]:
                     sockets.add(target[8:-1])
         except OSError:  # it has ended, or a descriptor was closed
             continue
-    found = []
+    ends = []
     for table in ("tcp", "tcp6") if sockets else ():
         text = mapped_mpi.kernel_text("/proc/%d/net/%s" % (members[0], table))
         rows = [line.split() for line in text.splitlines()][1:]
-        found += [(_end(row[1]), _end(row[2])) for row in rows if row[3] == _ESTABLISHED and row[9] in sockets]
-    return found
+        ends += [(_end(row[1]), _end(row[2])) for row in rows if row[3] == _ESTABLISHED and row[9] in sockets]
+    return ends
 
 
 def _end(text: str) -> _End:

@@ -25,7 +25,7 @@ _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 
 def addresses() -> List[NodeAddress]:
     """Return the first IPv4 address of each interface that is up and has a link."""
-    found = []
+    known = []
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asked:
         for _, name in socket.if_nameindex():
             address, mask, flags = (_ask(asked, number, name) for number in (_ADDRESS, _MASK, _FLAGS))
@@ -34,8 +34,8 @@ def addresses() -> List[NodeAddress]:
                 continue
             prefix = bin(struct.unpack("!I", mask[4:8])[0]).count("1")
             kind = struct.unpack("H", hardware[:2])[0]
-            found.append(NodeAddress(name, socket.inet_ntoa(address[4:8]), prefix, kind, _speed(name)))
-    return found
+            known.append(NodeAddress(name, socket.inet_ntoa(address[4:8]), prefix, kind, _speed(name)))
+    return known
 
 
 def _ask(asked: socket.socket, number: int, name: str) -> Optional[bytes]:

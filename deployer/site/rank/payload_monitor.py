@@ -183,13 +183,13 @@ class _Others:
         self._watcher: "Optional[PayloadWatcher]" = None
         self._variables: "Optional[LauncherVariables]" = None
 
-    def compare(self, member: int, found: "List[mapped_mpi.Mapping]") -> None:
+    def compare(self, member: int, mappings: "List[mapped_mpi.Mapping]") -> None:
         """Compare the variables of a process that has these MPI libraries mapped."""
         if self._variables is None:
             from deployer.site.rank.launcher_variables import LauncherVariables
 
             self._variables = LauncherVariables()
-        self._variables.look(member, found)
+        self._variables.look(member, mappings)
 
     @property
     def unset(self) -> "List[str]":

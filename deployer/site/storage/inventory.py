@@ -32,14 +32,12 @@ class Gone(NamedTuple):
     Attributes:
         entries: number of files and folders that it had.
         missing: number of those that are gone.
-        first: the first of these by name.
-        listed: False if the list itself is gone; then only the number of entries is known.
+        first: the first of these by name; empty if the list itself is gone.
     """
 
     entries: int
     missing: int
     first: Sequence[str]
-    listed: bool = True
 
     def __str__(self) -> str:
         shown = ", ".join(self.first) + (", ..." if self.missing > len(self.first) else "")
@@ -61,28 +59,19 @@ def gone(image: InstalledImage, most: int = 3) -> Gone:
     """Return what is missing of an installed image and of the layers that it shares, with at most ``most`` names."""
     shared = image.layers
     rootfs = shared[0] if shared else image.folder
-    parts = [_gone(folder, most, lambda: 0) for folder in (image.folder, *shared) if folder != rootfs]
-    parts.append(_gone(rootfs, most, lambda: image.manifest().image.entries))
-    return Gone(
-        sum(part.entries for part in parts),
-        sum(part.missing for part in parts),
-        sorted(name for part in parts for name in part.first)[:most],
-        all(part.listed for part in parts),
-    )
+    parts = [gone_in(folder, most, lambda: 0) for folder in (image.folder, *shared) if folder != rootfs]
+    parts.append(gone_in(rootfs, most, lambda: image.manifest().image.entries))
+    first = sorted(name for part in parts for name in part.first)[:most]
+    return Gone(sum(part.entries for part in parts), sum(part.missing for part in parts), first)
 
 
-def gone_of_layer(folder: str, entries: int) -> Gone:
-    """Return what is missing of the layer in ``folder``, whose rootfs had so many ``entries``."""
-    return _gone(folder, 0, lambda: entries)
-
-
-def _gone(folder: str, most: int, count: Callable[[], int]) -> Gone:
+def gone_in(folder: str, most: int, count: Callable[[], int]) -> Gone:
     """Return what is missing in a folder; ``count`` returns the entries of its rootfs if there is no list."""
     listed = _read(folder)
     if not listed:  # too many files, or the list is gone too
         entries = count()
         left = sum(1 for name in _walk(os.fsencode(folder)) if name.startswith(b"rootfs/"))
-        return Gone(entries, max(0, entries - left), [], False)
+        return Gone(entries, max(0, entries - left), [])
     here = set(itertools.islice(_walk(os.fsencode(folder)), 2 * _MAX_COUNT))
     missing = sorted(set(listed) - here)
     return Gone(len(listed), len(missing), [name.decode("utf-8", "backslashreplace") for name in missing[:most]])
@@ -132,9 +121,9 @@ def _walk(folder: bytes) -> Iterator[bytes]:
     while pending:
         within = pending.pop()
         try:
-            found = list(os.scandir(os.path.join(folder, within)))
+            scanned = list(os.scandir(os.path.join(folder, within)))
         except FileNotFoundError:
             continue  # a folder that was removed since its parent was read
-        entries = found if within else [entry for entry in found if entry.name not in _LISTS]
+        entries = scanned if within else [entry for entry in scanned if entry.name not in _LISTS]
         yield from [within + entry.name for entry in entries]
         pending += [within + entry.name + b"/" for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -165,7 +165,7 @@ def whole(store: Store, layer: str) -> Optional[Layer]:
         complete = Layer(folder, fields.number("files"), fields.number("bytes"))
     except IntegrityError:
         return None
-    return complete if not inventory.gone_of_layer(folder, complete.entries).missing else None
+    return complete if not inventory.gone_in(folder, 0, lambda: complete.entries).missing else None
 
 
 def own(store: Store) -> List[str]:

@@ -11,9 +11,9 @@ from deployer.contract.errors import MissingTool
 def choose(candidates: Sequence[str]) -> str:
     """Return the first Python of the plan that exists here, else the one that runs this. Raises MissingTool."""
     for candidate in candidates:
-        found = shutil.which(os.path.expanduser(candidate))
-        if found:
-            return found
+        path = shutil.which(os.path.expanduser(candidate))
+        if path:
+            return path
     if not sys.executable:
         raise MissingTool("none of the plan's Pythons is here: %s" % ", ".join(candidates))
     return sys.executable

@@ -39,11 +39,11 @@ def folder(parent: str) -> Iterator[str]:
         files.remove_tree(path)
 
 
-def publish(made: str, path: str, good: Callable[[], bool]) -> None:
-    """Rename the finished folder ``made`` to ``path``, in place of what is there; a good one is kept instead."""
+def publish(new: str, path: str, good: Callable[[], bool]) -> None:
+    """Rename the finished folder ``new`` to ``path``, in place of what is there; a good one is kept instead."""
     while True:
         try:
-            os.rename(made, path)
+            os.rename(new, path)
         except OSError as error:
             if error.errno not in _TAKEN:
                 raise

@@ -85,8 +85,8 @@ class Apptainer(Runtime):
     makes_targets = True
     overlays = True
 
-    def without_namespaces(self, found: Optional[str]) -> bool:
-        return apptainer.starter(found) is not None
+    def without_namespaces(self, path: Optional[str]) -> bool:
+        return apptainer.starter(path) is not None
 
     def options(self, container: Container) -> List[Text]:
         own = container.environment

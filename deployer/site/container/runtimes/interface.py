@@ -109,9 +109,9 @@ class Runtime(object):
         """Return its name in ``runtime_table`` if its program is asked for its version before it is used."""
         return self.known.policy_name if self.known.oldest else ""
 
-    def without_namespaces(self, found: Optional[str]) -> bool:
-        """Return whether the program at the path ``found`` needs no user namespaces after all."""
-        del found
+    def without_namespaces(self, path: Optional[str]) -> bool:
+        """Return whether the program at the path ``path`` needs no user namespaces after all."""
+        del path
         return False
 
     def starter(self, engine: Value) -> Value:

@@ -29,14 +29,14 @@ class Native(Runtime):
 
     def options(self, container: Container) -> List[Text]:
         sources = _sources(container)
-        found: List[Text] = [self.program]
+        words: List[Text] = [self.program]
         for name, value in sorted(container.environment.items()):
             own, host = _divided(value)
             parts = own.split(":") if name in LISTS else [own]
             undone = [part for part in (_undone(part, sources) for part in parts) if not _only_inside(part)]
             if undone:
-                found.append(shell.joined([name, "=", shell.joined(undone, ":"), *host]))
-        return found
+                words.append(shell.joined([name, "=", shell.joined(undone, ":"), *host]))
+        return words
 
     def binds(self, binds: Sequence[Mount]) -> List[Text]:  # noqa: ARG002 (see ``given``)
         return []

@@ -38,6 +38,6 @@ def words(
     return [
         *("bash", "-p", "-c", start, name),
         *first,
-        *("--pass=" + each for each in globs(container.passed)),
-        *("--set-env=" + each + "=" + value for each, value in sorted(variables.items())),
+        *("--pass=" + variable for variable in globs(container.passed)),
+        *("--set-env=" + variable + "=" + value for variable, value in sorted(variables.items())),
     ]
