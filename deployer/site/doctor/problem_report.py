@@ -1,0 +1,207 @@
+"""doctor --report: one file about a problem at a site, without names, for an issue. Nothing is sent.
+
+Before its JSON object, the file has the same in lines for people, each after ``# ``. Only fields that are listed here
+are taken; ``anonymous`` replaces names in their texts.
+"""
+
+import grp
+import os
+import platform
+import re
+import shutil
+from contextlib import suppress
+from typing import Dict, List, Optional, Sequence, Set, Tuple
+
+from deployer import __version__
+from deployer.contract import json_records, records
+from deployer.contract.errors import DeployerError
+from deployer.contract.json_records import Fields, Record
+from deployer.contract.plan import NATIVE, Plan
+from deployer.contract.runtime_table import RUNTIMES
+from deployer.site.capture import machine, redact
+from deployer.site.capture.report import pretty
+from deployer.site.capture.tools import Tools
+from deployer.site.doctor.anonymous import Anonymous
+from deployer.site.doctor.climb import Climb, Ground
+from deployer.site.jobs import jobs, result
+
+SCHEMA = "problem-report"
+_HEAD = """
+A report of `deployer doctor` for deployer's developers. Nothing was sent. Read all of it before you send it.
+Placeholders such as host-1 and word-1 replace names, addresses and folders: no word is here that deployer's own
+documents do not have. Versions and hardware may still show which site it is.
+"""
+#: How each batch system is asked for its version.
+_ASKED = {"slurm": "sinfo --version", "pbs": "qstat --version", "gridengine": "qstat -help", "lsf": "lsid"}
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_OF_PLAN = ("node", "limits", "launch", "modules", "directives", "namespaces", "pass_environment", "start_options")
+_OF_LAUNCH = ("nodes", "ranks_per_node", "threads", "workers", "runtime", "time", "without_mpi")
+#: Groups of people; smaller numbers are the system's own.
+_FIRST_GROUP = 1000
+
+
+#: The folder of a job; its result, or None; why that cannot be read, or empty.
+LastJob = Tuple[str, Optional[Fields], str]
+
+
+def last_job(ground: Ground) -> Optional[LastJob]:
+    """Return the newest job under the root folder; None if there is none."""
+    folder = ""
+    try:
+        folder = jobs.find(ground.store, None)
+        return folder, result.read(folder), ""
+    except DeployerError as error:
+        return (folder, None, error.message) if folder else None
+
+
+def text(ground: Ground, climb: Climb, last: Optional[LastJob]) -> str:
+    """Return the report: the ladder, the facts of the machine, the plan, and the last job before the climb."""
+    results = list(ground.results.values())
+    record = {
+        "versions": _versions(ground.plan),
+        "plan": _plan(ground.plan) if ground.plan else None,
+        "doctor": [step.record() for step in climb.steps],
+        "proofs": [_proof(found) for found in results],
+        "last_job": _job(*last) if last else None,
+    }
+    results += [last[1]] if last and last[1] else []
+    clean = Anonymous(_names(ground, last[0] if last else "", results))(record)
+    head = [("# " + line).rstrip() for line in [*_HEAD.strip().splitlines(), "", *_summary(clean)]]
+    return "\n".join([*head, pretty(json_records.stamped(SCHEMA, clean)), ""])
+
+
+def _versions(plan: Optional[Plan]) -> Record:
+    """Return a text for each kind of software here."""
+    tools, mpi = Tools(), plan.mpi if plan else None
+    there = [name for name, known in RUNTIMES.items() if name != NATIVE and shutil.which(known.program)]
+    kinds = [plan.scheduler] if plan else [kind for kind, asked in _ASKED.items() if shutil.which(asked.split()[0])]
+    about = [tools.ask(_ASKED[kind].split(), any_status=True) for kind in kinds[:1] if kind in _ASKED]
+    return {
+        "deployer": __version__,
+        "python": platform.python_version(),
+        "system": ", ".join(filter(None, [machine.os_name(), os.uname().release, os.uname().machine])),
+        "glibc": machine.glibc() or "another C library",
+        "batch": " ".join(kinds[:1] + [each for said in about if said for each in _VERSION.findall(said.both)[:1]])
+        or "none",
+        "runtimes": ", ".join("%s %s" % (name, machine.version(tools, name) or "") for name in there) or "none in PATH",
+        "mpi": "%s %s, %s" % (mpi.family, mpi.version, mpi.library) if mpi else "not the site's",
+    }
+
+
+def _plan(plan: Plan) -> Record:
+    """Return the plan without what is private in all parts; keys of mappings become texts."""
+    whole, checked = records.plain(plan), plan.checked
+    check: Optional[Record] = None
+    if checked:
+        codes = sorted({item.code for item in checked.findings})
+        check = {"verdict": checked.verdict, "codes": codes, "accepted": checked.accepted}
+    return {
+        **{name: whole[name] for name in _OF_PLAN},
+        "binds": [bind.source for bind in plan.binds],
+        "environment": ["%s=%s" % pair for pair in plan.environment.items()],
+        "against": ["%s: %s" % pair for pair in plan.against.items()],
+        "check": check,
+    }
+
+
+def _job(folder: str, found: Optional[Fields], problem: str) -> Record:
+    """Return a job's layout, state and end, and why some of it cannot be told."""
+    record: Record = {"problem": problem}
+    for part in (_layout, _state, _end):
+        try:
+            record.update(part(folder, found))
+        except DeployerError as error:
+            record["problem"] = record["problem"] or error.message
+    return record
+
+
+def _layout(folder: str, _: Optional[Fields]) -> Record:
+    launch = result.launch(folder)
+    return {name: getattr(launch, name) for name in _OF_LAUNCH}
+
+
+def _state(folder: str, _: Optional[Fields]) -> Record:
+    status = jobs.status(folder)
+    return dict({"problem": status.problem} if status.problem else {}, state=status.state)
+
+
+def _end(folder: str, found: Optional[Fields]) -> Record:
+    """Return exit code, codes of findings, proof, and times of steps."""
+    if found is None:
+        return {}
+    return {
+        "exit_code": found.maybe_number("exit_code"),
+        "seconds": found.maybe_number("seconds"),
+        "findings": [[item.text("severity"), item.text("code")] for item in found.items("findings")],
+        "proof": _proof(found),
+        "steps": [[name, round(end - start, 1)] for name, start, end in result.steps(folder)],
+    }
+
+
+def _proof(found: Fields) -> Record:
+    """Return what the ranks of a job proved."""
+    ranks = found.items("ranks")
+    expected = [(rank.maybe_text("mpi_identity"), rank.maybe_text("host_mpi_identity")) for rank in ranks]
+    return {
+        "ranks": len(ranks),
+        "nodes": len(_texts([found], "host")),
+        "with_site_mpi": sum(own is not None and own == other for own, other in expected),
+        "libraries": _texts([found], "mpi_library"),
+        "paths": _texts([found], "mpi_path"),
+        "providers": _texts([found], "provider"),
+    }
+
+
+def _texts(proofs: Sequence[Fields], name: str) -> List[str]:
+    """Return the different values of a field of ranks."""
+    found: Set[Optional[str]] = set()
+    for proof in proofs:
+        with suppress(DeployerError):
+            found.update(rank.maybe_text(name) for rank in proof.items("ranks"))
+    return sorted(filter(None, found))
+
+
+def _names(ground: Ground, job: str, results: Sequence[Fields]) -> Dict[str, List[str]]:
+    """Return the names that are known to be confidential, by kind."""
+    images, plan, hosts = ground.store.installed(), ground.plan, _texts(results, "host")
+    names = {
+        "folder": [ground.store.root, os.path.expanduser("~")],
+        "job": [os.path.basename(job)],
+        "bundle": ["%s:%s" % (image.receipt.name, image.receipt.version) for image in images],
+        "site": [site for image in images for site in image.sites()],
+        "account": list(map(_group, filter(_FIRST_GROUP.__le__, os.getgroups()))),
+    }
+    names["bundle"] += [image.receipt.name for image in images]
+    if plan:
+        names["folder"].append(plan.workspace)
+        names["site"] += [plan.site, plan.batch.cluster or ""]
+        names["account"] += [plan.account or "", plan.batch.account_suffix or ""]
+        names["partition"] = [
+            plan.partition,
+            plan.queue,
+            *plan.without,
+            plan.batch.qos or "",
+            plan.batch.constraint or "",
+        ]
+        hosts += plan.batch.hosts
+    return {**names, "user": redact.users(), "host": redact.hosts(hosts)}
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:  # a group without a name
+        return ""
+
+
+def _summary(record: Record) -> List[str]:
+    """Return the report in a few lines."""
+    plan, job = record["plan"], record["last_job"]
+    lines = ["%-8s  %s" % pair for pair in record["versions"].items()]
+    verdict = plan["check"]["verdict"] if plan and plan["check"] else "not asked" if plan else "no plan"
+    lines.append("check     " + verdict)
+    lines += ["%(state)-8s  %(name)-10s %(saw)s  (%(seconds).1f s)" % rung for rung in record["doctor"]]
+    if job:
+        codes = ", ".join(" ".join(each) for each in job.get("findings", ()))
+        lines.append("last job  %s: %s" % (job.get("state", "unknown"), codes or job["problem"] or "no findings"))
+    return lines
