@@ -21,7 +21,7 @@ _MORE = re.findall(
     r"\S+",
     """
     aarch64 almalinux centos debian enterprise fedora hat leap linux opensuse oracle red rhel rocky stream suse ubuntu
-    x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok pmi2 pmix right skipped sysctl us usable
+    x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok os pmi2 pmix right skipped sysctl us usable
     works zstd""",
 )
 _FOLDERS = re.findall(
@@ -30,8 +30,9 @@ _FOLDERS = re.findall(
     bin dev etc home include lib lib64 linux libexec local mnt modules opt proc run sbin share shm sys tmp usr var
     cray cuda hpcx intel mpi mpich mvapich2 nvidia oneapi openmpi python3 x86_64-linux-gnu aarch64-linux-gnu""",
 )
+_PROGRAMS = frozenset([*RUNTIMES, *(known.program for known in RUNTIMES.values())])
 _PLACEHOLDER = re.compile(r"(?:account|address|folder|host|job|partition|site|bundle|user)-\d+")
-_SUFFIX = r"(?:[.+-](?:el\d{1,2}(?:_\d{1,2})?|x86_64|aarch64|amd64|arm64|cloud|default|generic|rt|rc\d{1,2}))*"
+_SUFFIX = r"(?:[.+-](?:el\d{1,2}(?:_\d{1,2})?|x86_64|aarch64|amd64|arm64|cloud|default|generic|rt|dfsg\d|rc\d{1,2}))*"
 _NUMBER = re.compile(r"v?\d{1,4}(?:[.-]\d{1,4}){0,6}" + _SUFFIX)
 _FILE = re.compile(r"lib[a-z]{2,12}\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?")
 #: What stays of a kernel's version with the name of its builder.
@@ -68,7 +69,7 @@ class Anonymous(object):
     def _word(self, match: Match[str]) -> str:
         word, before = match.group(), match.string[: match.start()]
         known = _FOLDERS if before.endswith("/") else self._vocabulary
-        if word.lower() in known or len(word) == 1 or _PLACEHOLDER.fullmatch(word):
+        if word.lower() in known or word in _PROGRAMS or len(word) == 1 or _PLACEHOLDER.fullmatch(word):
             return word
         if _FILE.fullmatch(word) or (_NUMBER.fullmatch(word) and sum(map(str.isdigit, word)) <= _DIGITS):
             return word

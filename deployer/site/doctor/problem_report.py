@@ -27,7 +27,7 @@ from deployer.site.jobs import jobs, result
 
 SCHEMA = "problem-report"
 _HEAD = """
-A report of `deployer doctor` for deployer's developers. Nothing was sent. Read all of it before you send it.
+A report of `doctor` for deployer's developers. Nothing was sent. Read all of it before you attach it to an issue.
 Placeholders such as host-1 and word-1 replace names, addresses and folders: no word is here that deployer's own
 documents do not have. Versions and hardware may still show which site it is.
 """
