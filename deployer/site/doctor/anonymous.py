@@ -34,7 +34,9 @@ _PROGRAMS = frozenset([*RUNTIMES, *(known.program for known in RUNTIMES.values()
 _PLACEHOLDER = re.compile(r"(?:account|address|folder|host|job|partition|site|bundle|user)-\d+")
 _SUFFIX = r"(?:[.+-](?:el\d{1,2}(?:_\d{1,2})?|x86_64|aarch64|amd64|arm64|cloud|default|generic|rt|dfsg\d|rc\d{1,2}))*"
 _NUMBER = re.compile(r"v?\d{1,4}(?:[.-]\d{1,4}){0,6}" + _SUFFIX)
-_FILE = re.compile(r"lib[a-z]{2,12}\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?")
+_FILE = re.compile(
+    r"lib(?:c|cuda|fabric|ibverbs|m|mpi|mpifort|nccl|pmi2?|pmix|psm2|uc[pst]|zstd)\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?"
+)
 #: What stays of a kernel's version with the name of its builder.
 _BEGINNING = re.compile(r"\d{1,2}(?:\.\d{1,4})+-")
 #: The most digits of a number: those of users, jobs and telephones have more.
