@@ -246,7 +246,14 @@ def _sbom(tree: Path, version: str) -> dict[str, Any]:
         if requirement.marker:
             component["properties"].append({"name": "pypi:marker", "value": str(requirement.marker)})
         components.append(component)
-    own = {"type": "application", "name": NAME, "version": version, "bom-ref": NAME}
+    own = {
+        "type": "application",
+        "name": NAME,
+        "version": version,
+        "purl": f"pkg:pypi/{NAME}@{version}",
+        "bom-ref": NAME,
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+    }
     serial = uuid.uuid5(uuid.NAMESPACE_URL, _json(components))
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -256,6 +263,7 @@ def _sbom(tree: Path, version: str) -> dict[str, Any]:
         "serialNumber": serial.urn,
         "metadata": {"component": own},
         "components": components,
+        "dependencies": [{"ref": NAME, "dependsOn": [component["bom-ref"] for component in components]}],
     }
 
 
