@@ -1,6 +1,7 @@
 """scripts/release: what it refuses, and the documents of a release. The package stage makes one with --check."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,27 @@ def test_the_bill_of_materials_is_cyclonedx(release: ModuleType) -> None:
     text = release._json(release._sbom(ROOT, "0.2.0"))
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert '"pkg:pypi/pydantic@' in text
+
+
+@pytest.mark.parametrize(
+    ("wheel", "python", "problem"),
+    [
+        ("a-1-cp312-cp312-manylinux_2_17_{machine}.whl", "false", "false is not Python 3.10 or newer"),
+        ("a-1-cp312-cp312-manylinux_2_17_{machine}.whl", "no-such-python", "no-such-python is not Python 3.10"),
+        ("a-1-cp312-cp312-macosx_12_0_{machine}.whl", sys.executable, "these files are not for Linux on"),
+        ("a-1-cp312-cp312-manylinux_2_17_other.whl", sys.executable, "these files are not for Linux on"),
+    ],
+)
+def test_the_offline_file_of_another_platform_or_an_old_python(
+    tmp_path: Path, wheel: str, python: str, problem: str
+) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / wheel.format(machine=os.uname().machine)).write_text("")
+    script = tmp_path / "install"
+    script.write_bytes((ROOT / "scripts/offline-install").read_bytes())
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHON": python}
+    done = subprocess.run(["sh", str(script)], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"deployer: error: {problem}")
+    assert done.stderr.count("\n") == 2
+    assert not (tmp_path / ".local").exists()
