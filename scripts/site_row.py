@@ -38,15 +38,14 @@ def row(report: dict) -> str:  # type: ignore[type-arg]
     broken = [rung["name"] for rung in rungs if rung["state"] == "broken"]
     ran = sum(rung["state"] == "ok" for rung in rungs)
     proofs = [proof for proof in [*report["proofs"], (report["last_job"] or {}).get("proof")] if proof]
-    proved = [f"{each['with_site_mpi']} of {each['ranks']} ranks on {each['nodes']} nodes" for each in proofs]
     cells = [
         dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
         *(software[name] for name in ("deployer", "system", "batch", "runtimes", "mpi")),
         (plan.get("check") or {}).get("verdict") or "none",
         f"broken: {broken[0]}" if broken else f"{ran} of {len(rungs)} ok",
-        proved[-1] if proved else "none",
+        proofs[-1] if proofs else "none",
     ]
-    return "| " + " | ".join(re.sub(r"[^\w .,:+/-]", "?", str(cell))[:80].strip() for cell in cells) + " |"
+    return "| " + " | ".join(re.sub(r"[^\w .,:+/-]", "?", str(cell))[:100].strip() for cell in cells) + " |"
 
 
 if __name__ == "__main__":

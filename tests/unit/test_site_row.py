@@ -20,7 +20,7 @@ REPORT = {
     },
     "plan": {"check": {"verdict": "RUN"}},
     "doctor": [{"name": "kernel", "state": "ok"}, {"name": "fabric", "state": "broken"}],
-    "proofs": [{"with_site_mpi": 2, "ranks": 2, "nodes": 1}, {"with_site_mpi": 2, "ranks": 2, "nodes": 2}],
+    "proofs": ["2 of 2 ranks on 1 nodes used it", "2 of 2 ranks on 2 nodes used it"],
     "last_job": None,
 }
 
@@ -52,7 +52,7 @@ def test_a_report_becomes_a_row_of_as_many_columns(script: ModuleType) -> None:
     head, _, row = add(script, REPORT)
     assert row.count("|") == head.count("|")
     assert row.endswith("| slurm 23.11.8 | apptainer 1.3.4 | intel 2021.15, /opt/intel/mpi/2021.15/lib/libmpi.so.12 "
-                        "| RUN | broken: fabric | 2 of 2 ranks on 2 nodes |")  # fmt: skip
+                        "| RUN | broken: fabric | 2 of 2 ranks on 2 nodes used it |")  # fmt: skip
     assert len(add(script, {**REPORT, "plan": None, "proofs": []})) == 4
 
 
@@ -62,7 +62,7 @@ def test_a_hostile_report_adds_one_row_of_plain_text(script: ModuleType) -> None
     assert len(rows) == 3
     assert rows[2].count("|") == rows[0].count("|")
     assert not set("[]()<>`\x1b") & set(rows[2])
-    assert len(rows[2]) < 600
+    assert len(rows[2]) < 900
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "# only a head\n", '# head\n{"schema": "deployer.result"}'])

@@ -55,7 +55,7 @@ def _doctor(args: argparse.Namespace) -> int:
             sys.stdout.flush()
 
     ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)
-    last = problem_report.last_job(ground) if args.report else None
+    last = problem_report.last_job(ground) if args.report else ""
     path = new_file(args)
     if path:
         files.write_text(path, problem_report.text(ground, Climb([], None), last))  # it stays after Ctrl-C

@@ -4,13 +4,12 @@ Before its JSON object, the file has the same in lines for people, each after ``
 are taken; ``anonymous`` replaces names in their texts.
 """
 
-import grp
 import os
 import platform
 import re
 import shutil
 from contextlib import suppress
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence
 
 from deployer import __version__
 from deployer.contract import json_records, records
@@ -36,36 +35,27 @@ _ASKED = {"slurm": "sinfo --version", "pbs": "qstat --version", "gridengine": "q
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _OF_PLAN = ("node", "limits", "launch", "modules", "directives", "namespaces", "pass_environment", "start_options")
 _OF_LAUNCH = ("nodes", "ranks_per_node", "threads", "workers", "runtime", "time", "without_mpi")
-#: Groups of people; smaller numbers are the system's own.
-_FIRST_GROUP = 1000
 
 
-#: The folder of a job; its result, or None; why that cannot be read, or empty.
-LastJob = Tuple[str, Optional[Fields], str]
-
-
-def last_job(ground: Ground) -> Optional[LastJob]:
-    """Return the newest job under the root folder; None if there is none."""
-    folder = ""
+def last_job(ground: Ground) -> str:
+    """Return the folder of the newest job under the root folder; empty if there is none."""
     try:
-        folder = jobs.find(ground.store, None)
-        return folder, result.read(folder), ""
-    except DeployerError as error:
-        return (folder, None, error.message) if folder else None
+        return jobs.find(ground.store, None)
+    except DeployerError:
+        return ""
 
 
-def text(ground: Ground, climb: Climb, last: Optional[LastJob]) -> str:
+def text(ground: Ground, climb: Climb, folder: str) -> str:
     """Return the report: the ladder, the facts of the machine, the plan, and the last job before the climb."""
     results = list(ground.results.values())
     record = {
         "versions": _versions(ground.plan),
         "plan": _plan(ground.plan) if ground.plan else None,
         "doctor": [step.record() for step in climb.steps],
-        "proofs": [_proof(found) for found in results],
-        "last_job": _job(*last) if last else None,
+        "proofs": list(map(_proof, results)),
+        "last_job": _job(folder, results) if folder else None,
     }
-    results += [last[1]] if last and last[1] else []
-    clean = Anonymous(_names(ground, last[0] if last else "", results))(record)
+    clean = Anonymous(_names(ground, results))(record)
     head = [("# " + line).rstrip() for line in [*_HEAD.strip().splitlines(), "", *_summary(clean)]]
     return "\n".join([*head, pretty(json_records.stamped(SCHEMA, clean)), ""])
 
@@ -104,78 +94,54 @@ def _plan(plan: Plan) -> Record:
     }
 
 
-def _job(folder: str, found: Optional[Fields], problem: str) -> Record:
-    """Return a job's layout, state and end, and why some of it cannot be told."""
-    record: Record = {"problem": problem}
-    for part in (_layout, _state, _end):
-        try:
-            record.update(part(folder, found))
-        except DeployerError as error:
-            record["problem"] = record["problem"] or error.message
+def _job(folder: str, results: List[Fields]) -> Record:
+    """Return a job's layout, end, codes, proof and steps, as far as its files can be read; note its result."""
+    record: Record = {}
+    try:
+        launch, status = result.launch(folder), jobs.status(folder)
+        record.update((name, getattr(launch, name)) for name in _OF_LAUNCH)
+        record.update(state=status.state, problem=status.problem, exit_code=status.exit_code, seconds=status.seconds)
+        found = result.read(folder)
+        results.append(found)
+        record["findings"] = [[item.text("severity"), item.text("code")] for item in found.items("findings")]
+        record["proof"] = _proof(found)
+        record["steps"] = [[name, round(end - start, 1)] for name, start, end in result.steps(folder)]
+    except DeployerError as error:
+        record["problem"] = error.message
     return record
 
 
-def _layout(folder: str, _: Optional[Fields]) -> Record:
-    launch = result.launch(folder)
-    return {name: getattr(launch, name) for name in _OF_LAUNCH}
-
-
-def _state(folder: str, _: Optional[Fields]) -> Record:
-    status = jobs.status(folder)
-    return dict({"problem": status.problem} if status.problem else {}, state=status.state)
-
-
-def _end(folder: str, found: Optional[Fields]) -> Record:
-    """Return exit code, codes of findings, proof, and times of steps."""
-    if found is None:
-        return {}
-    return {
-        "exit_code": found.maybe_number("exit_code"),
-        "seconds": found.maybe_number("seconds"),
-        "findings": [[item.text("severity"), item.text("code")] for item in found.items("findings")],
-        "proof": _proof(found),
-        "steps": [[name, round(end - start, 1)] for name, start, end in result.steps(folder)],
-    }
-
-
-def _proof(found: Fields) -> Record:
+def _proof(found: Fields) -> str:
     """Return what the ranks of a job proved."""
-    ranks = found.items("ranks")
-    expected = [(rank.maybe_text("mpi_identity"), rank.maybe_text("host_mpi_identity")) for rank in ranks]
-    return {
-        "ranks": len(ranks),
-        "nodes": len(_texts([found], "host")),
-        "with_site_mpi": sum(own is not None and own == other for own, other in expected),
-        "libraries": _texts([found], "mpi_library"),
-        "paths": _texts([found], "mpi_path"),
-        "providers": _texts([found], "provider"),
-    }
+    pairs = [(rank.maybe_text("mpi_identity"), rank.maybe_text("host_mpi_identity")) for rank in found.items("ranks")]
+    same = sum(own is not None and own == other for own, other in pairs)
+    used = [*_texts(found, "mpi_library"), *_texts(found, "mpi_path"), *_texts(found, "provider")]
+    ranks = "%d of %d ranks on %d nodes" % (same, len(pairs), len(_texts(found, "host")))
+    return "; ".join(["%s used the site's MPI library" % ranks, *used])
 
 
-def _texts(proofs: Sequence[Fields], name: str) -> List[str]:
+def _texts(found: Fields, name: str) -> List[str]:
     """Return the different values of a field of ranks."""
-    found: Set[Optional[str]] = set()
-    for proof in proofs:
+    return sorted({rank.maybe_text(name) or "" for rank in found.items("ranks")} - {""})
+
+
+def _names(ground: Ground, results: Sequence[Fields]) -> Dict[str, List[str]]:
+    """Return the names that are known to be confidential, by kind; they may be words of the documents."""
+    images, plan = ground.store.installed(), ground.plan
+    hosts: List[str] = []
+    for found in results:
         with suppress(DeployerError):
-            found.update(rank.maybe_text(name) for rank in proof.items("ranks"))
-    return sorted(filter(None, found))
-
-
-def _names(ground: Ground, job: str, results: Sequence[Fields]) -> Dict[str, List[str]]:
-    """Return the names that are known to be confidential, by kind."""
-    images, plan, hosts = ground.store.installed(), ground.plan, _texts(results, "host")
+            hosts += _texts(found, "host")
     names = {
         "folder": [ground.store.root, os.path.expanduser("~")],
-        "job": [os.path.basename(job)],
         "bundle": ["%s:%s" % (image.receipt.name, image.receipt.version) for image in images],
         "site": [site for image in images for site in image.sites()],
-        "account": list(map(_group, filter(_FIRST_GROUP.__le__, os.getgroups()))),
     }
     names["bundle"] += [image.receipt.name for image in images]
     if plan:
         names["folder"].append(plan.workspace)
         names["site"] += [plan.site, plan.batch.cluster or ""]
-        names["account"] += [plan.account or "", plan.batch.account_suffix or ""]
+        names["account"] = [plan.account or "", plan.batch.account_suffix or ""]
         names["partition"] = [
             plan.partition,
             plan.queue,
@@ -187,13 +153,6 @@ def _names(ground: Ground, job: str, results: Sequence[Fields]) -> Dict[str, Lis
     return {**names, "user": redact.users(), "host": redact.hosts(hosts)}
 
 
-def _group(number: int) -> str:
-    try:
-        return grp.getgrgid(number).gr_name
-    except KeyError:  # a group without a name
-        return ""
-
-
 def _summary(record: Record) -> List[str]:
     """Return the report in a few lines."""
     plan, job = record["plan"], record["last_job"]
@@ -203,5 +162,5 @@ def _summary(record: Record) -> List[str]:
     lines += ["%(state)-8s  %(name)-10s %(saw)s  (%(seconds).1f s)" % rung for rung in record["doctor"]]
     if job:
         codes = ", ".join(" ".join(each) for each in job.get("findings", ()))
-        lines.append("last job  %s: %s" % (job.get("state", "unknown"), codes or job["problem"] or "no findings"))
+        lines.append("last job  %s: %s" % (job.get("state", "unknown"), codes or job.get("problem") or "no findings"))
     return lines
