@@ -13,6 +13,8 @@ from deployer.contract.json_records import Record
 #: The beginning of the placeholders of what the user named: every such word is replaced.
 HIDDEN = "hidden"
 _PUBLIC = ("root", "localhost")
+#: Keys of profiles that hosts and users may be called too.
+_KEYS = frozenset(("driver", "fabric", "host", "login", "module", "mpi", "node", "policy", "scheduler", "source"))
 _OF_CARD = r"(?<!\w)(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?!\w)"
 _IPV4 = r"(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
 _IPV6 = r"(?:(?<!\w)[0-9a-f]{1,4}:|(?<![\w:])::)(?:[0-9a-f]{0,4}:){0,6}(?:%s|[0-9a-f]{1,4})?(?![\w:])" % _IPV4
@@ -47,7 +49,7 @@ class Redaction(object):
             text = self._pattern.sub(lambda match: self._placeholders[match.group()], value)
             return _ADDRESS.sub(self._address, text)
         if isinstance(value, dict):
-            return {self(key): self(each) for key, each in value.items()}
+            return {key if key in _KEYS else self(key): self(each) for key, each in value.items()}
         if isinstance(value, list):
             return [self(each) for each in value]
         return value
