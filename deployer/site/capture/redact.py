@@ -18,6 +18,7 @@ _KEYS = frozenset(("driver", "fabric", "host", "login", "module", "mpi", "node",
 _OF_CARD = r"(?<!\w)(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?!\w)"
 _IPV4 = r"(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
 _IPV6 = r"(?:(?<!\w)[0-9a-f]{1,4}:|(?<![\w:])::)(?:[0-9a-f]{0,4}:){0,6}(?:%s|[0-9a-f]{1,4})?(?![\w:])" % _IPV4
+_ZEROS = re.compile(r"(?<![0-9a-f])0+(?=[0-9a-f])", re.IGNORECASE)
 #: What may be an address of a network card or of the internet; a time has the form of the latter.
 _ADDRESS = re.compile(r"(%s)|%s|(?<![\d.])%s" % (_OF_CARD, _IPV6, _IPV4), re.IGNORECASE)
 
@@ -56,11 +57,11 @@ class Redaction(object):
 
     def _address(self, match: Match[str]) -> str:
         text = match.group()
-        if not match.group(1):
-            try:
-                ipaddress.ip_address(text)
-            except ValueError:
-                return text
+        try:
+            if not match.group(1):
+                ipaddress.ip_address(_ZEROS.sub("", text))
+        except ValueError:
+            return text
         return self._addresses.setdefault(text, "address-%d" % (len(self._addresses) + 1))
 
 

@@ -17,23 +17,20 @@ from deployer.system import documents
 _TOKEN = re.compile(r"\w(?:[\w.+-]*\w)?")
 #: Names of steps, of systems and of parts of versions that the documents may lack; and the folders that all systems
 #: have: below a slash, no other word stays.
-_MORE = re.findall(
-    r"\S+",
-    """
-    aarch64 almalinux centos debian enterprise fedora hat leap linux opensuse oracle red rhel rocky stream suse ubuntu
-    x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok os pmi2 pmix right skipped sysctl us usable
-    works zstd""",
+_MORE = (
+    "aarch64 almalinux centos debian enterprise fedora hat leap linux opensuse oracle red rhel rocky suse ubuntu "
+    "stream x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok os pmi2 pmix right skipped sysctl us "
+    "usable works zstd"
 )
-_FOLDERS = re.findall(
-    r"\S+",
-    """
-    bin dev etc home include lib lib64 linux libexec local mnt modules opt proc run sbin share shm sys tmp usr var
-    cray cuda hpcx intel mpi mpich mvapich2 nvidia oneapi openmpi python3 x86_64-linux-gnu aarch64-linux-gnu""",
+_PLACES = (
+    "bin dev etc home include lib lib64 linux libexec local mnt modules opt proc run sbin share shm sys tmp usr var "
+    "cray cuda hpcx intel mpi mpich mvapich2 nvidia oneapi openmpi python3 x86_64-linux-gnu aarch64-linux-gnu"
 )
+_FOLDERS = frozenset(_PLACES.split())
 _PROGRAMS = frozenset([*RUNTIMES, *(known.program for known in RUNTIMES.values())])
 _PLACEHOLDER = re.compile(r"(?:account|address|folder|host|job|partition|site|bundle|user)-\d+")
 _SUFFIX = r"(?:[.+-](?:el\d{1,2}(?:_\d{1,2})?|x86_64|aarch64|amd64|arm64|cloud|default|generic|rt|dfsg\d|rc\d{1,2}))*"
-_NUMBER = re.compile(r"v?\d{1,4}(?:[.-]\d{1,4}){0,6}" + _SUFFIX)
+_NUMBER = re.compile(r"v?\d{1,4}(?:\.\d{1,4}){0,5}(?:-\d{1,4}(?:\.\d{1,4}){0,3})?" + _SUFFIX)
 _FILE = re.compile(
     r"lib(?:c|cuda|fabric|ibverbs|m|mpi|mpifort|nccl|pmi2?|pmix|psm2|uc[pst]|zstd)\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?"
 )
@@ -85,4 +82,4 @@ def _vocabulary() -> FrozenSet[str]:
     """Return the words of the documents and of the system's error messages, without those with digits."""
     texts = [*documents.read().values(), *map(os.strerror, errno.errorcode)]
     words = {word.lower() for text in texts for word in _TOKEN.findall(text)}
-    return frozenset(_MORE).union(word for word in words if not any(map(str.isdigit, word)))
+    return frozenset(_MORE.split()).union(word for word in words if not any(map(str.isdigit, word)))

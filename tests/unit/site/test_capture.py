@@ -1105,7 +1105,7 @@ def test_redaction_is_the_same_everywhere(monkeypatch):
 def test_redaction_keeps_the_keys_of_a_profile(monkeypatch):
     """A host may have the name of one, as login.example.org has; addresses of all kinds go."""
     monkeypatch.setenv("USER", "mpi")
-    where = "login at fe80::1:2ff:fe03:405, 2001:db8::7 and 00:1b:44:11:3a:b7, 10.9.9.9. For mpi: 1-00:10:00"
+    where = "login at fe80::1:2ff:fe03:405, 2001:db8::7 and 00:1b:44:11:3a:b7, 010.009.9.09. For mpi: 1-00:10:00"
     profile = {"login": {"host": "login.example.org"}, "mpi": {}, "name": where}
     redacted = redact.of(profile)(profile)
     assert list(redacted) == list(profile)

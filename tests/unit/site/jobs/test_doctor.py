@@ -320,7 +320,7 @@ SECRETS = (
     "Zq-Müller zq\u00fcber \u4e2dzq\u6587 zq\\x1b[31m ZQ.TAR 'zq quoted' {zq} <zq> zq|zq;zq 24.05-zqlab "
     "/home/zquser7/.ssh/id_zq Zqsecret's zq\nzq\tzq train-zq-3 zq__9 10.77.66.55 10.77.66.55:22 "
     "fe80::77aa:66ff:fe55:44bb [2001:db8:7777::6655] 98:03:9b:77:66:55 80-00-02-08-fe-80-77-66-55 0x98039b0300776655 "
-    "4915177766550 5127766 "
+    "4915177766550 5127766 077-1234-7566 "
     "/secret/training/data"
 )
 NUMBERS = itertools.count()
