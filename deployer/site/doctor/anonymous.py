@@ -18,9 +18,9 @@ _TOKEN = re.compile(r"\w(?:[\w.+-]*\w)?")
 #: Names of steps, of systems and of parts of versions that the documents may lack; and the folders that all systems
 #: have: below a slash, no other word stays.
 _MORE = (
-    "aarch64 almalinux centos debian enterprise fedora hat leap linux opensuse oracle red rhel rocky suse ubuntu "
-    "stream x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok os pmi2 pmix right skipped sysctl us "
-    "usable works zstd"
+    "aarch64 almalinux centos debian enterprise fedora hat leap linux opensuse oracle red rhel rocky stream suse "
+    "ubuntu x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok os pmi2 pmix right skipped sysctl "
+    "us usable works zstd"
 )
 _PLACES = (
     "bin dev etc home include lib lib64 linux libexec local mnt modules opt proc run sbin share shm sys tmp usr var "
@@ -32,7 +32,7 @@ _PLACEHOLDER = re.compile(r"(?:account|address|folder|host|job|partition|site|bu
 _SUFFIX = r"(?:[.+-](?:el\d{1,2}(?:_\d{1,2})?|x86_64|aarch64|amd64|arm64|cloud|default|generic|rt|dfsg\d|rc\d{1,2}))*"
 _NUMBER = re.compile(r"v?\d{1,4}(?:\.\d{1,4}){0,5}(?:-\d{1,4}(?:\.\d{1,4}){0,3})?" + _SUFFIX)
 _FILE = re.compile(
-    r"lib(?:c|cuda|fabric|ibverbs|m|mpi|mpifort|nccl|pmi2?|pmix|psm2|uc[pst]|zstd)\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?"
+    r"lib(?:c|cuda|fabric|ibverbs|m|mpi|mpifort|nccl|pmi2?|pmix|psm2|uc[pst])\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?"
 )
 #: What stays of a kernel's version with the name of its builder.
 _BEGINNING = re.compile(r"\d{1,2}(?:\.\d{1,4})+-")
