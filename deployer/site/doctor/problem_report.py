@@ -23,6 +23,7 @@ from deployer.site.capture.tools import Tools
 from deployer.site.doctor.anonymous import Anonymous
 from deployer.site.doctor.climb import Climb, Ground
 from deployer.site.jobs import jobs, result
+from deployer.site.jobs.schedulers import SCHEDULERS
 
 SCHEMA = "problem-report"
 _HEAD = """
@@ -30,8 +31,6 @@ A report of `doctor` for deployer's developers. Nothing was sent. Read all of it
 Placeholders such as host-1 and word-1 replace names, addresses and folders: no word is here that deployer's own
 documents do not have. Versions and hardware may still show which site it is.
 """
-#: How each batch system is asked for its version.
-_ASKED = {"slurm": "sinfo --version", "pbs": "qstat --version", "gridengine": "qstat -help", "lsf": "lsid"}
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _OF_PLAN = ("node", "limits", "launch", "modules", "directives", "namespaces", "pass_environment", "start_options")
 _OF_LAUNCH = ("nodes", "ranks_per_node", "threads", "workers", "runtime", "time", "without_mpi")
@@ -64,14 +63,15 @@ def _versions(plan: Optional[Plan]) -> Record:
     """Return a text for each kind of software here."""
     tools, mpi = Tools(), plan.mpi if plan else None
     there = [name for name, known in RUNTIMES.items() if name != NATIVE and shutil.which(known.program)]
-    kinds = [plan.scheduler] if plan else [kind for kind, asked in _ASKED.items() if shutil.which(asked.split()[0])]
-    about = [tools.ask(_ASKED[kind].split(), any_status=True) for kind in kinds[:1] if kind in _ASKED]
+    asked = {kind: known.version.split() for kind, known in SCHEDULERS.items() if known.version}
+    kinds = [plan.scheduler] if plan else [kind for kind, words in asked.items() if shutil.which(words[0])][:1]
+    about = [tools.ask(asked[kind], any_status=True) for kind in kinds if kind in asked]
     return {
         "deployer": __version__,
         "python": platform.python_version(),
         "system": ", ".join(filter(None, [machine.os_name(), os.uname().release, os.uname().machine])),
         "glibc": machine.glibc() or "another C library",
-        "batch": " ".join(kinds[:1] + [each for said in about if said for each in _VERSION.findall(said.both)[:1]])
+        "batch": " ".join(kinds + [each for said in about if said for each in _VERSION.findall(said.both)[:1]])
         or "none",
         "runtimes": ", ".join("%s %s" % (name, machine.version(tools, name) or "") for name in there) or "none in PATH",
         "mpi": "%s %s, %s" % (mpi.family, mpi.version, mpi.library) if mpi else "not the site's",
