@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import deployer
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Building it takes seconds.
@@ -39,6 +41,12 @@ def test_the_wheel_has_all_files_of_the_package_and_the_profiles(wheel: Path) ->
     assert wanted <= names
     strays = {name for name in names - wanted if "__pycache__" in name or name.endswith(".pyc")}
     assert not strays
+
+
+def test_the_distribution_is_not_the_other_deployer_of_the_package_index(wheel: Path) -> None:
+    (name,) = [each for each in zipfile.ZipFile(wheel).namelist() if each.endswith(".dist-info/METADATA")]
+    lines = zipfile.ZipFile(wheel).read(name).decode().splitlines()
+    assert {"Name: deployer-hpc", f"Version: {deployer.__version__}"} <= set(lines)
 
 
 def test_an_installed_wheel_is_a_complete_deployer(wheel: Path, tmp_path: Path) -> None:
