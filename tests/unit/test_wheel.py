@@ -75,7 +75,7 @@ def test_an_installed_wheel_is_a_complete_deployer(wheel: Path, tmp_path: Path) 
     deployer("init", "trained", "--framework", "tensorflow")
     deployer("lint", "trained")
     deployer("pyz", "-o", "out.pyz")
-    assert "Example: " in deployer("explain", "mpi.family")
+    assert "What: " in deployer("explain", "mpi.family")
     assert deployer("profile", "schema") == (ROOT / "site_profiles/schema.json").read_text()
     asked = "import deployer; print(deployer.__file__)"
     argv = [str(tmp_path / "venv/bin/python"), "-c", asked]
