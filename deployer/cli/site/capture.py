@@ -134,6 +134,7 @@ def _survey(args: argparse.Namespace) -> int:
         terminal.show(
             "%s: the login node and %d of %s" % (request.output, captured, counted(len(partitions), "partition"))
         )
+        terminal.show("read it, then copy it and %s to your own machine" % os.path.basename(facts_path(request.output)))
     return EXIT_DONE
 
 

@@ -216,11 +216,6 @@ def _check_space(
     space.check(store.images, size, entries + len(manifest.members))
 
 
-def is_data(name: str) -> bool:
-    """Return whether a member of a bundle belongs to a data folder."""
-    return name.startswith(DATA_PREFIX)
-
-
 def _target(name: str, targets: Mapping[str, str]) -> Optional[str]:
     """Return the path of a bundle's member in the image's folder; None if it is not installed unchanged."""
     for prefix, target in targets.items():
@@ -383,7 +378,7 @@ def _write_members(
         pieces = verification.check(contents[member.name], advance)
         # ch-run's binds are writable although the image is not, and all jobs of the image share them: this at least
         # prevents accidental changes.
-        bound = is_data(member.name) or member.name.startswith(tuple(APP_ONLY))
+        bound = member.name.startswith((DATA_PREFIX, *APP_ONLY))
         mode = (member.mode | 0o400) & ~0o222 if bound else member.mode | 0o600
         _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
     return unpack.Unpacked(len(members), sum(member.size for member in members))

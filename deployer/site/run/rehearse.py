@@ -86,7 +86,7 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
         done = _run(words, folder, refusal is None, (manifest.jobs[0].name if manifest.jobs else "NAME"))
     receipt = installed.receipt
     return Rehearsal(
-        bundle="%s:%s" % (receipt.name, receipt.version),
+        bundle=receipt.label,
         image=manifest.image.layer_digest,
         job=command[0],
         site=request.plan or next(iter(installed.sites()), ""),

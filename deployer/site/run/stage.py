@@ -29,7 +29,7 @@ from deployer.contract import evidence, json_records
 from deployer.contract import plan as plans
 from deployer.contract.choose import Obstacle, StagingNeed
 from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
-from deployer.contract.manifest import KIT_PREFIX, Manifest
+from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
 from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, install, kit, mount_points, squash, wheels
@@ -129,7 +129,7 @@ class RankRoot(NamedTuple):
 def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> StagingNeed:
     """Return what a node needs to stage an image, with an objection to each staging whose file is missing."""
     receipt = installed.receipt
-    size = receipt.bytes - sum(member.size for member in manifest.members if install.is_data(member.name))
+    size = receipt.bytes - sum(member.size for member in manifest.members if member.name.startswith(DATA_PREFIX))
     size += receipt.files * _A_FILE + bytecode.size(installed.folder)
     engine = kit.ROOM if files.is_folder(installed.engine) else 0
     size += engine
