@@ -42,7 +42,7 @@ def rootfs(tmp_path):
 )
 def test_what_prevents_a_bind_is_named(rootfs, target, said, made):
     assert targets.objection(rootfs, target) == said
-    assert targets.objection(rootfs, target, made=True) == made
+    assert targets.objection(rootfs, target, makes=True) == made
     assert targets.lacks(rootfs, target) is (said is not None and made is None)
 
 

@@ -67,7 +67,7 @@ def test_without_the_list_the_count_of_the_layer_speaks(store, path):
     image = installing.install(path, store).image
     os.unlink(os.path.join(image.folder, inventory.LIST))
     os.unlink(os.path.join(image.layers[0], inventory.LIST))
-    assert inventory.gone(image) == (len(bundles.ENTRIES), 0, [], False)
+    assert inventory.gone(image) == (len(bundles.ENTRIES), 0, [])
     os.unlink(os.path.join(image.rootfs, "bin", "tool"))
     found = inventory.gone(image)
     assert found.missing == 1
