@@ -63,7 +63,7 @@ def _capture(args: argparse.Namespace) -> int:
     if args.merge:
         captured = report.merge([report.read(path) for path in args.merge])
     else:
-        request = common.filled(CaptureRequest, args, node=args.node or bool(args.partition), words=trial.words)
+        request = common.from_options(CaptureRequest, args, node=args.node or bool(args.partition), words=trial.words)
         captured = capture(request, SCHEDULERS.values())
     if before is not None:
         return _compare(args, before, report.whole(captured))
@@ -95,7 +95,7 @@ def _survey(args: argparse.Namespace) -> int:
     if used or not args.output:
         problem = "--%s cannot be used" % used[0] if used else "-o FILE.json is required"
         raise UsageError("%s with --partitions" % problem, "see: deployer.pyz capture --help")
-    request = common.filled(
+    request = common.from_options(
         survey.SurveyRequest,
         args,
         output=os.path.abspath(args.output),

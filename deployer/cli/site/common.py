@@ -286,7 +286,7 @@ def add_store_command(subparsers: Any, *words: Any, **keywords: Any) -> Any:
     return command
 
 
-def filled(kind: Type[_T], args: argparse.Namespace, **known: Any) -> _T:
+def from_options(kind: Type[_T], args: argparse.Namespace, **known: Any) -> _T:
     """Return a record, a NamedTuple, whose fields are ``known``, or else the options of the same names."""
     given = {name: value for name, value in vars(args).items() if name in kind._fields}  # type: ignore[attr-defined]
     return kind(**{**given, **known})

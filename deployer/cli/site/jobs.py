@@ -168,9 +168,9 @@ def request(args: argparse.Namespace) -> "RunRequest":
     from deployer.site.run.submission import SubmissionOptions
 
     wanted = {"image": getattr(args, "image", ""), "plan": getattr(args, "plan", None), "memory_mb": args.memory}
-    options = common.filled(SubmissionOptions, args, directives=args.directive)
+    options = common.from_options(SubmissionOptions, args, directives=args.directive)
     wanted.update(binds=args.bind, extra=args.rest, home=_home(args), options=options)
-    return common.filled(RunRequest, args, **wanted)
+    return common.from_options(RunRequest, args, **wanted)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -300,7 +300,7 @@ def _shell(args: argparse.Namespace) -> int:
 def _exec_request(args: argparse.Namespace) -> "ExecRequest":
     from deployer.site.run.exec import ExecRequest
 
-    return common.filled(ExecRequest, args, binds=args.bind, home=_home(args))
+    return common.from_options(ExecRequest, args, binds=args.bind, home=_home(args))
 
 
 def _home(args: argparse.Namespace) -> "Home":

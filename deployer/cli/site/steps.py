@@ -126,7 +126,7 @@ def _stage(args: argparse.Namespace) -> int:
     from deployer.site.run import stage
 
     mount, reader = args.rest[args.reader :], args.rest[: args.reader]
-    return stage.stage(common.filled(stage.StageRequest, args, mount=mount, reader=reader))
+    return stage.stage(common.from_options(stage.StageRequest, args, mount=mount, reader=reader))
 
 
 def _result(args: argparse.Namespace) -> int:
@@ -156,7 +156,7 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
 
         args.id = jobs.job_id(args.folder) or ""
     now = int(time.time())
-    outcome = common.filled(
+    outcome = common.from_options(
         StepOutcome, args, step=step, exit_code=code, signal=signal or None, job_id=args.id, ended=now
     )
     verdict = result.write_result(args.folder, outcome)

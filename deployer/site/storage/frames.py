@@ -13,6 +13,8 @@ import os
 import zlib
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from deployer.contract import json_records
+from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import Segment
 from deployer.site.storage.store import ROOTFS
 from deployer.system import files
@@ -120,14 +122,14 @@ def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bo
 def read(folder: str) -> Optional[FrameList]:
     """Return the list of the layer in ``folder``; None if it has none or a damaged one."""
     try:
-        record = json.loads(inflated(os.path.join(folder, LIST), _MAX).decode("ascii"))
+        record = json_records.parse(inflated(os.path.join(folder, LIST), _MAX), "the list of frames")
         folders = {os.fsencode(path): inode for path, inode in record.pop("folders").items()}
         frames = [
             ListedFrame(sha256, holds, FrameNote(written, os.fsencode(names).split(_BETWEEN) if names else []))
             for sha256, holds, written, names in record.pop("frames")
         ]
         return FrameList(folders=folders, frames=frames, **record)
-    except (OSError, zlib.error, ValueError, KeyError, TypeError, AttributeError):
+    except (DeployerError, OSError, zlib.error, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
