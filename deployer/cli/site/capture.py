@@ -108,16 +108,13 @@ def _survey(args: argparse.Namespace) -> int:
     if used or not args.output:
         problem = "--%s cannot be used" % used[0] if used else "-o FILE.json is required"
         raise UsageError("%s with --partitions" % problem, "see: deployer.pyz capture --help")
+    given = {name: getattr(args, name) for name in ("name", "mpi", "account", "redact", "hide")}
     request = survey.SurveyRequest(
-        os.path.abspath(args.output),
-        None if args.partitions == "all" else [name for name in args.partitions.split(",") if name],
-        args.name,
-        args.mpi,
-        args.account,
-        args.directive,
-        args.redact,
-        args.hide,
-        trial.words,
+        output=os.path.abspath(args.output),
+        partitions=None if args.partitions == "all" else [name for name in args.partitions.split(",") if name],
+        directives=args.directive,
+        words=trial.words,
+        **given,
     )
     if args.dry_run:
         return _show_jobs(args, request)
