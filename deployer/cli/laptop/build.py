@@ -9,8 +9,8 @@ from deployer.cli.site import common
 from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load
 from deployer.connected.build.wheelhouse.wheelhouse import Mode
-from deployer.connected.bundle import caches, sources
-from deployer.connected.ground import progress
+from deployer.connected.bundle import sources
+from deployer.connected.ground import caches, progress
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.errors import UsageError
 from deployer.system import terminal

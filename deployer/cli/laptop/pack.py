@@ -8,9 +8,10 @@ from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
 from deployer.connected.build.lint import RULES
-from deployer.connected.bundle import caches, framecache, sources
+from deployer.connected.bundle import framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.ground import caches
 from deployer.connected.linker import commands
 from deployer.contract import limits
 from deployer.contract.errors import UsageError

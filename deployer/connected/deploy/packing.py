@@ -10,7 +10,7 @@ from deployer.connected.build.definition import Definition
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
@@ -169,7 +169,6 @@ class Packing:
                 said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
                 return contents
             from deployer.connected.build.build import BuildOptions, build
-            from deployer.connected.bundle import caches
             from deployer.connected.check.check import CODES
 
             accepted = tuple(code for code in self._request.accept if code not in CODES)
@@ -194,7 +193,7 @@ class Packing:
     def _pack(self, contents: Contents) -> PackedBundle | None:
         """Return the bundle; None in a dry run that would pack."""
         from deployer.connected.build.bases import alone
-        from deployer.connected.bundle import caches, framecache, pack
+        from deployer.connected.bundle import framecache, pack
         from deployer.connected.check.check import CODES
         from deployer.connected.linker import index
 
@@ -305,4 +304,4 @@ def megabytes(size: int) -> str:
 def bundle_of(definition: Definition, site: Profile | None) -> Path:
     """Return the file in the cache that a definition is packed into for a site, or for none."""
     words = [definition.name, definition.version, *([site.name] if site else [])]
-    return xdg.cache_folder("deploy") / f"{'-'.join(words)}.tar"
+    return caches.DEPLOY.folder / f"{'-'.join(words)}.tar"

@@ -6,8 +6,6 @@ Nothing is unpacked. Of a large file, which spans several frames, only the frame
 import base64
 import functools
 import hashlib
-import json
-import logging
 import os
 import posixpath
 import re
@@ -17,7 +15,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from deployer.connected.ground import progress, xdg
+from deployer.connected.ground import caches, progress
+from deployer.connected.ground.caches import CachedFacts
 from deployer.connected.linker import fatbin, package_imports
 from deployer.connected.linker.code_facts import CodeFacts
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
@@ -25,13 +24,10 @@ from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract import dynamic, json_records, records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
-from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import APP_PREFIX, Manifest, Segment
 from deployer.contract.tarformat import HARDLINK, SYMLINK, TarEntry
-from deployer.system import codec, files
+from deployer.system import codec
 from deployer.system.wheel import Wheel
-
-_log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made again.
@@ -153,23 +149,17 @@ class Index:
 
     def record(self) -> json_records.Record:
         """Return the index as a JSON record."""
-        entries = {
-            path: [
-                entry.kind,
-                entry.target,
-                entry.facts.record() if entry.facts else None,
-                entry.bad,
-                entry.executable,
-                entry.kernels,
-            ]
-            for path, entry in self.entries.items()
+        return {
+            "entries": {
+                path: [value.record() if isinstance(value, Facts) else value for value in entry]
+                for path, entry in self.entries.items()
+            },
+            "contents": {path: base64.b64encode(data).decode() for path, data in self._contents.items()},
+            "programs": sorted(self.programs),
+            "places": self._places,
+            "imports": self.imports,
+            "packages": {path: list(map(sorted, imports)) for path, imports in self.packages.items()},
         }
-        contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
-        fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
-        fields["places"] = self._places
-        fields["imports"] = self.imports
-        fields["packages"] = {path: [sorted(each) for each in found] for path, found in self.packages.items()}
-        return json_records.stamped(SCHEMA, fields)
 
 
 def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
@@ -185,7 +175,7 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
         place = found.place(path)
         return _reader(frame, segments, *place) if place else None
 
-    code = CodeFacts(elf, _code_file(cache, key))
+    code = CodeFacts(elf, _file(cache, f"{key}.code"))
     return found.reading(lambda place: _reader(frame, segments, *place)(0, place.size), code)
 
 
@@ -212,7 +202,7 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
         imports |= found.imports
         packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
     all_of_them = hashlib.sha256("".join(keys).encode()).hexdigest()
-    code = CodeFacts(_in_wheels(bundle, owners), _code_file(cache, all_of_them))
+    code = CodeFacts(_in_wheels(bundle, owners), _file(cache, f"{all_of_them}.code"))
     return Index(entries, {}, programs, {}, packages, imports, code=code)
 
 
@@ -239,49 +229,35 @@ def _at(data: bytes) -> ReadAt:
     return lambda offset, size: data[offset : offset + size]
 
 
-def _code_file(cache: Path | None, key: str) -> Path | None:
-    return cache / f"{key}.code.json" if cache else None
+def _file(cache: Path | None, name: str) -> Path | None:
+    return cache / f"{name}.json" if cache else None
 
 
 def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
-    kept = cache / f"{key}.json" if cache else None
-    found = _load(kept) if kept else None
-    if found is None:
-        found = make()
-        if kept:
-            try:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                files.write_text(str(kept), json.dumps(found.record()))
-            except (DeployerError, OSError) as error:
-                _log.debug("not kept: %s", error)
-    return found
+    kept = CachedFacts(_file(cache, key), SCHEMA, VERSION)
+    index = kept.load(_read_index)
+    if index is None:
+        index = make()
+        kept.save(index.record())
+    return index
 
 
 def _read_entry(
     name: str, kind: str, target: str, facts: Any, bad: str, executable: bool, kernels: Sequence[str]
 ) -> Indexed:
-    found = records.read(Facts, json_records.Fields(facts, name, own=True)) if facts else None
-    return Indexed(kind, target, found, bad, executable, tuple(kernels))
+    elf = records.read(Facts, json_records.Fields(facts, name, own=True)) if facts else None
+    return Indexed(kind, target, elf, bad, executable, tuple(kernels))
 
 
-def _load(path: Path) -> Index | None:
-    try:
-        fields = json_records.loads(path.read_bytes(), SCHEMA, str(path), own=True, limit=json_records.MAX_LARGE)
-        if fields.number("version") != VERSION:
-            return None
-        entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}
-        contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
-        programs = fields.texts("programs")
-        places = {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
-        packages = {
-            name: PackageImports(*map(frozenset, found)) for name, found in fields.child("packages").record.items()
-        }
-        imports = {name: [str(each) for each in found] for name, found in fields.child("imports").record.items()}
-        os.utime(path)
-    except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
-        _log.debug("%s is not used: %s", path, error)
-        return None
-    return Index(entries, contents, programs, places, packages, imports)
+def _read_index(fields: json_records.Fields) -> Index:
+    return Index(
+        {name: _read_entry(name, *entry) for name, entry in fields.child("entries").record.items()},
+        {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()},
+        fields.texts("programs"),
+        {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()},
+        {name: PackageImports(*map(frozenset, sets)) for name, sets in fields.child("packages").record.items()},
+        {name: list(map(str, modules)) for name, modules in fields.child("imports").record.items()},
+    )
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -467,4 +443,4 @@ def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, 
 
 def default_folder() -> Path:
     """Return where indexes are kept."""
-    return xdg.cache_folder("link")
+    return caches.LINK.folder

@@ -28,7 +28,7 @@ from docker.utils.socket import STDOUT, frames_iter
 
 import deployer
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.ground import engine, progress, xdg
+from deployer.connected.ground import caches, engine, progress
 from deployer.connected.rehearse import container_image, own_paths
 from deployer.connected.rehearse.crossing import (
     BINDS,
@@ -112,7 +112,7 @@ class _Host:
     ) -> None:
         self._client = client
         self._tell = tell
-        self._folder = xdg.cache_folder("rehearse") / KEPT
+        self._folder = caches.REHEARSE.folder / KEPT
         self._uid, self._gid = (os.getuid(), os.getgid()) if os.getuid() else (_ORDINARY, _ORDINARY)
         self._owner = volume_name()
         self._bundles = [_bundle(path) for path in (request.bundle, *request.others)]
@@ -302,7 +302,7 @@ def reap(client: docker.DockerClient, owner: str) -> None:
 
 def volume_record() -> Path:
     """Return the file with the name of the volume. It is there once a rehearsal has used the volume."""
-    return xdg.cache_folder("rehearse") / "volume"
+    return caches.REHEARSE.folder / "volume"
 
 
 def volume_name() -> str:
@@ -314,7 +314,7 @@ def volume_name() -> str:
         known = volume_record().read_text()
         if _VOLUME.match(known):
             return known
-    words = [socket.gethostname(), os.getuid(), str(xdg.cache_folder("rehearse"))]
+    words = [socket.gethostname(), os.getuid(), str(caches.REHEARSE.folder)]
     return _VOLUME_PREFIX + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
 
 

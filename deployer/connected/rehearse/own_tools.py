@@ -6,7 +6,7 @@ from pathlib import Path
 
 from deployer.connected.bundle import kit
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.connected.rehearse.rehearse import SiteTools
 from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
 
@@ -20,7 +20,7 @@ def _ch_run(tell: Callable[[str], None]) -> Path:
     """Return the ch-run of the kit; this machine's own if the kit would first have to be made."""
     recipe = kit.PARTS["charliecloud"].recipe
     here = shutil.which("ch-run")
-    folder = xdg.cache_folder("kit") / recipe.key()
+    folder = caches.KIT.folder / recipe.key()
     if here and not folder.is_dir():
         return Path(here)
     kit.members("charliecloud", tell)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse import far_launcher, far_shell, limits, machine, own_paths, simulated_plan
 from deployer.connected.rehearse.crossing import LOG
@@ -130,7 +130,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
     cores = len(os.sched_getaffinity(0))
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
-    root = xdg.cache_folder("rehearse") / "root"
+    root = caches.REHEARSE.folder / "root"
     own_paths.check_binds(request.binds, [str(tools.ch_run)])
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)

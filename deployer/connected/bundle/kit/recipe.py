@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import json
 import logging
 import os
 import re
@@ -10,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deployer.connected.ground import own_data
+from deployer.connected.ground import caches, own_data
 from deployer.contract.errors import JobFailed, MissingTool
 from deployer.system import process
 
@@ -61,8 +60,7 @@ class Recipe(NamedTuple):
     def key(self) -> str:
         """Return a short digest of all that the part depends on."""
         recipe = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.folder.iterdir())}
-        words = [self.version, recipe, *(self._compiler() if self.compiled else ()), os.uname().machine]
-        return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+        return caches.key(self.version, recipe, *(self._compiler() if self.compiled else ()), os.uname().machine)
 
     def _compiler(self) -> list[str]:
         said = process.run(["gcc", "--version"], 30, hint=self.compiler).stdout
