@@ -117,7 +117,7 @@ GROUPS = {
         Command(
             "completion",
             "laptop.completion",
-            "print completion for bash, zsh or fish",
+            "print completion for bash, zsh, fish or tcsh",
             "bash > ~/.local/share/bash-completion/completions/deployer",
         ),
         Command("man", "laptop.manual", "write the man pages of deployer and deployer.pyz", "~/.local/share/man/man1"),
