@@ -60,7 +60,7 @@ def add_parsers(subparsers: Any) -> None:
     command.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Build, and print the result."""
     for path in (args.ca_bundle, args.pip_conf, args.apt_sources):
         if path is not None and not path.is_file():
@@ -109,4 +109,3 @@ def run(args: argparse.Namespace) -> int:
     common.suggest(
         args, "pack", args.definition, "--site", settings.site_for_hint(site), "-o", f"{definition.name}.tar"
     )
-    return 0

@@ -89,7 +89,7 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True, help="write it to this file")
 
 
-def _plan(args: argparse.Namespace) -> int:
+def _plan(args: argparse.Namespace) -> None:
     args.site = user_settings.site(args.site)
     profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
     plans = checking.all_plans(args.bundle, profile, args.accept, index.default_folder())
@@ -112,10 +112,9 @@ def _plan(args: argparse.Namespace) -> int:
         for name, reason in plan.without.items():
             terminal.show(f"no plan for partition {name}: {reason}")
     common.suggest(args, "push", "--plan", args.output, args.site)
-    return 0
 
 
-def _sign(args: argparse.Namespace) -> int:
+def _sign(args: argparse.Namespace) -> None:
     path = Path(args.bundle)
     key = user_settings.path("key", args.key)
     if key is None:
@@ -124,13 +123,12 @@ def _sign(args: argparse.Namespace) -> int:
     signed = (sign_update if _is_update(path) else sign)(path, key)
     if args.json:
         terminal.show_json(signed.record())
-        return 0
+        return
     terminal.show(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}")
     terminal.show(f"digest {signed.digest}")
     terminal.show(f"for the site's allowed_signers: WHO {signed.key.line}")
     words = ["--plan", args.bundle] if _is_update(path) else [args.bundle]
     common.suggest(args, "push", *words, settings.site_for_hint())
-    return 0
 
 
 def _is_update(path: Path) -> bool:
@@ -151,7 +149,7 @@ def _push_plan(args: argparse.Namespace) -> int:
     settings.fill(args)
     pushed = push_plan(args.plan, profile_of(args.site, args.ssh_config), args.ssh_config, args.dry_run, args.force)
     if args.json:
-        terminal.show_json(pushed.record())
+        terminal.show_json(pushed._asdict())
         return 0
     if pushed.plan is None:
         terminal.show(f"would send {human(pushed.sent)}")
@@ -232,7 +230,7 @@ def _push_to(args: argparse.Namespace) -> int:
         )
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
     if args.json:
-        terminal.show_json(written.record())
+        terminal.show_json(written._asdict())
     else:
         terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
         terminal.show(f"digest {written.digest}")
@@ -245,13 +243,13 @@ def _push_to(args: argparse.Namespace) -> int:
     return 0
 
 
-def _diff(args: argparse.Namespace) -> int:
+def _diff(args: argparse.Namespace) -> None:
     from deployer.connected.bundle import diff as diffing  # only here: its imports are slow, and push does without
 
     found = diffing.diff(args.old, args.new)
     if args.json:
         terminal.show_json(found.record())
-        return 0
+        return
     for package in found.packages:
         terminal.show(package.line())
     for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
@@ -263,10 +261,9 @@ def _diff(args: argparse.Namespace) -> int:
             terminal.show(f"  ... and {more} more (--files lists all)")
     counts = f"{counted(len(found.added), 'file')} added, {len(found.removed)} removed, {len(found.changed)} changed"
     terminal.show(*common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
-    return 0
 
 
-def _pyz(args: argparse.Namespace) -> int:
+def _pyz(args: argparse.Namespace) -> None:
     data = make_pyz()
     with files.published(args.output, 0o777) as stream:
         stream.write(data)
@@ -276,4 +273,3 @@ def _pyz(args: argparse.Namespace) -> int:
     else:
         terminal.show(f"{args.output}: {human(len(data))}")
         terminal.show(f"digest {digest}")
-    return 0

@@ -45,11 +45,11 @@ def add_parsers(subparsers: Any) -> None:
     verb.set_defaults(run=_prune)
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> None:
     found = caches.listed()
     if args.json:
         terminal.show_json({"caches": [item.record() for item in found]})
-        return 0
+        return
     rows = []
     for item in found:
         used = time.strftime("%Y-%m-%d", time.localtime(item.used)) if item.used else "-"
@@ -59,7 +59,6 @@ def _list(args: argparse.Namespace) -> int:
     head = ("CACHE", "ENTRIES", "SIZE", "LAST USED", "CONTENTS")
     for line in common.table(head, rows, _NUMBERS):
         terminal.show(line)
-    return 0
 
 
 def _left_by_rehearsals(dry_run: bool) -> caches.Pruned:
@@ -72,7 +71,7 @@ def _left_by_rehearsals(dry_run: bool) -> caches.Pruned:
     return caches.Pruned(caches.REHEARSE.name, len(found), size)
 
 
-def _prune(args: argparse.Namespace) -> int:
+def _prune(args: argparse.Namespace) -> None:
     if args.days < 0:
         raise UsageError(f"--days must be 0 or more, not {args.days:g}")
     names = [name for name in args.caches if name != caches.REHEARSE.name]
@@ -82,9 +81,8 @@ def _prune(args: argparse.Namespace) -> int:
     elif caches.REHEARSE.name in args.caches or not args.caches:
         done.append(_left_by_rehearsals(args.dry_run))
     if args.json:
-        terminal.show_json({"dry_run": args.dry_run, "removed": [item.record() for item in done]})
-        return 0
+        terminal.show_json({"dry_run": args.dry_run, "removed": [item._asdict() for item in done]})
+        return
     rows = [[item.cache, str(item.entries), human(item.bytes)] for item in done]
     for line in common.table(("CACHE", "WOULD REMOVE" if args.dry_run else "REMOVED", "SIZE"), rows, _NUMBERS):
         terminal.show(line)
-    return 0

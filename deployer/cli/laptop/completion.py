@@ -16,9 +16,8 @@ def add_parsers(subparsers: Any) -> None:
     command.set_defaults(run=_completion)
 
 
-def _completion(args: argparse.Namespace) -> int:
+def _completion(args: argparse.Namespace) -> None:
     terminal.show_text(script(args.front, args.shell))
-    return 0
 
 
 def script(front: Front, shell: str) -> str:

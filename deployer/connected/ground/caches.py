@@ -174,9 +174,6 @@ class Pruned(NamedTuple):
     entries: int
     bytes: int
 
-    def record(self) -> json_records.Record:
-        return dict(self._asdict())
-
 
 class CacheUsage(NamedTuple):
     """The content of one cache.

@@ -4,6 +4,7 @@ Nothing is unpacked. Of a large file, which spans several frames, only the frame
 """
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import os
@@ -86,41 +87,33 @@ class ContentPlace(NamedTuple):
     size: int
 
 
+@dataclasses.dataclass
 class Index:
-    """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring.
+    """The files of an image, as the dry link sees them (``view.Files``).
 
-    ``places`` are those of small files, whose content ``read`` returns, and of ELF files. ``packages`` are Python
-    packages by path, and what they import; by the empty path what plugins import. ``code`` has the instruction sets of
-    ELF files, and ``imports`` are what files of packages import at their top.
+    Attributes:
+        entries: what is at each path.
+        contents: the content of files that is kept.
+        programs: the names of programs that wheels bring.
+        places: where the content of small files and of ELF files is.
+        packages: Python packages by path, and what they import; by the empty path what plugins import.
+        imports: what files of packages import at their top.
+        read: returns the content of a small file.
+        code: the instruction sets of ELF files.
     """
 
-    def __init__(
-        self,
-        entries: dict[str, Indexed],
-        contents: dict[str, bytes],
-        programs: Collection[str] = (),
-        places: Mapping[str, ContentPlace] | None = None,
-        packages: Mapping[str, PackageImports] | None = None,
-        imports: Mapping[str, Sequence[str]] | None = None,
-        read: Callable[[ContentPlace], bytes] | None = None,
-        code: CodeFacts | None = None,
-    ) -> None:
-        self.entries = entries
-        self.programs = frozenset(programs)
-        self.packages = packages or {}
-        self.imports = imports or {}
-        self._contents = contents
-        self._places = places or {}
-        self._read = read
-        self.code = code
-
-    def reading(self, read: Callable[[ContentPlace], bytes], code: CodeFacts) -> "Index":
-        """Return the index with access to the content of small files and to the code of ELF files."""
-        return Index(self.entries, self._contents, self.programs, self._places, self.packages, self.imports, read, code)
+    entries: Mapping[str, Indexed]
+    contents: Mapping[str, bytes]
+    programs: Collection[str] = ()
+    places: Mapping[str, ContentPlace] = dataclasses.field(default_factory=dict)
+    packages: Mapping[str, PackageImports] = dataclasses.field(default_factory=dict)
+    imports: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    read: Callable[[ContentPlace], bytes] | None = None
+    code: CodeFacts | None = None
 
     def place(self, path: str) -> ContentPlace | None:
         """Return where the content of a small file or of an ELF file is; None if it is not in the layer."""
-        return self._places.get(path)
+        return self.places.get(path)
 
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -137,11 +130,11 @@ class Index:
 
     def content(self, path: str) -> bytes:
         """Return a small file's content; of a script that is not at hand the first line. Raises IntegrityError."""
-        place, entry = self._places.get(path), self.entries.get(path)
-        if place and self._read and not (entry and entry.facts):
-            return self._read(place)
+        place, entry = self.places.get(path), self.entries.get(path)
+        if place and self.read and not (entry and entry.facts):
+            return self.read(place)
         script = _SCRIPT + os.fsencode(entry.target) if entry and entry.kind == FILE and entry.target else b""
-        return self._contents.get(path, script)
+        return self.contents.get(path, script)
 
     def names(self, path: str) -> list[str]:
         """Return the names in a folder."""
@@ -154,9 +147,9 @@ class Index:
                 path: [value.record() if isinstance(value, Facts) else value for value in entry]
                 for path, entry in self.entries.items()
             },
-            "contents": {path: base64.b64encode(data).decode() for path, data in self._contents.items()},
+            "contents": {path: base64.b64encode(data).decode() for path, data in self.contents.items()},
             "programs": sorted(self.programs),
-            "places": self._places,
+            "places": self.places,
             "imports": self.imports,
             "packages": {path: list(map(sorted, imports)) for path, imports in self.packages.items()},
         }
@@ -176,7 +169,7 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
         return _reader(frame, segments, *place) if place else None
 
     code = CodeFacts(elf, _file(cache, f"{key}.code"))
-    return found.reading(lambda place: _reader(frame, segments, *place)(0, place.size), code)
+    return dataclasses.replace(found, read=lambda place: _reader(frame, segments, *place)(0, place.size), code=code)
 
 
 def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
@@ -196,7 +189,7 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
         found = _kept(key, cache, functools.partial(_read_wheel, bundle, name))
         entries |= found.entries
         owners.update(dict.fromkeys(found.entries, name))
-        programs |= found.programs
+        programs.update(found.programs)
         plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
         packages |= found.packages
         imports |= found.imports

@@ -181,23 +181,10 @@ def _everything(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str
         yield target, [(path, entry.facts) for path, entry in index.entries.items() if entry.facts]
 
 
-def start(
-    plan: Plan,
-    image: Image,
-    files: Index,
-    overlays: Sequence[Overlay],
-    host: Mapping[str, Files],
-    command: str,
-    packages: Collection[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    script: str = "",
-    module: str = "",
-    extensions: Sequence[str] = (),
-) -> Process:
-    """Start a program dry.
+class Start(NamedTuple):
+    """What is started dry.
 
-    Args:
-        host: the site's files by where the plan binds them.
+    Attributes:
         command: the program's path, or its name in PATH.
         packages: the paths of the Python packages that a Python program imports, None: all that call MPI.
         environment: the variables that the program sees, None: those of the plan and the image.
@@ -205,6 +192,20 @@ def start(
         module: a file that it loads as well.
         extensions: extension modules without which it ends with an error.
     """
+
+    command: str
+    packages: Collection[str] | None = None
+    environment: Mapping[str, str] | None = None
+    script: str = ""
+    module: str = ""
+    extensions: Sequence[str] = ()
+
+
+def start(
+    plan: Plan, image: Image, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files], wanted: Start
+) -> Process:
+    """Start a program dry. ``host`` are the site's files by where the plan binds them."""
+    command, packages, environment, script, module, extensions = wanted
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
     if environment is None:

@@ -6,7 +6,7 @@ file, which the profile names with its SHA-256.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,6 +38,7 @@ __all__ = [
     "curated",
     "known",
     "load",
+    "of_host",
     "resolve",
     "schema",
 ]
@@ -137,6 +138,17 @@ def resolve(site: str) -> Resolved:
     if named is not None:
         raw = _with_facts(raw, paths[named])
     return Resolved(checked(Profile, raw, layers, paths[0]), paths, layers)
+
+
+def of_host(host: str, hint: str, python: Sequence[str] = (), workspace: str = "~") -> Profile:
+    """Return the profile of a site of which only the host is known. Raises UsageError for an invalid host."""
+    login = {"host": host, **({"python": list(python)} if python else {})}
+    source = {"kind": "unverified", "where": "the command line"}
+    record = {"format": 1, "name": "unknown", "source": source, "login": login, "workspace": workspace}
+    try:
+        return Profile.model_validate(record)
+    except ValueError as error:
+        raise UsageError(f"{host!r} is not a host for ssh", hint) from error
 
 
 def schema() -> dict[str, Any]:

@@ -191,18 +191,9 @@ def _before(request: SiteRequest) -> tuple[Profile | None, list[str]]:
 
 def _remote(request: SiteRequest) -> Remote:
     """Return a connection to a site of which only the host is known. Raises UsageError for an invalid host."""
-    record = {
-        "format": 1,
-        "name": "captured",
-        "source": {"kind": "unverified", "where": "the command line"},
-        "login": {"host": request.host, "python": [request.python] if request.python else _PYTHONS},
-        "workspace": request.folder,
-    }
-    try:
-        profile = Profile.model_validate(record)
-    except ValueError as error:
-        raise UsageError(f"{request.host!r} is not a host for ssh", "give the name of a login node") from error
-    return Remote(profile, request.ssh_config)
+    pythons = [request.python] if request.python else _PYTHONS
+    reached = profiles.of_host(request.host, "give the name of a login node", pythons, request.folder)
+    return Remote(reached, request.ssh_config)
 
 
 def _words(request: SiteRequest, remote: Remote) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deployer.connected.ground import user_settings
 from deployer.connected.site_profile import published
-from deployer.connected.site_profile.profile import Profile
+from deployer.connected.site_profile.profile import Profile, of_host
 from deployer.connected.site_profile.published import Publication
 from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
 from deployer.contract.errors import DeployerError, Refused, UsageError
@@ -51,17 +51,7 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     if not site.startswith(published.SSH):
         return published.used(site).profile
     host = site[len(published.SSH) :]
-    record = {
-        "format": 1,
-        "name": "published",
-        "source": {"kind": "unverified", "where": "the command line"},
-        "login": {"host": host},
-        "workspace": "~",
-    }
-    try:
-        reached = Profile.model_validate(record)
-    except ValueError as error:
-        raise UsageError(f"{host!r} is not a host for ssh", "write ssh:HOST, as you give it to ssh") from error
+    reached = of_host(host, "write ssh:HOST, as you give it to ssh")
     with Remote(reached, user_settings.path("ssh_config", ssh_config)) as remote:
         found = fetch(remote)
     if found is None:

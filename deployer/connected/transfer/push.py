@@ -142,9 +142,6 @@ class FolderPush(NamedTuple):
     plans: Sequence[str] = ()
     data: bool = False
 
-    def record(self) -> json_records.Record:
-        return dict(self._asdict())
-
 
 def push(
     bundle: Path,

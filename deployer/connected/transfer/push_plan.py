@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import json_records, limits, plan_update
+from deployer.contract import limits, plan_update
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan_update import PlanUpdate
 from deployer.contract.verdict import REFUSE
@@ -35,9 +35,6 @@ class PushedPlan(NamedTuple):
     plan: str | None = None
     signers: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-
-    def record(self) -> json_records.Record:
-        return dict(self._asdict())
 
 
 def push_plan(

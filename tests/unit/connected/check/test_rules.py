@@ -370,7 +370,7 @@ def test_code_for_newer_processors(
     found: Instructions, flags: Any, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = case({"node": {"cpu": {"flags": flags}}})
-    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, jobs.process.Start("python3"))
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
     assert codes(cpu.code(made, linked)) == expected
@@ -392,7 +392,7 @@ def test_code_of_libraries_for_newer_processors(
     made = case({"node": {"cpu": {"flags": ["sse4_2"]}}}, image)
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith(name) else Instructions())
-    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, jobs.process.Start("python3"))
     assert codes(cpu.code(made, linked)) == ([("cpu.instructions", severity)] if severity else [])
     newer = case({"node": {"cpu": {"flags": [*V3, "avx512f"]}}}, image)  # nothing is decoded for them
     monkeypatch.setattr(made.image.code, "of", None)
