@@ -20,26 +20,14 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
     command = subparsers.add_parser("build")
     command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
-    command.add_argument(
-        "--ca-bundle",
-        metavar="FILE",
-        type=Path,
-        help="CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file "
-        "in PIP_CERT, SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image",
-    )
-    command.add_argument(
-        "--pip-conf",
-        metavar="FILE",
-        type=Path,
-        help="pip's settings for the build (default: this host's indexes); not copied into the image",
-    )
-    command.add_argument(
-        "--apt-sources",
-        metavar="FILE",
-        type=Path,
-        help="deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else Debian's); "
-        "not copied into the image",
-    )
+    text = "CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file in PIP_CERT, "
+    text += "SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image"
+    command.add_argument("--ca-bundle", metavar="FILE", type=Path, help=text)
+    text = "pip's settings for the build (default: this host's indexes); not copied into the image"
+    command.add_argument("--pip-conf", metavar="FILE", type=Path, help=text)
+    text = "deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else "
+    text += "Debian's); not copied into the image"
+    command.add_argument("--apt-sources", metavar="FILE", type=Path, help=text)
     command.add_argument("--no-cache", action="store_true", help="run every step again")
     text = "build despite this finding of lint; may be repeated"
     command.add_argument("--accept", metavar="CODE", action="append", default=[], help=text)

@@ -12,6 +12,7 @@ from deployer.cli.laptop.remote import site_options
 from deployer.cli.site import common
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
+from deployer.connected.check.checking import Checking
 from deployer.connected.ground import user_settings
 from deployer.connected.ground.sign import sign, sign_update
 from deployer.connected.linker import index
@@ -92,7 +93,7 @@ def add_parsers(subparsers: Any) -> None:
 def _plan(args: argparse.Namespace) -> None:
     args.site = user_settings.site(args.site)
     profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
-    plans = checking.all_plans(args.bundle, profile, args.accept, index.default_folder())
+    plans = checking.all_plans(args.bundle, profile, Checking(args.accept, index.default_folder()))
     plan = plans[0]
     with opened(args.bundle) as stream:
         digest = read_seal(stream, args.bundle).digest

@@ -32,13 +32,8 @@ def add_parsers(subparsers: Any) -> None:
     verb.add_argument(
         "caches", metavar="CACHE", nargs="*", help="prune only these caches (default: all that deployer manages)"
     )
-    verb.add_argument(
-        "--days",
-        type=float,
-        default=caches.AGE,
-        metavar="N",
-        help="remove entries unused for N days (default: %(default)s)",
-    )
+    text = "remove entries unused for N days (default: %(default)s)"
+    verb.add_argument("--days", type=float, default=caches.AGE, metavar="N", help=text)
     verb.add_argument("--all", action="store_true", help="remove everything")
     verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     verb.add_argument("--json", action="store_true", help="print a record for programs")

@@ -18,12 +18,8 @@ from deployer.system import terminal
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = subparsers.add_parser("init")
-    command.add_argument(
-        "name",
-        metavar="NAME",
-        nargs="?",
-        help="name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles",
-    )
+    text = "name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles"
+    command.add_argument("name", metavar="NAME", nargs="?", help=text)
     text = (
         "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework; "
         "pytorch-ddp and jax train on two nodes. One of: " + ", ".join(initialising.KINDS) + " (default: none)"

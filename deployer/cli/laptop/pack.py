@@ -11,6 +11,7 @@ from deployer.connected.build.lint import RULES
 from deployer.connected.bundle import framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
 from deployer.connected.linker import commands
 from deployer.contract import limits
@@ -146,19 +147,19 @@ def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
     return outcome
 
 
-def _checking(args: argparse.Namespace) -> packing.Checking:
+def _checking(args: argparse.Namespace) -> Checking:
     """Return how the plans are checked."""
     of_check = [code for code in args.accept if not (args.definition and code in RULES and code != commands.CODE)]
     if not args.site:
         if set(of_check) - {commands.CODE}:
             hint = f"without --site, only {commands.CODE} and, with DEF, codes of lint can be accepted"
             raise UsageError("--accept requires --site", hint)
-        return packing.Checking(of_check)
+        return Checking(of_check)
     from deployer.connected.check.check import known_codes
     from deployer.connected.linker import index
 
     known_codes(of_check)
-    return packing.Checking(of_check, None if args.no_cache else index.default_folder())
+    return Checking(of_check, None if args.no_cache else index.default_folder())
 
 
 def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:

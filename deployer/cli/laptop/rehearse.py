@@ -66,14 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
     bundle, plan = _bundle_and_plan(args)
     request = RehearsalRequest(
-        bundle,
-        args.job,
-        plan,
-        args.ranks,
-        seconds(check_time(args.time)),
-        args.bind,
-        args.rest,
-        args.data,
+        bundle, args.job, plan, args.ranks, seconds(check_time(args.time)), args.bind, args.rest, args.data
     )
     _foresee(request, args.accept)
     accepted = [code for code in args.accept if code in CODES]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from deployer.connected.build.definition import Definition
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.check.checking import Checking
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.ground import caches
@@ -221,7 +222,7 @@ class Packing:
             path.parent.mkdir(parents=True, exist_ok=True)
             accepted = [code for code in request.accept if code in CODES]
             sites = [] if self.definition.is_data else self._sites
-            checking = pack.Checking(accepted, index.default_folder())
+            checking = Checking(accepted, index.default_folder())
             cache = framecache.default_folder()
             with caches.in_use():
                 own = request.output is None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from deployer.connected.ground import xdg
+from deployer.connected.ground import locked_folder, xdg
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.system import files
@@ -333,10 +333,5 @@ def _locked(how: int) -> Iterator[None]:
         yield
         return
     with stream:
-        try:
-            fcntl.flock(stream, how)
-        except BlockingIOError:
-            raise
-        except OSError:  # a file system without locks
-            pass
+        locked_folder.lock(stream, how)
         yield

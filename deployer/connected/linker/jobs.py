@@ -145,12 +145,7 @@ class _Linker:
         folder = command.workdir(job.workdir, image.workdir)
         look = commands.in_bundle(self.files, app)
         place = commands.place(look, image.env, folder, [self.plan], brought)
-        environment = {
-            "PATH": place.path,
-            **command.variables(image.env),
-            **job.environment,
-            **self.plan.environment,
-        }
+        environment = {"PATH": place.path, **command.variables(image.env), **job.environment, **self.plan.environment}
         searched = hostfiles.library_path(self.plan.environment, environment)
         unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
         environment = {**environment, "PATH": place.path, LIBRARY_PATH: searched, **unknown}

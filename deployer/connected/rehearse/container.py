@@ -112,7 +112,8 @@ class _Host:
             {"request": inside.record(), "accepted": list(accepted), "progress": terminal.shows_progress()}
         ).encode()
         self._sources = _sources()
-        self._programs = f"{crossing.PROGRAMS}/{_digest(self._sources)}"
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in self._sources.items()}
+        self._programs = f"{crossing.PROGRAMS}/{caches.key(digests)}"
 
     def rehearse(self) -> Judged:
         image = container_image.ensure(self._client, self._tell)
@@ -303,8 +304,7 @@ def volume_name() -> str:
         known = volume_record().read_text()
         if _VOLUME.match(known):
             return known
-    words = [socket.gethostname(), os.getuid(), str(caches.REHEARSE.folder)]
-    return _VOLUME_PREFIX + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
+    return _VOLUME_PREFIX + caches.key(socket.gethostname(), os.getuid(), str(caches.REHEARSE.folder))[:12]
 
 
 def _sources() -> dict[str, bytes]:
@@ -316,11 +316,6 @@ def _sources() -> dict[str, bytes]:
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
             found[f"deployer/{path.relative_to(package).as_posix()}"] = path.read_bytes()
     return found
-
-
-def _digest(sources: Mapping[str, bytes]) -> str:
-    words = [[name, hashlib.sha256(data).hexdigest()] for name, data in sorted(sources.items())]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
 
 def _bundle(path: str) -> _Bundle:

@@ -22,26 +22,9 @@ from deployer.contract.json_records import Fields
 from deployer.system import files
 
 __all__ = [
-    "CURATED",
-    "Driver",
-    "Fabric",
-    "Lacking",
-    "Mpi",
-    "NodeGpus",
-    "Partition",
-    "Profile",
-    "Resolved",
-    "SiteFiles",
-    "SiteScheduler",
-    "age",
-    "comparable",
-    "curated",
-    "known",
-    "load",
-    "of_host",
-    "resolve",
-    "schema",
-]
+    "CURATED", "Driver", "Fabric", "Lacking", "Mpi", "NodeGpus", "Partition", "Profile", "Resolved",
+    "SiteFiles", "SiteScheduler", "age", "comparable", "curated", "known", "load", "of_host", "resolve", "schema",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 

@@ -151,11 +151,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
                 notes += answer.words("notes")
                 break
             time.sleep(min(_LAST, _FIRST + (time.monotonic() - began) / 10))
-        _write(
-            request,
-            remote.fetch(captured_there, _MAX_PROFILE),
-            remote.fetch(answer.text("facts"), _MAX_FACTS),
-        )
+        _write(request, remote.fetch(captured_there, _MAX_PROFILE), remote.fetch(answer.text("facts"), _MAX_FACTS))
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)
     made = _decided(request, access)
@@ -168,14 +164,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
         hint = f"the facts are new, and a decision no longer fits them: correct {request.output}"
         problem = UsageError(error.message, hint, error.details)
     return CapturedSite(
-        request.name or captured.name,
-        problem,
-        made,
-        missing,
-        partitions,
-        notes,
-        differences,
-        time.monotonic() - began,
+        request.name or captured.name, problem, made, missing, partitions, notes, differences, time.monotonic() - began
     )
 
 

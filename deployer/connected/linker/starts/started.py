@@ -156,10 +156,7 @@ class _Context(NamedTuple):
 
 
 def follow(
-    words: Sequence[str],
-    surroundings: Surroundings,
-    stdin: str | None = None,
-    failing: tuple[str, str] | None = None,
+    words: Sequence[str], surroundings: Surroundings, stdin: str | None = None, failing: tuple[str, str] | None = None
 ) -> Started:
     """Return what a job's command starts.
 

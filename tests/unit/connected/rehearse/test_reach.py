@@ -16,7 +16,7 @@ from deployer.connected.rehearse.syscalls import CallListener
 NOBODY = 65534
 
 
-class Inside(reach.Tracee):
+class Inside(reach.tracee.Tracee):
     """A process that counts as one in a container: nothing here may change its root folder."""
 
     def __init__(self, task):
@@ -239,7 +239,7 @@ def test_addresses_of_other_families_are_told(address, text):
 
 
 def test_a_number_that_was_outside_of_a_container_is_looked_at_anew(monkeypatch):
-    class Reused(reach.Tracee):
+    class Reused(reach.tracee.Tracee):
         looks = 0
 
         def __init__(self, task):
