@@ -269,8 +269,5 @@ def _pyz(args: argparse.Namespace) -> None:
     with files.published(args.output, 0o777) as stream:
         stream.write(data)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    if args.json:
-        terminal.show_json({"path": args.output, "size": len(data), "digest": digest})
-    else:
-        terminal.show(f"{args.output}: {human(len(data))}")
-        terminal.show(f"digest {digest}")
+    record = {"path": args.output, "size": len(data), "digest": digest}
+    common.show_result(args, record, f"{args.output}: {human(len(data))}", f"digest {digest}")

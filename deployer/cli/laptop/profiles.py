@@ -227,31 +227,24 @@ def _diff(args: argparse.Namespace) -> None:
 
 def _sign(args: argparse.Namespace) -> None:
     signed = sign_profile(args.file, args.key)
-    if args.json:
-        terminal.show_json({"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint})
-        return
-    terminal.show(f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}")
-    terminal.show(f"for an allowed_signers file: WHO {signed.key.line}")
+    record = {"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint}
+    line = f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}"
+    common.show_result(args, record, line, f"for an allowed_signers file: WHO {signed.key.line}")
 
 
 def _verify(args: argparse.Namespace) -> None:
-    found = verify_profile(args.file, args.signers)
-    if args.json:
-        record = [{"path": str(each.path), "who": each.who, "key": each.key.fingerprint} for each in found]
-        terminal.show_json({"signed": record})
-        return
-    for each in found:
-        terminal.show(f"{each.path} is signed by {each.who} ({each.key.fingerprint})")
+    signed = verify_profile(args.file, args.signers)
+    record = [{"path": str(item.path), "who": item.who, "key": item.key.fingerprint} for item in signed]
+    lines = [f"{item.path} is signed by {item.who} ({item.key.fingerprint})" for item in signed]
+    common.show_result(args, {"signed": record}, *lines)
 
 
 def _publish(args: argparse.Namespace) -> None:
     path = published.publish(args.site, args.key, args.output)
     names = [published.PROFILE, published.FACTS, published.SIGNATURE]
-    if args.json:
-        terminal.show_json({"files": [str(path.with_name(name)) for name in names]})
-        return
-    terminal.show(f"wrote {', '.join(names)}: {path.parent}")
-    terminal.show("at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/")
+    there = "at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/"
+    record = {"files": [str(path.with_name(name)) for name in names]}
+    common.show_result(args, record, f"wrote {', '.join(names)}: {path.parent}", there)
 
 
 def _schema(args: argparse.Namespace) -> None:

@@ -208,11 +208,12 @@ class ReadLayer(LayerSource):
             finding = beside.submit(_packages, tree)
             with progress.bar("pack", tree.size) as advance:
                 layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
+        search = command.variables(imageconfig.read(self.config).env).get("PATH", command.DEFAULT_PATH)
         return KnownLayer(
             identity=self._image.identity,
             architecture=self._image.architecture or tree.architecture(),
             config=self._image.config,
-            python=tree.find_program("python3", _search_path(imageconfig.read(self.config).env)),
+            python=tree.find_program("python3", search.split(":")),
             changes=tree.changes,
             layer=layer,
             raw=press.raw,
@@ -274,10 +275,6 @@ def _packages(tree: FlattenedRootfs) -> "PackageInventory":
     from deployer.connected.bundle import packages, sbom  # noqa: F401  needed after the layer
 
     return packages.of_tree(tree)
-
-
-def _search_path(env: Sequence[str]) -> list[str]:
-    return command.variables(env).get("PATH", command.DEFAULT_PATH).split(":")
 
 
 def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:

@@ -122,6 +122,13 @@ class Pushed(NamedTuple):
         del found["then"]
         return found
 
+    def installed(self, answer: Fields, started: float, sent: float) -> "Pushed":
+        """Return the result after the install, from the site's answer and the times of the transfer."""
+        return self._replace(
+            folder=answer.text("folder"), seconds_transfer=sent - started, seconds_install=time.monotonic() - sent,
+            warnings=tuple(answer.words("warnings")),
+        )  # fmt: skip
+
 
 class FolderPush(NamedTuple):
     """The result of a push into a folder.
@@ -398,12 +405,7 @@ class _Sending:
         if self._done.folder:
             return self._done
         sent = self._sent or time.monotonic()  # another push of the same bundle may have been faster
-        return self._done._replace(
-            folder=answer.text("folder"),
-            seconds_transfer=sent - self._started,
-            seconds_install=time.monotonic() - sent,
-            warnings=tuple(answer.words("warnings")),
-        )
+        return self._done.installed(answer, self._started, sent)
 
 
 def _uploaded(
@@ -426,12 +428,7 @@ def _uploaded(
     words = ["receive", folder]
     with progress.far_bar("install") as tell, _named(bundle):
         answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
-    return done._replace(
-        folder=answer.text("folder"),
-        seconds_transfer=sent - started,
-        seconds_install=time.monotonic() - sent,
-        warnings=tuple(answer.words("warnings")),
-    )
+    return done.installed(answer, started, sent)
 
 
 def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:

@@ -356,17 +356,9 @@ class _Walk:
         if path is None and how.login:
             self._not_followed("/etc/profile or a file of /etc/profile.d sets variables", context)
         state = State(
-            name,
-            file or name,
-            arguments,
-            context.folder,
-            dict(environment),
-            frozenset(environment),
-            {},
-            context.certain,
-            stops=how.stops,
-            pipefail=how.pipefail,
-        )
+            name, file or name, arguments, context.folder, dict(environment), frozenset(environment), {},
+            context.certain, stops=how.stops, pipefail=how.pipefail,
+        )  # fmt: skip
         before = (*context.via, shown)
         reader = Reader(
             lambda words, seen: self.command(words, _of_shell(seen, shown, context)),
@@ -522,13 +514,6 @@ def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
 
 def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
     """Return where a command of a script is started."""
-    return _Context(
-        seen.environment,
-        seen.path,
-        seen.folder,
-        (*context.via, f"{shown} line {seen.line}"),
-        seen.certain,
-        seen.stdin if seen.stdin is not None else context.stdin,
-        context.removed | seen.removed,
-        False,
-    )
+    stdin = context.stdin if seen.stdin is None else seen.stdin
+    via, removed = (*context.via, f"{shown} line {seen.line}"), context.removed | seen.removed
+    return _Context(seen.environment, seen.path, seen.folder, via, seen.certain, stdin, removed, alone=False)
