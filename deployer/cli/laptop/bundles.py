@@ -225,10 +225,8 @@ def _push_to(args: argparse.Namespace) -> int:
     if args.full and args.have:
         raise UsageError("--full and --have exclude each other: --full sends everything")
     if args.dry_run or args.transfer_host or args.force or args.squashfs or args.without_plan:
-        raise UsageError(
-            "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to",
-            "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs",
-        )
+        text = "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to"
+        raise UsageError(text, "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs")
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
     if args.json:
         terminal.show_json(written._asdict())

@@ -166,15 +166,12 @@ def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
     """Return the contents of the bundle. Raises UsageError unless exactly one source is given."""
     given = [args.definition, args.image, args.archive, args.rootfs]
     if sum(source is not None for source in given) != 1:
-        raise UsageError(
-            "pack requires exactly one of DEF, --image, --archive and --rootfs", "see: deployer pack --help"
-        )
+        hint = "see: deployer pack --help"
+        raise UsageError("pack requires exactly one of DEF, --image, --archive and --rootfs", hint)
     if args.definition:
         if args.name or args.version:
-            raise UsageError(
-                "--name and --version cannot be used with DEF: the definition has them",
-                "leave out --name and --version",
-            )
+            hint = "leave out --name and --version"
+            raise UsageError("--name and --version cannot be used with DEF: the definition has them", hint)
         from deployer.connected.build.definition import load
         from deployer.connected.build.lint import lint
 

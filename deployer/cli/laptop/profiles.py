@@ -88,9 +88,8 @@ def _list(args: argparse.Namespace) -> None:
         terminal.show_json({"profiles": list(about), "about": about})
         return
     if not shown:
-        raise MissingTool(
-            f"no curated profiles in {profiles.CURATED}", "the installation of deployer is incomplete: install it again"
-        )
+        hint = "the installation of deployer is incomplete: install it again"
+        raise MissingTool(f"no curated profiles in {profiles.CURATED}", hint)
     cells = []
     for site, path, profile in shown:
         where = "" if search.is_curated(path) else f"{path}: "

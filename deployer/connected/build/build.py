@@ -535,7 +535,5 @@ def first_trace(
 
 
 def _refuse(reason: str) -> None:
-    raise Refused(
-        f"the image would carry this machine's build settings to the site: {reason}",
-        "use the network in a stage FROM ${BUILD_BASE}; start the last FROM ${BASE} and COPY --from what it needs",
-    )
+    hint = "use the network in a stage FROM ${BUILD_BASE}; start the last FROM ${BASE} and COPY --from what it needs"
+    raise Refused(f"the image would carry this machine's build settings to the site: {reason}", hint)

@@ -69,10 +69,9 @@ def _checked(check: Callable[[str], str]) -> AfterValidator:
 def _image(reference: str) -> str:
     """Require a digest in an image's name: the meaning of a tag can change, and then a build cannot be repeated."""
     if not _IMAGE.match(reference):
-        raise ValueError(
-            f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
-            f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
-        )
+        text = f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
+        text += f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
+        raise ValueError(text)
     return reference
 
 
@@ -459,15 +458,12 @@ def load(path: str | Path) -> Definition:
 def _refuse_another_name(file: Path, definition: Definition) -> None:
     """Refuse a Dockerfile under a similar name, or in no place, because only the base would be built."""
     if definition.context:
-        raise UsageError(
-            f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}",
-            "name the folder of another definition's Dockerfile, or remove the line",
-        )
+        hint = "name the folder of another definition's Dockerfile, or remove the line"
+        raise UsageError(f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}", hint)
     for name in sorted(os.listdir(file.parent)):
         if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
-            raise UsageError(
-                f"{file}: there is no {DOCKERFILE}, but there is a {name}", f"add `dockerfile: {name}` to it"
-            )
+            hint = f"add `dockerfile: {name}` to it"
+            raise UsageError(f"{file}: there is no {DOCKERFILE}, but there is a {name}", hint)
 
 
 def _stages(path: Path) -> list[str]:

@@ -93,10 +93,8 @@ def ensure(
     pin = f"horovod-{definition.horovod.version}"
     if not (_RECIPE / f"{pin}.txt").is_file():
         known = sorted(path.stem.removeprefix("horovod-") for path in _RECIPE.glob("horovod-*.txt"))
-        raise UsageError(
-            f"{definition.name}: there is no recipe for Horovod {definition.horovod.version}",
-            f"set horovod.version to one of: {', '.join(known)}",
-        )
+        hint = f"set horovod.version to one of: {', '.join(known)}"
+        raise UsageError(f"{definition.name}: there is no recipe for Horovod {definition.horovod.version}", hint)
     found = []
     for abi in definition.families or ():
         contents = _contents([pin, *MPIS[abi]])

@@ -318,10 +318,8 @@ def _mount_points(
     for path in [*bound, *map(mount_points.check_site, contents.mount_points)]:
         part = mount_points.in_the_way(path, is_folder)
         if part:
-            raise UsageError(
-                f"{path} must be a mount point, but {part} is not a folder in the image",
-                "bind to another path, or make it a folder in the Dockerfile",
-            )
+            hint = "bind to another path, or make it a folder in the Dockerfile"
+            raise UsageError(f"{path} must be a mount point, but {part} is not a folder in the image", hint)
     partitions = [profile.partition(name)[1] for profile in profiles for name in profile.partitions]
     file_systems = [path for partition in partitions for path in partition.filesystems]
     free = (path for path in mount_points.possible(file_systems) if not mount_points.in_the_way(path, is_folder))

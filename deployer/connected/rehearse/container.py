@@ -193,10 +193,8 @@ class _Host:
             answer = _files(spool)
         if crossing.OUTCOME not in answer and crossing.ERROR not in answer:
             said = printable(last or partial.decode("utf-8", "replace")) or "it printed nothing"
-            raise DeployerError(
-                f"the container of the rehearsal ended without an answer: {said}",
-                "if the engine's machine lacks memory, give it more, or rehearse with --ranks 1",
-            )
+            hint = "if the engine's machine lacks memory, give it more, or rehearse with --ranks 1"
+            raise DeployerError(f"the container of the rehearsal ended without an answer: {said}", hint)
         return answer
 
     def _outside(self, text: str) -> str:

@@ -70,9 +70,8 @@ def layout(job: Job, ranks: int | None, cores: int) -> RehearsedLayout:
         raise UsageError(f"--ranks {wanted}: two nodes cannot have the same number of ranks", "give an even number")
     each = wanted // nodes
     if wanted > max(cores, 2):
-        raise Refused(
-            f"--ranks {wanted}: this machine has {counted(cores, 'core')}", f"--ranks {max(cores, 2)} at most"
-        )
+        hint = f"--ranks {max(cores, 2)} at most"
+        raise Refused(f"--ranks {wanted}: this machine has {counted(cores, 'core')}", hint)
     own = max(1, cores // nodes, each)
     return RehearsedLayout(nodes, each, max(1, min(job.threads, own // each)), own)
 

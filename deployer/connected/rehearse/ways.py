@@ -61,8 +61,7 @@ def _possible(tell: Callable[[str], None]) -> str:
     try:
         engine.connect().close()
     except MissingTool as error:
-        raise Refused(
-            f"this machine cannot simulate a site: {forbidden}; {error.message}", f"start Docker, or {_remedy()}"
-        ) from error
+        hint = f"start Docker, or {_remedy()}"
+        raise Refused(f"this machine cannot simulate a site: {forbidden}; {error.message}", hint) from error
     tell(f"the simulated site runs in a container of Docker, because {forbidden}")
     return DOCKER

@@ -378,9 +378,8 @@ class Profile(Machine):
         own = {name: self.partition(name)[1].mpi for name in names}
         if mpi is not None and not any(mpi in each for each in own.values()):
             known = ", ".join(dict.fromkeys(each for group in own.values() for each in group)) or "none"
-            raise UsageError(
-                f"no partition of {self.name} has the MPI {mpi!r}", f"in partitions of the profile: {known}"
-            )
+            hint = f"in partitions of the profile: {known}"
+            raise UsageError(f"no partition of {self.name} has the MPI {mpi!r}", hint)
         one: dict[str, dict[str, object]] = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
         if launch is not None:
             one = {name: {**each, "launch": launch} for name, each in one.items()}

@@ -106,9 +106,8 @@ def resolve(site: str) -> Resolved:
         except UsageError as error:
             raise UsageError(f"{file}:{line}: extends: {error.message}", error.hint) from error
         if base.resolve() in {path.resolve() for path in paths} or len(paths) > _MAX_BASES:
-            raise UsageError(
-                f"{file}:{line}: extends: {base} is circular, or leads through more than {_MAX_BASES} files"
-            )
+            text = f"{file}:{line}: extends: {base} is circular, or leads through more than {_MAX_BASES} files"
+            raise UsageError(text)
         paths.append(base)
         documents.append(Document(base, _WHAT))
         raws.append(documents[-1].mapping())
@@ -203,9 +202,8 @@ def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:
             raise UsageError(f"{place} has {size} bytes: more than the {_MAX_FACTS} that a file of facts may have")
         data = place.read_bytes()
     if hashlib.sha256(data).hexdigest() != named["sha256"]:
-        raise IntegrityError(
-            f"{place} is not the file of facts that {path} names", "take both from one capture, or capture again"
-        )
+        hint = "take both from one capture, or capture again"
+        raise IntegrityError(f"{place} is not the file of facts that {path} names", hint)
     found = captured.read(data, str(place))
     result = dict(raw, login=_filled(raw.get("login"), found.login))
     for group, known in (("mpi", found.mpi), ("partitions", found.partitions)):

@@ -214,10 +214,8 @@ def _write(request: SiteRequest, profile: bytes, trees: bytes) -> None:
     chosen = [key for key in _DECISIONS if key in record]
     chosen += [f"login.{key}" for key in _LOGIN_DECISIONS if isinstance(login, dict) and key in login]
     if chosen:
-        raise Refused(
-            f"the capture of {request.host} has {', '.join(chosen)}, which no capture finds out",
-            "it was changed at the site: ask its admin; such a key could decide where bundles go",
-        )
+        hint = "it was changed at the site: ask its admin; such a key could decide where bundles go"
+        raise Refused(f"the capture of {request.host} has {', '.join(chosen)}, which no capture finds out", hint)
     files.write_text(str(request.facts), trees.decode("utf-8"))
     files.write_text(str(request.captured), profile.decode("utf-8"))
 

@@ -176,10 +176,8 @@ def push(
         if not options.packed:
             _verify(verification, bundle)
         elif verification.digest != options.packed:
-            raise IntegrityError(
-                f"{bundle} was replaced during the deploy: packed {options.packed}, found {verification.digest}",
-                "let nothing else write this file, and deploy again",
-            )
+            text = f"{bundle} was replaced during the deploy: packed {options.packed}, found {verification.digest}"
+            raise IntegrityError(text, "let nothing else write this file, and deploy again")
         verdict = None if options.judged else check_for(verification, profile, options)
         if profile.login.inbox and options.transfer_host is None:
             options = options._replace(transfer_host=profile.login.transfer)
@@ -278,19 +276,15 @@ def _no_plan(profile: Profile, manifest: Manifest) -> Refused:
     """Return the error for a bundle without a plan for the site. It could replace a bundle that runs there."""
     label = f"{manifest.name}:{manifest.version}"
     has = ", ".join(plans_in(manifest)) or "none"
-    return Refused(
-        f"{label} has no plan for {profile.name}, so `run` cannot use it there; its plans: {has}",
-        f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only",
-    )
+    hint = f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only"
+    return Refused(f"{label} has no plan for {profile.name}, so `run` cannot use it there; its plans: {has}", hint)
 
 
 def _refused(profile: Profile, checked: Checked) -> Refused:
     first, *others = checked.against
     more = f", and {counted(len(others), 'more finding')}" if others else ""
-    return Refused(
-        f"check predicts that it will not run on {profile.name}: {first.code}: {first.about}: {first.message}{more}",
-        f"{first.remedy}; `push --force` sends it anyway",
-    )
+    text = f"check predicts that it will not run on {profile.name}: {first.code}: {first.about}: {first.message}{more}"
+    return Refused(text, f"{first.remedy}; `push --force` sends it anyway")
 
 
 def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> Pushed:

@@ -54,10 +54,8 @@ def push_plan(
     data = files.read_bytes(str(path), limit=plan_update.MAX_SIZE)
     update = plan_update.read(data, str(path))
     if update.site != profile.name:
-        raise UsageError(
-            f"{path} has plans for {update.site}, not for {profile.name}",
-            f"make one: deployer plan BUNDLE.tar --site {profile.name} -o FILE",
-        )
+        hint = f"make one: deployer plan BUNDLE.tar --site {profile.name} -o FILE"
+        raise UsageError(f"{path} has plans for {update.site}, not for {profile.name}", hint)
     if not force:
         _check(update)
     packed = plan_update.packed(data)
@@ -82,8 +80,6 @@ def _check(update: PlanUpdate) -> None:
     refused = [each for each in checked if each and each.verdict == REFUSE]
     if refused and len(refused) == len(checked):
         first = refused[0].against[0]
-        raise Refused(
-            f"check predicts that {update.bundle} will not run on {update.site}{refused[0].by}: "
-            f"{first.code}: {first.subject}: {first.message}",
-            f"{first.remedy}; `push --force` sends the plan anyway",
-        )
+        text = f"check predicts that {update.bundle} will not run on {update.site}{refused[0].by}: "
+        text += f"{first.code}: {first.subject}: {first.message}"
+        raise Refused(text, f"{first.remedy}; `push --force` sends the plan anyway")

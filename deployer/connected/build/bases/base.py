@@ -137,10 +137,8 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
             _logger.debug("%s", done.stderr)
             # apt's errors come first, then mmdebstrap reports only that apt failed
             said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
-            raise JobFailed(
-                f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}",
-                f"check the package names, and that the mirror is reachable: {quoted(argv)}",
-            )
+            hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
+            raise JobFailed(f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}", hint)
 
 
 def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:

@@ -198,9 +198,8 @@ def _is_cached(pin: Pin, strict: bool) -> bool:
         return False
     if files.sha256_file(str(file)) != pin.sha256:
         if strict:
-            raise IntegrityError(
-                f"{file} does not have the digest of the lock", f"{_BUILD}, with the network, to fetch it again"
-            )
+            hint = f"{_BUILD}, with the network, to fetch it again"
+            raise IntegrityError(f"{file} does not have the digest of the lock", hint)
         _log.debug("%s does not have its digest", file)
         file.unlink()
         return False
@@ -298,7 +297,5 @@ def _failed(done: process.Completed) -> DeployerError:
             hint = "check that the index is reachable and the CA bundle is right: pip config list, --ca-bundle"
             return TransferError(f"cannot fetch wheels: {said}", hint)
         return UsageError(f"cannot fetch wheels: {said}", hint)
-    return TransferError(
-        f"cannot fetch wheels: {said}",
-        "check that the index is reachable, then build again: complete downloads are kept",
-    )
+    hint = "check that the index is reachable, then build again: complete downloads are kept"
+    return TransferError(f"cannot fetch wheels: {said}", hint)

@@ -94,9 +94,7 @@ def check(program: Path, reader: Path, work: Path) -> None:
         except DeployerError as error:
             raise JobFailed(f"the kit's mksquashfs fails its test: {error.message}", RECIPE.leave_out) from error
         if not filecmp.cmp(one, two, shallow=False):
-            raise JobFailed(
-                "the kit's mksquashfs fails its test: two runs on the same folder gave different bytes",
-                RECIPE.leave_out,
-            )
+            text = "the kit's mksquashfs fails its test: two runs on the same folder gave different bytes"
+            raise JobFailed(text, RECIPE.leave_out)
         if not filecmp.cmp(folder / "file", read / "file", shallow=False):
             raise JobFailed("the kit's mksquashfs fails its test: a file was changed", RECIPE.leave_out)
