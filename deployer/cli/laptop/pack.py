@@ -140,9 +140,9 @@ def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "
 def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
     """Rehearse the first job of a bundle, and store the outcome in it."""
     from deployer.connected.bundle import rehearsals
-    from deployer.connected.rehearse import usual
+    from deployer.connected.rehearse import ways
 
-    outcome = usual.rehearsal(bundle, None, sites[0] if sites else None, terminal.tell)
+    outcome = ways.usual(bundle, None, sites[0] if sites else None, terminal.tell)
     rehearsals.record(Path(bundle), outcome)  # it has no signatures yet
     return outcome
 

@@ -208,7 +208,7 @@ class Deploy(Packing):
     def _rehearse(self, packed: PackedBundle) -> PackedBundle:
         """Rehearse the jobs of which the bundle has no clean outcome, and store it. Return the bundle as it is then."""
         from deployer.connected.bundle import rehearsals
-        from deployer.connected.rehearse import usual
+        from deployer.connected.rehearse import ways
 
         request, path = self._request, packed.path
         with self._stage(packing.REHEARSE) as said, self._forgotten_if_damaged(path):
@@ -226,7 +226,7 @@ class Deploy(Packing):
             last = last_deploy.read(path)
             digest = packed.digest
             for name in names:
-                outcome = usual.rehearsal(str(path), name, self._profile, self._say, request.partition)
+                outcome = ways.usual(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
                     raise self._not_clean(outcome)
                 self._warn_of([outcome])
