@@ -36,8 +36,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "plan", _plan)
     command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
-    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
-    command.add_argument("--site", help=text)
+    command.add_argument("--site", help=settings.SITE)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
     command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
     common.add_launch(command)

@@ -29,8 +29,7 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
     command.add_argument("job", metavar="JOB", nargs="?", help="judge only this job of the bundle (default: all jobs)")
-    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
-    command.add_argument("--site", help=text)
+    command.add_argument("--site", help=settings.SITE)
     command.add_argument("--ssh-config", metavar="F", type=Path, help="with ssh:HOST: use this ssh configuration")
     command.add_argument(
         "--partition", help="judge only this partition (default: each; the first decides the exit code)"

@@ -82,7 +82,7 @@ def _list(args: argparse.Namespace) -> None:
     shown = [(site, found.paths[0], found.profile) for site, found in rows.items() if site not in gone]
     if args.json:
         about = {
-            site: {**summary(profile, today).record(), "description": profile.description, "file": str(path)}
+            site: {**summary(profile, today)._asdict(), "description": profile.description, "file": str(path)}
             for site, path, profile in shown
         }
         terminal.show_json({"profiles": list(about), "about": about})

@@ -7,6 +7,8 @@ from deployer.cli.site import common
 from deployer.connected.ground import user_settings
 from deployer.system import terminal
 
+#: The help of an argument that names a site.
+SITE = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
 #: Options of a build with a setting of the same name.
 _OF_BUILD = ("ca_bundle", "pip_conf", "apt_sources")
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import zstandard
 
@@ -194,8 +194,9 @@ def _packed(
             contents = contents._replace(carried={**contents.carried, **parts})
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
         source = sources.layer(cleanup)
-        front = _front()
-        standing = source.end_in(output, front.data) if own else 0
+        in_memory = io.BytesIO()
+        front, before = _front(in_memory), in_memory.getvalue()
+        standing = source.end_in(output, before) if own else 0
         with renewed(output, standing) if standing else files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
                 settings = imageconfig.read(source.config)
@@ -210,9 +211,9 @@ def _packed(
                 if contents.judge:
                     contents.judge(source.tree, settings.env)
                 if standing:
-                    stream.seek(len(front.data))
+                    stream.seek(len(before))
                 else:
-                    stream.write(front.data)
+                    stream.write(before)
                 writer = BundleWriter.after(stream, front.members, front.segments)
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=made)
@@ -227,26 +228,12 @@ def _packed(
         return Packed(output, digest, output.stat().st_size, manifest, source.reused, plans)
 
 
-class _Front(NamedTuple):
-    """What is before the layer.
-
-    Attributes:
-        data: the bytes.
-        members: the members in them.
-        segments: the segments in them.
-    """
-
-    data: bytes
-    members: Sequence[manifests.BundleMember]
-    segments: Sequence[manifests.Segment]
-
-
-def _front() -> _Front:
-    stream = io.BytesIO()
+def _front(stream: IO[bytes]) -> BundleWriter:
+    """Write what is before the layer."""
     writer = BundleWriter(stream)
     writer.member("deployer.pyz", make_pyz(), 0o755)
     writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
-    return _Front(stream.getvalue(), writer.members, writer.segments)
+    return writer
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:

@@ -228,7 +228,9 @@ class Deploy(Packing):
             for name in names:
                 outcome = ways.usual(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
-                    raise self._not_clean(outcome)
+                    against = outcome.checked.against[0]
+                    text = f"the rehearsal of {outcome.job}: {against.code}: {against.subject}: {against.message}"
+                    raise Refused(text, against.remedy)
                 self._warn_of([outcome])
                 rehearsals.record(path, outcome)
                 with opened(str(path)) as stream:
@@ -247,11 +249,6 @@ class Deploy(Packing):
                 item.finding for item in outcome.findings if item.finding.severity in (WARNING, MISSING_FACTS)
             ):
                 self._say(f"warning: the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}")
-
-    def _not_clean(self, outcome: Rehearsal) -> Refused:
-        """Return the error for a rehearsal that the site would not accept."""
-        found = outcome.checked.against[0]
-        return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
 
     def _check(self, packed: PackedBundle) -> "Verdict":
         from deployer.connected.check.check import verdict_of

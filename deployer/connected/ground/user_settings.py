@@ -4,7 +4,6 @@ An option of a command counts before a variable, and a variable before the file.
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -80,7 +79,7 @@ def config_file() -> Path:
     return xdg.config_folder("config.yaml")
 
 
-def in_effect(environ: Mapping[str, str] = os.environ) -> dict[str, UserSetting]:
+def in_effect() -> dict[str, UserSetting]:
     """Return all settings by name.
 
     Raises:
@@ -97,7 +96,7 @@ def in_effect(environ: Mapping[str, str] = os.environ) -> dict[str, UserSetting]
                 where, line = document.at((name,))
                 found[name] = UserSetting(name, value, f"{where}:{line}")
     for name, variable in VARIABLES.items():
-        if value := environ.get(variable):
+        if value := os.environ.get(variable):
             found[name] = UserSetting(name, _of_variable(name, variable, value), variable)
     return found
 

@@ -19,25 +19,22 @@ _STARTS_ALONE = "intel"
 _KIT_ARCHITECTURE = "x86_64"
 
 
-def make_plan(
-    profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None, mpi_name: str | None = None
-) -> plans.Plan:
+def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> plans.Plan:
     """Return the plan for a bundle on a partition.
 
     Args:
         bundle: NAME:VERSION.
         abis: the MPI families that the bundle's programs run on, the image's own first; ``NO_MPI``; empty if unknown.
         partition: None: the profile's first.
-        mpi_name: the MPI to use, of those of the partition; None: the first of a family of the bundle.
 
     Raises:
         Refused: the site's MPIs belong to none of these families, or no runtime can be used; or ranks start inside-out,
             and the bundle has no MPI of a known family.
-        UsageError: the site has no such partition, or the partition no such MPI.
+        UsageError: the site has no such partition.
         Unknown: the profile lacks a fact that a plan needs.
     """
     without = plans.NO_MPI in abis
-    name, chosen = profile.partition(partition, mpi_name or (None if without else _fitting(profile, partition, abis)))
+    name, chosen = profile.partition(partition, None if without else _fitting(profile, partition, abis))
     own = next(iter(abis), None)
     launcher = OF_ABI.get(own or "")
     inside = chosen.launch == plans.INSIDE and not without  # without MPI there is no launcher to choose

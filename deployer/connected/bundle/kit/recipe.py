@@ -5,6 +5,7 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,6 +96,12 @@ class Recipe(NamedTuple):
             errors = re.findall(r"^.*(?:error:|cannot find|No such file).*$", done.stderr, re.MULTILINE)
             said = " / ".join(errors[:2]) or done.last_words()
             raise JobFailed(f"the kit's {what} does not compile: {said}", self.compiler)
+
+    def finish(self, program: Path, made: Path, command: str) -> None:
+        """Put a tested program into the folder of the part, with the README."""
+        shutil.copyfile(program, made / program.name)
+        (made / program.name).chmod(0o755)
+        (made / f"README.{self.name}").write_text(self.readme(command))
 
     def strip(self, program: Path, target: Path) -> None:
         """Write the program without symbols to ``target``."""

@@ -53,9 +53,7 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
     # The licence of mksquashfs requires the sources of all linked libraries.
     for path in sources:
         shutil.copyfile(path, made / path.name)
-    shutil.copyfile(work / PROGRAM, made / PROGRAM)
-    (made / PROGRAM).chmod(0o755)
-    (made / f"README.{RECIPE.name}").write_text(RECIPE.readme(command))
+    RECIPE.finish(work / PROGRAM, made, command)
 
 
 def _compile(work: Path, sources: Mapping[str, Path]) -> str:

@@ -46,9 +46,7 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
     check_root(work / PROGRAM, work)
     for path in (wheel, source, RECIPE.folder / _PATCH):
         shutil.copyfile(path, made / path.name)
-    shutil.copyfile(work / PROGRAM, made / PROGRAM)
-    (made / PROGRAM).chmod(0o755)
-    (made / "README.udocker").write_text(RECIPE.readme(command))
+    RECIPE.finish(work / PROGRAM, made, command)
 
 
 def _compile(work: Path, source: Path, talloc: Path) -> str:
