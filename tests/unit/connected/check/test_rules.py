@@ -1037,7 +1037,7 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, list
             Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
         return
     profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
-    [made] = check.all_plans(str(bundle), profile, cache=bundle.parent / "cache")
+    [made] = check.all_plans(str(bundle), profile, Checking(cache=bundle.parent / "cache"))
     assert made.checked
     checked = made.checked
     assert {option.runtime for option in made.start_options} <= set(runtime_table.SUPPORTED)
