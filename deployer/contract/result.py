@@ -156,6 +156,8 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
             "job_id": outcome.job_id,
             "runtime": launch.runtime,
             START_OPTION_KEY: launch.start_option,
+            "nodes": launch.nodes,
+            "ranks_per_node": launch.ranks_per_node,
             "world_size": sizes[0] if sizes else None,
             "workers": launch.workers,
             "exit_code": exit_code,

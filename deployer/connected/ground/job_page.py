@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployer.connected.ground.html_page import page
-from deployer.contract import json_records
+from deployer.contract import json_records, proof
 from deployer.contract.evidence import parse_cpus
 from deployer.contract.text import counted
 
 #: The most nodes and CPUs of a node that are drawn, ranks and findings that are listed, curves, and points of each.
 _NODES, _CPUS, _RANKS, _FINDINGS, _CURVES, _POINTS = 64, 512, 5000, 500, 12, 1000
-#: Kinds of MPI libraries that the first sentence names.
-_LIBRARIES = 4
 #: Levels of a job's own result.
 _DEPTH = 100
 #: Pixels, as in pages/job.html: of a CPU, how many of them are in a row, and the edges of a curve.
@@ -91,13 +89,14 @@ def make(jobs: Sequence[PicturedJob]) -> str:
 def _values(job: PicturedJob) -> dict[str, object]:
     """Return what the template shows of a job."""
     record = job.result
-    ranks = [rank for rank in _list(record.get("ranks")) if isinstance(rank, dict)]
+    ranks = proof.ranks(record)
     findings = [item for item in _list(record.get("findings")) if isinstance(item, dict)]
     code = record.get("exit_code")
     unexplained = f"No finding explains exit code {_text(code)}: read the job's log."
     nodes = _nodes(ranks)
     return {
-        "lead": _told(record, ranks),
+        "lead": _ended(record),
+        "proof": proof.words(record),
         "facts": [(label, _text(record.get(key))) for label, key in _FACTS],
         "findings": [tuple(_text(item.get(key)) for key in _FINDING) for item in findings[:_FINDINGS]],
         "no_findings": unexplained if code else "No findings.",
@@ -115,24 +114,11 @@ def _more(count: int, what: str) -> str:
     return counted(count, f"more {what}") if count > 0 else ""
 
 
-def _told(record: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> str:
-    """Return how the job ended and which MPI its ranks used, in sentences."""
+def _ended(record: Mapping[str, Any]) -> str:
     code, seconds = record.get("exit_code"), record.get("seconds")
     ended = "The job recorded no exit code" if code is None else f"The job ended with exit code {_text(code)}"
     taken = f" after {_text(seconds)} s." if seconds is not None else "."
-    used: dict[str, int] = {}
-    for rank in ranks:
-        used[_library(rank)] = used.get(_library(rank), 0) + 1
-    hosts = {_text(rank.get("host")) for rank in ranks}
-    seen = [f"{counted(number, 'rank')}: {library or 'no MPI library'}" for library, number in used.items()]
-    if len(seen) > _LIBRARIES:
-        seen[_LIBRARIES:] = [f"and {len(seen) - _LIBRARIES} more"]
-    where = f" On {counted(len(hosts), 'node')}, {'; '.join(seen)}." if ranks else ""
-    return ended + taken + where
-
-
-def _library(rank: Mapping[str, Any]) -> str:
-    return _text(rank.get("mpi_library") or rank.get("mpi_path"))
+    return ended + taken
 
 
 _FACTS = (
@@ -165,15 +151,8 @@ def _nodes(ranks: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, list[str]]
 
 def _rank(rank: Mapping[str, Any]) -> tuple[str, ...]:
     first = (_text(rank.get(key)) for key in ("rank", "host", "cpus", "threads"))
-    return (*first, _library(rank), _transport(rank), _text(rank.get("exit_code")))
-
-
-def _transport(rank: Mapping[str, Any]) -> str:
-    """Return how a rank sends messages: libfabric's provider, or what NCCL reports."""
-    communication = rank.get("communication")
-    nccl = communication.get("nccl") if isinstance(communication, dict) else None
-    network = nccl.get("network") if isinstance(nccl, dict) else None
-    return _text(rank.get("provider") or (f"NCCL: {network}" if network else None))
+    transport = ", ".join(filter(None, [proof.network(rank), *proof.transports(rank)]))
+    return (*first, proof.library(rank), transport, _text(rank.get("exit_code")))
 
 
 def _node(host: str, cores: Mapping[int, Sequence[str]]) -> _Node:
