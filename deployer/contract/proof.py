@@ -3,7 +3,6 @@
 The record may come from elsewhere: a field of another form than ours counts as missing.
 """
 
-import os
 import re
 from collections import OrderedDict
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -51,7 +50,7 @@ def library(rank: _Rank) -> str:
         found = pattern.search(says)
         if found:
             return "%s %s" % (name, found.group(1))
-    return says[:_LENGTH] or os.path.basename(path)
+    return says[:_LENGTH] or path.rpartition("/")[2]
 
 
 def network(rank: _Rank) -> str:
