@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
+from deployer.connected.ground.job_page import make
 from tests.integration.conftest import ROOT
 from tests.pages import HOSTILE, Page
 from tests.unit.connected.bundle.test_officer_page import write as bundle
@@ -38,8 +38,8 @@ def browse(tmp_path: Path, address: str, *words: str) -> str:
 
 def job_page() -> str:
     ranks = [{"rank": rank, "host": "cn1", "cpus": str(rank)} for rank in range(4)]
-    job = {"job": HOSTILE, "ranks": ranks, "payload": {"loss": [3, 2, 1]}}
-    return make([PicturedJob(job, [TimedStep("payload", 0, 1)])])
+    job = {"job": HOSTILE, "ranks": ranks, "payload": {"loss": [3, 2, 1]}, "seconds": 1}
+    return make([job])
 
 
 def officer_page(folder: Path) -> str:

@@ -1,22 +1,23 @@
 """Templates escape: no text can become an element or an attribute."""
 
 import re
+from typing import Any
 
 import pytest
 
 from deployer.connected.ground import html_page, job_page
-from deployer.connected.ground.job_page import PicturedJob, TimedStep
 from tests.conftest import ROOT
 from tests.pages import HOSTILE, Page
 
 
-def hostile_job() -> PicturedJob:
+def hostile_job() -> dict[str, Any]:
     """Return a job in which every text is hostile."""
     finding = dict.fromkeys(("code", "severity", "subject", "message", "remedy"), HOSTILE)
     rank = dict.fromkeys(("rank", "host", "threads", "mpi_library", "provider", "exit_code"), HOSTILE)
     record = dict.fromkeys(("job", "bundle", "version", "site", "runtime", "exit_code"), HOSTILE)
-    result = {**record, "findings": [finding], "ranks": [{**rank, "cpus": "0"}], "payload": {HOSTILE: [1, 2]}}
-    return PicturedJob(result, [TimedStep(HOSTILE, 0, 1)])
+    times = {"seconds": 1, "steps": [{"name": HOSTILE, "seconds": 1}]}
+    made = {"findings": [finding], "ranks": [{**rank, "cpus": "0"}], "payload": {HOSTILE: [1, 2]}}
+    return {**record, **times, **made}
 
 
 def test_a_page_is_whole_and_hostile_texts_stay_texts() -> None:
@@ -42,7 +43,7 @@ def test_no_template_lets_a_text_through() -> None:
 
 
 def test_sections_are_landmarks_that_the_contents_lead_to() -> None:
-    read = Page(job_page.make([PicturedJob({"job": name}, []) for name in ("a", "b")]))
+    read = Page(job_page.make([{"job": name} for name in ("a", "b")]))
     assert read.tags.count("section") == read.tags.count("a") == 10
     assert read.links[:2] == ["#part-1", "#part-2"]
     assert "Findings of b" in read.text
