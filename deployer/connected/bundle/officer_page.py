@@ -1,6 +1,7 @@
 """The page of a bundle for a security officer: ``inspect --html``."""
 
 import datetime as dt
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from deployer.connected.bundle import end_of_support
 from deployer.connected.bundle import sbom as sboms
 from deployer.connected.bundle.diff import Difference, diff
 from deployer.connected.bundle.listing import files_of
+from deployer.connected.bundle.package_files import PackageFiles
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import progress
 from deployer.connected.ground.html_page import as_bad, as_code, page
@@ -21,51 +23,53 @@ from deployer.contract.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Bu
 from deployer.contract.plan import Plan
 from deployer.contract.sealed_file import member_segments
 from deployer.contract.shell import quoted
-from deployer.contract.tarformat import FILE
+from deployer.contract.tarformat import FILE, TarEntry
 from deployer.contract.text import counted
 from deployer.system.trust import Trust
 from deployer.system.verify import Verification, VerifiedBundle, begin, opened, verify
 
 _SECTIONS = (
     "What it is",
+    "Files outside of packages",
+    "Addresses",
     "Verdict and rehearsal",
     "Packages",
     "Changes by flatten",
-    "Executables and addresses",
     "Files of the bundle",
     "Differences from the previous bundle",
 )
-#: How much of each file is searched for addresses, and how many findings of a kind are listed.
-_HEAD, _LISTED = 64 * 1024, 500
+#: How much of each file is searched for addresses, and of a package's list of files read; findings of a kind, and
+#: files with the same address, that are listed.
+_HEAD, _LIST, _LISTED, _SAME = 64 * 1024, 16 * 1024 * 1024, 500, 3
 _URL = re.compile(rb"\b(?:https?|ftp|ssh|git|s3|gs)://[^\s\"'<>`\\)\]}]{3,300}")
-
-
-class SearchedScript(NamedTuple):
-    """A text file with addresses.
-
-    Attributes:
-        path: in the image, or the member of the bundle.
-        addresses: what it names, each once.
-    """
-
-    path: str
-    addresses: list[str]
+#: Addresses of licences, which texts of licences contain.
+_LICENCE = re.compile(
+    r"https?://(www\.)?(gnu\.org/(licenses|copyleft)|apache\.org/licenses|opensource\.org/licen[cs]es?"
+    r"|creativecommons\.org/(licenses|publicdomain)|mozilla\.org/MPL|perlfoundation\.org/artistic_license"
+    r"|spdx\.org/licenses|boost\.org/LICENSE)"
+)
 
 
 class Searched(NamedTuple):
     """What was found in the files of a bundle.
 
     Attributes:
-        files: how many files were looked at.
+        files: how many files were searched.
         programs: how many of them are executable.
-        executables: the paths of the first of these.
-        scripts: the scripts that name addresses.
+        outside: the files that no package lists, executable ones first.
+        executables: how many of those are executable.
+        own: files that no package lists, or members of the bundle, with the addresses that each names.
+        packaged: addresses in scripts of packages, each with the scripts.
+        licences: how many addresses of licences were left out.
     """
 
     files: int
     programs: int
-    executables: list[str]
-    scripts: list[SearchedScript]
+    outside: list[str]
+    executables: int
+    own: list[tuple[str, list[str]]]
+    packaged: dict[str, list[str]]
+    licences: int
 
 
 def make(path: str, before: str | None, today: dt.date) -> str:
@@ -180,11 +184,18 @@ def _changes(manifest: Manifest) -> list[tuple[str, str, str]]:
 
 def _addresses(found: Searched, manifest: Manifest) -> dict[str, object]:
     data = [member.size for member in manifest.members if member.name.startswith(DATA_PREFIX)]
+    rows = [(path, as_code(", ".join(addresses))) for path, addresses in found.own[:_LISTED]]
+    hosts: dict[str, list[str]] = {}
+    for address, paths in found.packaged.items():
+        hosts.setdefault(address.split("/")[2], []).extend(paths)
+    known = [(as_code(host), str(len({*paths})), ", ".join(sorted({*paths})[:_SAME])) for host, paths in hosts.items()]
     return {
         "found": found,
         "searched": f"{_HEAD:,}",
         "data": f"{counted(len(data), 'file')}, {sum(data):,} bytes" if data else "",
-        "scripts": [(each.path, as_code(", ".join(each.addresses))) for each in found.scripts[:_LISTED]],
+        "addresses": rows,
+        "hosts": sorted(known)[:_LISTED],
+        "more_hosts": len(known) - _LISTED,
     }
 
 
@@ -199,30 +210,47 @@ def _difference(before: str | None, found: Difference | None) -> dict[str, objec
 
 
 def _searched(bundle: Verification) -> Searched:
-    count = programs = 0
-    executables: list[str] = []
-    scripts: list[SearchedScript] = []
-    for listed in files_of(bundle, _HEAD):
+    packages, regular, scripts = PackageFiles(), [], []
+    for listed in files_of(bundle, _wanted):
         entry = listed.entry
-        if entry.kind != FILE:
-            continue
-        count += 1
-        if entry.mode & 0o111:
-            programs += 1
-            if programs <= _LISTED:
-                executables.append("/" + shown(entry.path))
-        if listed.head.startswith(b"#!"):
-            scripts += _script("/" + shown(entry.path), listed.head)
-    for name in _members(bundle.manifest, APP_PREFIX):
-        count += 1
-        scripts += _script(shown(name.encode()), _content(bundle, name)[:_HEAD])
-    return Searched(count, programs, executables, scripts)
+        if entry.kind == FILE:
+            path = os.fsdecode(entry.path)
+            regular.append((not entry.mode & 0o111, path))
+            packages.add(path, listed.head)
+            if listed.head.startswith(b"#!"):
+                scripts.append((path, _urls(listed.head[:_HEAD])))
+    outside = sorted(each for each in regular if each[1] not in packages)
+    own = [(_shown(path), urls) for path, urls in scripts if path not in packages]
+    packaged: dict[str, list[str]] = {}
+    for path, url in ((path, url) for path, urls in scripts if path in packages for url in urls):
+        if not _LICENCE.match(url):
+            packaged.setdefault(url, []).append(_shown(path))
+    app = _members(bundle.manifest, APP_PREFIX)
+    own += [(shown(name.encode()), _urls(_content(bundle, name)[:_HEAD])) for name in app]
+    named = [(path, [url for url in urls if not _LICENCE.match(url)]) for path, urls in own]
+    return Searched(
+        len(regular) + len(app),
+        sum(not plain for plain, _ in regular),
+        [_shown(path) for _, path in outside],
+        sum(not plain for plain, _ in outside),
+        [(path, urls[:_LISTED]) for path, urls in named if urls],
+        packaged,
+        sum(bool(_LICENCE.match(url)) for _, urls in [*own, *scripts] for url in urls),
+    )
 
 
-def _script(path: str, content: bytes) -> Iterator[SearchedScript]:
-    addresses = dict.fromkeys(url.decode("utf-8", "replace") for url in _URL.findall(content))
-    if addresses:
-        yield SearchedScript(path, list(addresses)[:_LISTED])
+def _wanted(entry: TarEntry) -> int:
+    """Return how much of a file is read."""
+    return _LIST if PackageFiles.is_list(os.fsdecode(entry.path)) else _HEAD
+
+
+def _shown(path: str) -> str:
+    return "/" + shown(os.fsencode(path))
+
+
+def _urls(content: bytes) -> list[str]:
+    """Return the addresses in a text, each once."""
+    return list(dict.fromkeys(url.decode("utf-8", "replace").rstrip(".,;") for url in _URL.findall(content)))
 
 
 def _members(manifest: Manifest, prefix: str) -> list[str]:
