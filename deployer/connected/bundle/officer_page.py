@@ -188,7 +188,7 @@ def _addresses(found: Searched, manifest: Manifest) -> dict[str, object]:
     hosts: dict[str, list[str]] = {}
     for address, paths in found.packaged.items():
         hosts.setdefault(address.split("/")[2], []).extend(paths)
-    known = [(as_code(host), str(len({*paths})), ", ".join(sorted({*paths})[:_SAME])) for host, paths in hosts.items()]
+    known = [(host, str(len({*paths})), ", ".join(sorted({*paths})[:_SAME])) for host, paths in hosts.items()]
     return {
         "found": found,
         "searched": f"{_HEAD:,}",

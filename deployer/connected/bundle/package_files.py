@@ -1,6 +1,7 @@
 """Which files of an image its packages list: dpkg's lists of files, and pip's RECORD.
 
-They are the image's own word: a list may have a file that its package never had. Sources: dpkg(1) for ``info/*.list``; PyPA, "Recording installed projects", for RECORD.
+They are the image's own word: a list may have a file that its package never had. Sources: dpkg(1) for ``info/*.list``;
+PyPA, "Recording installed projects", for RECORD.
 """
 
 import csv
