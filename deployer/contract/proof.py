@@ -10,9 +10,13 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from deployer.contract.plan import NATIVE
 from deployer.contract.text import counted, printable
 
-#: Where a rank's MPI library came from: the site's own file, another one although the site's was to be used, or (if
-#: no file of the site was to be used) the image. The fourth: none was found.
-_SITE, _OTHER, _OWN, _NONE = range(4)
+#: Where the MPI library of ranks came from: the site's own file, another one although the site's was to be used, or, if
+#: no file of the site was to be used, the image or the host.
+_SITE = "%s used the site's %s (same file as the host's)"
+_OTHER = "%s used another MPI library than the site's: %s"
+_IMAGE, _HOST = "%s used the image's own %s", "%s used the host's %s"
+_BEFORE = ", but only in the test before the program"
+_NONE = "no MPI library was found in %s%s"
 #: What ``MPI_Get_library_version`` returns, and how people call it.
 _NAMES = (
     (re.compile(r"Intel\(R\) MPI Library (\S+)"), "Intel MPI"),
@@ -27,8 +31,8 @@ _MOST = 4
 _MOST_RANKS = 10**8
 
 _Rank = Mapping[str, Any]
-#: The origin and the name of a library, and whether only the test before the program had it.
-_Group = Tuple[int, str, bool]
+#: The words for the origin of a library, its name, and whether only the test before the program had it.
+_Group = Tuple[str, str, bool]
 _NO_MPI: _Group = (_NONE, "", False)
 
 
@@ -53,19 +57,23 @@ def library(rank: _Rank) -> str:
     return says[:_LENGTH] or path.rpartition("/")[2]
 
 
-def network(rank: _Rank) -> str:
-    """Return the network that a rank's MPI or NCCL reports; empty if it reports none."""
+def networks(rank: _Rank) -> str:
+    """Return the network of a rank, and what else it used, as ``tcp (libfabric)``; may be empty."""
+    return ", ".join(filter(None, [_network(rank), *_transports(rank)]))
+
+
+def _network(rank: _Rank) -> str:
     nccl = _nccl(rank)
     if rank.get("provider"):
         return "%s (libfabric)" % _text(rank["provider"])
     return "%s (NCCL)" % _text(nccl["network"]) if nccl.get("network") else ""
 
 
-def transports(rank: _Rank) -> List[str]:
-    """Return how a rank passes messages besides the network: ``shared memory``, or what NCCL reports."""
+def _transports(rank: _Rank) -> List[str]:
+    """Return how a rank passes messages besides the network: ``shared memory within a node``, or what NCCL reports."""
     via = _nccl(rank).get("via")
     found = [_text(each) for each in via] if isinstance(via, list) else []
-    return [*(["shared memory"] if rank.get("shared_memory") else []), *found]
+    return [*(["shared memory within a node"] if rank.get("shared_memory") else []), *found]
 
 
 def words(result: Any) -> str:
@@ -76,12 +84,14 @@ def words(result: Any) -> str:
     total = max(_requested(result), len(known))
     if not known:
         return "none: no rank left a record"
-    groups = _groups(known)
+    groups = _groups(result)
     missing = total - len(known)
     if set(groups) == {_NO_MPI} and not missing:
         return _without(result, known)
-    good = sum(len(each) for (origin, _, _), each in groups.items() if origin in (_SITE, _OWN))
-    parts = [_group(key, len(each), total, result) for key, each in groups.items()]
+    good = sum(len(each) for (origin, _, _), each in groups.items() if origin not in (_OTHER, _NONE))
+    parts = []
+    for (origin, name, before), each in groups.items():
+        parts.append(origin % (_of(len(each), total), name) + (_BEFORE if before else ""))
     if len(parts) > _MOST:
         parts[_MOST:] = ["and %d other kinds" % (len(parts) - _MOST)]
     if missing:
@@ -98,37 +108,16 @@ def _requested(result: _Rank) -> int:
     return count if count <= _MOST_RANKS else 0
 
 
-def _groups(known: Sequence[_Rank]) -> Dict[_Group, List[_Rank]]:
+def _groups(result: _Rank) -> Dict[_Group, List[_Rank]]:
     groups: Dict[_Group, List[_Rank]] = OrderedDict()
-    for rank in known:
-        origin = _origin(rank)
-        key = (origin, library(rank), rank.get("mpi_seen_in") == "probe") if origin != _NONE else _NO_MPI
+    for rank in ranks(result):
+        own, host = rank.get("mpi_identity"), rank.get("host_mpi_identity")
+        origin = _SITE if own == host else _OTHER
+        if host is None:
+            origin = _HOST if result.get("runtime") == NATIVE else _IMAGE
+        key = (origin, library(rank), rank.get("mpi_seen_in") == "probe") if own is not None else _NO_MPI
         groups.setdefault(key, []).append(rank)
     return groups
-
-
-def _origin(rank: _Rank) -> int:
-    own, host = rank.get("mpi_identity"), rank.get("host_mpi_identity")
-    if own is None:
-        return _NONE
-    if host is None:
-        return _OWN
-    return _SITE if own == host else _OTHER
-
-
-def _group(key: _Group, count: int, total: int, result: _Rank) -> str:
-    origin, name, before = key
-    who = _of(count, total)
-    if origin == _NONE:
-        return "no MPI library was found in %s" % who
-    if origin == _SITE:
-        said = "%s used the site's %s (same file as the host's)" % (who, name)
-    elif origin == _OTHER:
-        said = "%s used another MPI library than the site's: %s" % (who, name)
-    else:
-        owner = "host's" if result.get("runtime") == NATIVE else "image's own"
-        said = "%s used the %s %s" % (who, owner, name)
-    return said + (", but only in the test before the program" if before else "")
 
 
 def _of(count: int, total: int) -> str:
@@ -161,8 +150,8 @@ def _networks(known: Sequence[_Rank]) -> List[str]:
     """Return the network of the ranks, and between ranks of one node what else they used."""
     if len(known) == 1:
         return []
-    found = list(OrderedDict.fromkeys(filter(None, map(network, known))))[:_MOST]
-    others = list(OrderedDict.fromkeys(each for rank in known for each in transports(rank)))[:_MOST]
+    found = list(OrderedDict.fromkeys(filter(None, map(_network, known))))[:_MOST]
+    others = list(OrderedDict.fromkeys(each for rank in known for each in _transports(rank)))[:_MOST]
     said = ["network: %s" % (", ".join(found) or "not reported")]
     return [*said, "transport: %s" % ", ".join(others)] if others else said
 

@@ -1,6 +1,5 @@
 """The page of a job: ranks on nodes and CPUs, what each used, its steps in time, and the curves that it wrote."""
 
-import datetime as dt
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,51 +13,35 @@ from deployer.contract import json_records, proof
 from deployer.contract.evidence import parse_cpus
 from deployer.contract.text import counted
 
-#: The most nodes and CPUs of a node that are drawn, ranks and findings that are listed, curves, and points of each.
-_NODES, _CPUS, _RANKS, _FINDINGS, _CURVES, _POINTS = 64, 512, 5000, 500, 12, 1000
+#: The most nodes and CPUs of a node that are drawn, curves, and points of each.
+_NODES, _CPUS, _CURVES, _POINTS = 64, 512, 12, 1000
 #: Levels of a job's own result, steps, curves of a picture, and how much of its height the flattest of them needs.
 _DEPTH, _STEPS, _STYLES, _FAR = 100, 50, 4, 10
-#: Pixels, as in pages/job.html: of a CPU, how many of them are in a row, and the edges of a curve.
-_CORE, _ROW, _LEFT, _RIGHT, _TOP, _BOTTOM = 24, 12, 64, 312, 12, 126
+#: The edges of a picture of curves in pixels, as in pages/job.html.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 312, 12, 126
 _COLOURS = ("#bcd9f5", "#ffdf9e", "#c3e8c3", "#f3c6df", "#d9cdf1", "#c4e6e6")
 
 
-class _Square(NamedTuple):
-    """A logical CPU: its place in pixels, its colour (empty: no rank may run on it), and its text."""
-
-    x: int
-    y: int
-    colour: str
-    text: str
-
-
 class _Node(NamedTuple):
-    """A node: its name, what the picture shows in words, its size in pixels, and its CPUs."""
+    """A node: its name, what the picture shows in words, and colour and text of each logical CPU.
+
+    A CPU without colour is one on which no rank may run.
+    """
 
     host: str
     label: str
-    width: int
-    height: int
-    squares: list[_Square]
-
-
-class _Curve(NamedTuple):
-    """A list of numbers: its name, its points in pixels, and the number of its style."""
-
-    name: str
-    points: str
-    style: int
+    squares: list[tuple[str, str]]
 
 
 class _Chart(NamedTuple):
-    """Curves on the same axes: what the picture shows in words, the curves, and texts of the axes."""
+    """Curves on the same axes: name, values and points of each, least and greatest value, and one in how many points
+    is drawn.
+    """
 
-    label: str
-    curves: list[_Curve]
-    least: str
-    greatest: str
-    drawn: str
-    total: int
+    curves: list[tuple[str, list[float], str]]
+    least: float
+    greatest: float
+    every: int
 
 
 class _Step(NamedTuple):
@@ -88,50 +71,19 @@ def make(jobs: Sequence[_Record]) -> str:
 def _values(record: _Record) -> dict[str, object]:
     """Return what the template shows of a job."""
     ranks = proof.ranks(record)
-    findings = [item for item in _list(record.get("findings")) if isinstance(item, dict)]
-    code = record.get("exit_code")
-    unexplained = f"No finding explains exit code {_text(code)}: read the job's log."
     nodes = _nodes(ranks)
     return {
-        "lead": _ended(record),
+        "record": record,
         "proof": proof.words(record),
-        "facts": [(label, _text(record.get(key))) for label, key in _FACTS],
-        "findings": [tuple(_text(item.get(key)) for key in _FINDING) for item in findings[:_FINDINGS]],
-        "no_findings": unexplained if code else "No findings.",
-        "more_findings": _more(len(findings) - _FINDINGS, "finding"),
-        "ranks": list(map(_rank, ranks[:_RANKS])),
-        "more_ranks": _more(len(ranks) - _RANKS, "rank"),
+        "findings": [item for item in _list(record.get("findings")) if isinstance(item, dict)],
+        "ranks": [(rank, proof.library(rank), proof.networks(rank)) for rank in ranks],
         "nodes": [_node(host, cores) for host, cores in list(nodes.items())[:_NODES]],
-        "more_nodes": _more(len(nodes) - _NODES, "node"),
-        **_timeline(_steps(record)),
+        "all_nodes": len(nodes),
+        "steps": _steps(record),
         **_charts(record.get("payload")),
     }
 
 
-def _more(count: int, what: str) -> str:
-    return counted(count, f"more {what}") if count > 0 else ""
-
-
-def _ended(record: _Record) -> str:
-    code, seconds = record.get("exit_code"), record.get("seconds")
-    ended = "The job recorded no exit code" if code is None else f"The job ended with exit code {_text(code)}"
-    taken = f" after {_text(seconds)} s." if seconds is not None else "."
-    return ended + taken
-
-
-_FACTS = (
-    ("bundle", "bundle"),
-    ("version", "version"),
-    ("digest", "digest"),
-    ("site", "site"),
-    ("number", "job_id"),
-    ("runtime", "runtime"),
-    ("start option", "variant"),
-    ("ranks", "world_size"),
-    ("exit code", "exit_code"),
-    ("started", "started"),
-    ("seconds", "seconds"),
-)
 #: What the sections after the first show.
 _SECTIONS = ("Findings", "Ranks", "Time", "Curves")
 #: What the steps of a job do.
@@ -142,7 +94,6 @@ _STEP_NAMES = {
     "probe": "ranks tested",
     "payload": "program",
 }
-_FINDING = ("code", "severity", "subject", "message", "remedy")
 
 
 def _nodes(ranks: Sequence[_Record]) -> dict[str, dict[int, list[str]]]:
@@ -155,12 +106,6 @@ def _nodes(ranks: Sequence[_Record]) -> dict[str, dict[int, list[str]]]:
     return nodes
 
 
-def _rank(rank: _Record) -> tuple[str, ...]:
-    first = (_text(rank.get(key)) for key in ("rank", "host", "cpus", "threads"))
-    transport = ", ".join(filter(None, [proof.network(rank), *proof.transports(rank)]))
-    return (*first, proof.library(rank), transport, _text(rank.get("exit_code")))
-
-
 def _node(host: str, cores: Mapping[int, Sequence[str]]) -> _Node:
     """Return the picture of a node: a square per logical CPU, up to the highest that a rank uses."""
     count = min(max(cores, default=-1) + 1, _CPUS)
@@ -170,10 +115,8 @@ def _node(host: str, cores: Mapping[int, Sequence[str]]) -> _Node:
     for core in range(count):
         ranks = cores.get(core, ())
         colour = _COLOURS[used.index(ranks[0]) % len(_COLOURS)] if ranks else ""
-        text = "+" if len(ranks) > 1 else "".join(ranks)
-        squares.append(_Square(core % _ROW * _CORE, core // _ROW * _CORE, colour, text))
-    width, height = max(min(count, _ROW), 1) * _CORE, -(-max(count, 1) // _ROW) * _CORE
-    return _Node(host, label, width, height, squares)
+        squares.append((colour, "+" if len(ranks) > 1 else "".join(ranks)))
+    return _Node(host, label, squares)
 
 
 def _steps(record: _Record) -> list[_Step]:
@@ -190,53 +133,17 @@ def _steps(record: _Record) -> list[_Step]:
             at = ends
     if not found:
         found.append(_Step("job", 0, seconds))
-    waited = _waited(record)
-    return [*([_Step("waited", -waited, 0)] if waited is not None else []), *found]
-
-
-def _waited(record: _Record) -> float | None:
-    """Return the seconds from the submission of a job to its start."""
-    created = number(record.get("created"))
-    try:
-        started = dt.datetime.strptime(_text(record.get("started")) + "+0000", "%Y-%m-%dT%H:%M:%SZ%z")
-    except ValueError:  # the file may come from anywhere
-        return None
-    waited = started.timestamp() - created if created is not None else -1
-    return waited if waited >= 0 else None
-
-
-def _timeline(steps: Sequence[_Step]) -> dict[str, object]:
-    """Return a bar per step, in percent of the whole time, and the table of steps."""
-    first, last = (steps[0].begins, steps[-1].ends) if steps else (0.0, 0.0)
-    scale = 100 / max(last - first, 0.001)
-    takes = [f"{step.ends - step.begins:.1f}" for step in steps]
-    bars = [
-        {
-            "name": step.name,
-            "takes": text,
-            "left": f"{(step.begins - first) * scale:.2f}",
-            "width": f"{max((step.ends - step.begins) * scale, 0.3):.2f}",
-        }
-        for step, text in zip(steps, takes, strict=True)
-    ]
-    timeline = "; ".join(f"{step.name} {text} s" for step, text in zip(steps, takes, strict=True))
-    rows = [(step.name, f"{step.begins - first:.1f}", text) for step, text in zip(steps, takes, strict=True)]
-    return {"bars": bars, "timeline": timeline, "steps": rows}
+    waited = number(record.get("waited"))
+    return [*([_Step("waited", -waited, 0)] if waited is not None and waited >= 0 else []), *found]
 
 
 def _charts(payload: Any) -> dict[str, object]:
     """Return the curves of a job's own result, and the table of their numbers."""
     if json_records.is_deeper(payload, _DEPTH):
-        none = f"The job's own result is nested deeper than {_DEPTH} levels; nothing of it is drawn."
-        return {"charts": [], "numbers": [], "no_charts": none}
+        return {"charts": [], "numbers": [], "too_deep": _DEPTH}
     found = list(_series("", payload))[:_CURVES]
-    numbers = [
-        (name, str(len(values)), *(f"{value:.6g}" for value in (values[0], values[-1], min(values), max(values))))
-        for name, values in found
-    ]
-    none = "The job wrote no curves (lists of numbers that vary) to the file that DEPLOYER_RESULT names."
     varying = [(name, values) for name, values in found if min(values) < max(values)]
-    return {"charts": list(map(_chart, _grouped(varying))), "numbers": numbers, "no_charts": none}
+    return {"charts": list(map(_chart, _grouped(varying))), "numbers": found, "too_deep": 0}
 
 
 def _grouped(found: Sequence[_Series]) -> list[list[_Series]]:
@@ -263,21 +170,14 @@ def _comparable(curves: Sequence[Sequence[float]]) -> bool:
 def _chart(series: Sequence[_Series]) -> _Chart:
     low, high = min(min(values) for _, values in series), max(max(values) for _, values in series)
     total = len(series[0][1])
-    across, up = (_RIGHT - _LEFT) / (total - 1), (_BOTTOM - _TOP) / ((high - low) or 1)
+    across, up = (_RIGHT - _LEFT) / (total - 1), (_BOTTOM - _TOP) / (high - low)
     every = -(-total // _POINTS)
     numbers = [*range(0, total - 1, every), total - 1]
-    curves = [
-        _Curve(
-            name,
-            " ".join(f"{_LEFT + x * across:.1f},{_BOTTOM - (values[x] - low) * up:.1f}" for x in numbers),
-            style,
-        )
-        for style, (name, values) in enumerate(series)
-    ]
-    words = [f"{name}: from {values[0]:.6g} to {values[-1]:.6g}" for name, values in series]
-    drawn = f"1 in {every} is drawn" if every > 1 else ""
-    label = f"{'; '.join(words)} in {counted(total, 'value')}" + (f", of which {drawn}" if drawn else "")
-    return _Chart(label, curves, f"{low:.3g}", f"{high:.3g}", drawn, total)
+    curves = []
+    for name, values in series:
+        points = (f"{_LEFT + x * across:.1f},{_BOTTOM - (values[x] - low) * up:.1f}" for x in numbers)
+        curves.append((name, values, " ".join(points)))
+    return _Chart(curves, low, high, every)
 
 
 def _series(name: str, value: Any) -> Iterator[_Series]:

@@ -30,7 +30,10 @@ def result(*ranks, **values):
     ("record", "said"),
     [
         (result(INTEL, INTEL), "2 of 2 ranks %s; %s" % (SITE, TCP)),
-        (result(INTEL, dict(INTEL, shared_memory=True)), "2 of 2 ranks %s; %s; transport: shared memory" % (SITE, TCP)),
+        (
+            result(INTEL, dict(INTEL, shared_memory=True)),
+            "2 of 2 ranks %s; %s; transport: shared memory within a node" % (SITE, TCP),
+        ),
         (result(INTEL, ranks_per_node=1, nodes=1, world_size=1), "1 of 1 rank %s" % SITE),
         (
             result(INTEL),

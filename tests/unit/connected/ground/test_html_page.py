@@ -23,23 +23,18 @@ def hostile_job() -> dict[str, Any]:
 def test_a_page_is_whole_and_hostile_texts_stay_texts() -> None:
     made = job_page.make([hostile_job()])
     read = Page(made)
-    assert read.text.count("<script>alert(1)</script>") >= 25  # as text, in each place
+    assert read.text.count("<script>alert(1)</script>") >= 24  # as text, in each place
     assert sum("<script>" in label for label in read.labels) == 3
     assert "\x1b" not in made
     assert "\\x1b]0;x\\x07" in read.text
     assert "\\u202e" in read.text
 
 
-def test_cells_that_are_marked_are_escaped() -> None:
-    assert html_page.as_code("<b>\x07") == "<code>&lt;b&gt;\\x07</code>"
-    assert html_page.as_bad("a & b") == '<span class="bad">a &amp; b</span>'
-
-
 def test_no_template_lets_a_text_through() -> None:
     for template in html_page.FOLDER.glob("*.html"):
         assert not re.search(r"\|\s*safe|autoescape|Markup", template.read_text())
     uses = [path for path in (ROOT / "deployer").rglob("*.py") if "Markup(" in path.read_text()]
-    assert [path.name for path in uses] == ["html_page.py"]
+    assert uses == []
 
 
 def test_sections_are_landmarks_that_the_contents_lead_to() -> None:

@@ -42,7 +42,7 @@ RESULT: dict[str, Any] = {
     "job": "x-1",
     "bundle": "x",
     "started": "2026-11-22T10:00:00Z",
-    "created": 1795341598,
+    "waited": 2,
     "nodes": 2,
     "seconds": 12,
     "steps": [
