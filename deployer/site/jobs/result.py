@@ -102,8 +102,9 @@ def _steps(folder: str, outcome: "StepOutcome") -> List[json_records.Record]:
         before = json_records.loads(files.read_bytes(path), _STEPS, path, own=True)
         steps = [step.record for step in before.items("steps")]
     steps = [*steps, {"name": outcome.step, "seconds": round(outcome.ended - outcome.started, 1)}]
-    with suppress(DeployerError):
-        files.write_text(path, json_records.pretty(json_records.stamped(_STEPS, {"steps": steps})))
+    if files.is_folder(os.path.dirname(path)):  # else job.sh could not make it, and makes it when it starts again
+        with suppress(DeployerError):
+            files.write_text(path, json_records.pretty(json_records.stamped(_STEPS, {"steps": steps})))
     return steps
 
 
