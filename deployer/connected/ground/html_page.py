@@ -39,8 +39,6 @@ def _templates() -> jinja2.Environment:
 
 def _clean(value: Any) -> Any:
     """Return a text without control characters, which HTML does not allow; line ends stay. None is an empty text."""
-    if value is None:
-        return ""
     if not isinstance(value, str) or isinstance(value, Markup):
-        return value
+        return "" if value is None else value
     return "\n".join(map(printable, value.split("\n")))
