@@ -19,7 +19,7 @@ int MPI_Init_thread(int *c, char ***v, int wanted, int *got) {
   if (getenv("STAND_IN_ABORTS")) { puts("no provider"); fflush(stdout); abort(); }
   if (getenv("STAND_IN_SHARES")) { /* as MPICH, Intel's MPI and Open MPI do if a node has several ranks */
     char path[] = "/dev/shm/stand_in_XXXXXX"; int file = mkstemp(path); unlink(path);
-    if (ftruncate(file, 4096) || mmap(0, 4096, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED) abort(); }
+    if (ftruncate(file, 4096) || mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) == MAP_FAILED) abort(); }
   printf("libfabric provider: %s\n", getenv("I_MPI_DEBUG") ? "tcp" : "none"); *got = wanted; return 0; }
 int MPI_Comm_rank(int c, int *r) { *r = c == 0x44000000 ? 1 : -1; return 0; }
 int MPI_Comm_size(int c, int *s) { *s = 4; return 0; }
