@@ -235,7 +235,7 @@ def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):
     assert (record.measures.allreduce.bytes, record.measures.allreduce.wrong) == (1 << 20, None)
     assert record.measures.gpu is None
     assert record.shared_memory is False
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as staged:  # noqa: S108  as an image in memory is
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as staged:
         assert run_rank(tmp_path, shutil.copy(stand_in, staged)) == 0
     assert read(tmp_path).shared_memory is False
     assert run_rank(tmp_path, stand_in, STAND_IN_SHARES="1") == 0
