@@ -28,7 +28,6 @@ _NAMES = (
 _LENGTH = 60
 #: Kinds of libraries, or of networks, that are listed.
 _MOST = 4
-_MOST_RANKS = 10**8
 
 _Rank = Mapping[str, Any]
 #: The words for the origin of a library, its name, and whether only the test before the program had it.
@@ -105,7 +104,7 @@ def _requested(result: _Rank) -> int:
     """Return the number of ranks that the job requested; older records do not have it."""
     nodes, per_node = result.get("nodes"), result.get("ranks_per_node")
     count = nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else 0
-    return count if count <= _MOST_RANKS else 0
+    return count if count < 10**8 else 0
 
 
 def _groups(result: _Rank) -> Dict[_Group, List[_Rank]]:
