@@ -12,6 +12,7 @@ from deployer.connected.bundle import caches, framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.linker import commands
+from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import limits
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
@@ -20,6 +21,8 @@ from deployer.site.storage.space import human
 from deployer.system import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deployer.connected.site_profile.profile import Profile
     from deployer.contract.rehearsal import Rehearsal
 
@@ -95,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     )
     terminal.show(f"digest {packed.digest}")
     if packed.manifest.changes:
-        terminal.show("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+        terminal.show("changes: " + in_words(packed.manifest.changes))
     for name, plan in packed.named_plans():
         if plan.checked:
             terminal.show(f"check {name}: {plan.checked.said}")
@@ -107,6 +110,11 @@ def run(args: argparse.Namespace) -> int:
     if not code:
         _suggest(args, packed, sites)
     return code
+
+
+def in_words(changes: "Mapping[str, int]") -> str:
+    """Return the counted changes of an image in words."""
+    return ", ".join(f"{count} {CHANGES.get(kind, kind).partition(':')[0]}" for kind, count in changes.items())
 
 
 def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> None:

@@ -152,3 +152,9 @@ def test_after_capture(
 def test_after_validate(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "validate", "lab"]) == 0
     assert capsys.readouterr().err == "next: deployer pack DEF --site lab -o B.tar\n"
+
+
+def test_pack_names_its_changes_in_words() -> None:
+    changes = {"pyc_repaired": 548, "setuid": 13, "variables dropped": 1}
+    expected = "548 times of compiled Python files corrected, 13 setuid and setgid bits removed, 1 variables dropped"
+    assert pack.in_words(changes) == expected
