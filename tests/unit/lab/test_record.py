@@ -13,6 +13,8 @@ def test_the_picture_shows_the_recorded_session() -> None:
     assert cast(lines) == recorded
     assert (PICTURES / "session.svg").read_text() == picture(lines)
     assert any("COMPLETED, exit 0" in line.text for line in lines)
+    assert any(line.text.startswith("proof: 2 of 2 ranks used the site's") for line in lines)
+    assert not any("warning" in line.text for line in lines)
 
 
 def shown(text: str) -> list[str]:
