@@ -30,7 +30,7 @@ def test_what_a_program_prints_is_text() -> None:
 
 
 def test_colours_of_the_program_are_styles_and_have_no_width() -> None:
-    assert shown("pack     \x1b[32mdone\x1b[0m: " + 70 * "x") == ["pack     done: " + 70 * "x", "green"]
+    assert shown("pack     \x1b[32mdone\x1b[0m: " + 60 * "x") == ["pack     done: " + 60 * "x", "green"]
 
 
 def test_long_lines_are_broken_between_words() -> None:
