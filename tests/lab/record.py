@@ -47,8 +47,9 @@ _LINE, _CHARACTER, _BAR, _MARGIN = 20, 7.85, 34, 16
 #: Styles by the parameters of ANSI's SGR sequence.
 _STYLES = {"1;31": "red", "32": "green", "33": "yellow", "36": "cyan", "1": "bold", "2": "dim"}
 _SGR = re.compile("\x1b\\[([0-9;]*)m")
-#: What a continued line of a stage is indented by; others by four spaces.
+#: What a continued line of a stage is indented by; others, and words too long for that, by four spaces.
 _STAGE = re.compile(r"\w+ +\w+ +[\d.]+ s  ")
+_NARROW = 4 * " "
 
 
 class Line(NamedTuple):
@@ -146,7 +147,7 @@ def picture(lines: list[Line]) -> str:
         "    .dim { fill: #9aa5b1; } .bold { font-weight: 700; }\n"
         "    @media (prefers-reduced-motion: no-preference) { g text { animation: appear 0.01s both; } }\n"
         "    @media print { g text { animation: none; } }\n"
-        "    @keyframes appear { from { opacity: 0.6; } to { opacity: 1; } }\n"
+        "    @keyframes appear { from { opacity: 0.75; } to { opacity: 1; } }\n"
         "  </style>\n"
         f'  <rect x="0.5" y="0.5" width="{wide - 1}" height="{high - 1}" rx="9" fill="#161b22" stroke="#3d4855"/>\n'
         f'  <path d="M0 {_BAR}V9a9 9 0 0 1 9 -9H{wide - 9}a9 9 0 0 1 9 9V{_BAR}z" fill="#2a323d"/>\n'
@@ -171,12 +172,13 @@ def _spans(text: str) -> str:
 def _wrapped(text: str) -> list[str]:
     """Return the rows of a line, broken between words; sequences of colour have no width."""
     stage = _STAGE.match(_SGR.sub("", text))
-    indent = " " * (stage.end() if stage else 4)
+    indent = " " * stage.end() if stage else _NARROW
     rows, row = [], ""
     for word in re.findall(r" *[^ ]+| +$", text):
         if row.strip() and len(_SGR.sub("", row + word)) > _WIDTH:
             rows.append(row)
-            row = indent + word.lstrip()
+            word = word.lstrip()
+            row = (indent if len(indent + _SGR.sub("", word)) <= _WIDTH else _NARROW) + word
         else:
             row += word
     return [*rows, row]

@@ -34,8 +34,9 @@ def test_colours_of_the_program_are_styles_and_have_no_width() -> None:
 
 
 def test_long_lines_are_broken_between_words() -> None:
-    assert shown("push     done         1.0 s  sent to " + 80 * "x") == [
-        "push     done         1.0 s  sent to",
-        29 * " " + 80 * "x",
-    ]
+    for long, indent in ((45, 29), (61, 4)):
+        assert shown("push     done         1.0 s  sent to " + long * "x") == [
+            "push     done         1.0 s  sent to",
+            indent * " " + long * "x",
+        ]
     assert shown("$ " + "word " * 30)[0].endswith("word")
