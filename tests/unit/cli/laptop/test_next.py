@@ -11,6 +11,7 @@ from deployer.cli.laptop import capture, check, pack
 from deployer.cli.laptop import deploy as deploy_command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
+from deployer.cli.site import installs as site_installs
 from deployer.cli.site import jobs as site_jobs
 from deployer.connected.check.rehearsed import CODE
 from deployer.connected.site_profile.model import RuntimePolicy
@@ -158,3 +159,32 @@ def test_pack_names_its_changes_in_words() -> None:
     changes = {"pyc_repaired": 548, "setuid": 13, "variables dropped": 1}
     expected = "548 times of compiled Python files corrected, 13 setuid and setgid bits removed, 1 variables dropped"
     assert pack.in_words(changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "next: deployer capture login1\n"),
+        ("extends: lab\nworkspace: null\n", ""),
+    ],
+)
+def test_after_validate_no_capture_is_suggested_for_what_a_person_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, said: str
+) -> None:
+    profile = tmp_path / "a.yaml"
+    source = "source: {kind: document, where: a test}\nlogin: {host: login1}\n"
+    profile.write_text(f"format: 1\nname: a\n{source}{lines}")
+    assert main(["profile", "validate", str(profile)]) == 0
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("sites", "words"), [(["lab"], ""), (["lab", "other"], " --plan SITE")])
+def test_after_an_installation_a_plan_is_named_if_there_are_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sites: list[str], words: str
+) -> None:
+    (image,) = running.store(tmp_path).installed()
+    for site in sites:
+        running.write(Path(image.folder, "plans", f"{site}.json"), running.PLAN._replace(site=site).record())
+    front = SimpleNamespace(prog="deployer.pyz")
+    site_installs._suggest(argparse.Namespace(front=front, root=None), image)
+    assert capsys.readouterr().err == f"next: python3 deployer.pyz run hello:1{words}\n"

@@ -440,6 +440,14 @@ def test_a_medium_tells_its_reader_what_to_do(tmp_path: Path) -> None:
     assert (root / "deployer.pyz").is_file()
 
 
+def test_a_medium_with_several_plans_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployer.connected.transfer.push.plans_in", lambda manifest: ["big", "small"])
+    push_to(write(tmp_path / "a.tar"), tmp_path / "medium")
+    text = (tmp_path / "medium" / "README.txt").read_text()
+    assert "Run a job; SITE is one of big, small.\n" in text
+    assert "run tiny:1.0 --wait --plan SITE -- COMMAND\n" in text
+
+
 def test_media_into_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "mine").touch()
