@@ -198,9 +198,8 @@ class FlattenedRootfs:
             hint = "give the image itself with --archive"
             raise UsageError("it holds an image's layers, not a root filesystem", hint)
         found = ", ".join(shown(name) for name in sorted(names)[:5])
-        raise UsageError(
-            f"it is not a root filesystem: it has none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}"
-        )
+        text = f"it is not a root filesystem: it has none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}"
+        raise UsageError(text)
 
     # --- making missing entries ---
 
@@ -228,10 +227,8 @@ class FlattenedRootfs:
             if entry is None:
                 self._make(TarEntry(FOLDER, part, 0o755))
             elif entry.kind != FOLDER:
-                raise UsageError(
-                    f"/{shown(path)} must be a mount point, but /{shown(part)} is not a folder in the image",
-                    "make it a folder in the Dockerfile",
-                )
+                text = f"/{shown(path)} must be a mount point, but /{shown(part)} is not a folder in the image"
+                raise UsageError(text, "make it a folder in the Dockerfile")
 
     # --- .pyc ---
 
