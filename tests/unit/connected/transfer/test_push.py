@@ -26,6 +26,8 @@ from deployer.contract.findings import ERROR, Finding
 from deployer.contract.job import Job
 from deployer.contract.json_records import Fields
 from deployer.contract.verdict import judged
+from deployer.site.install.receive import receive
+from deployer.site.storage.store import Store
 from deployer.system.verify import begin, opened
 from tests import bundles, running
 from tests.unit.connected.transfer.test_remote import far
@@ -438,6 +440,18 @@ def test_a_medium_tells_its_reader_what_to_do(tmp_path: Path) -> None:
         said = subprocess.run(shlex.split(words), cwd=medium, check=True, capture_output=True, text=True).stdout
         assert ("job train: 1 node x 1 rank" in said) == (command == commands[3])
     assert (root / "deployer.pyz").is_file()
+
+
+def test_the_medium_asks_for_the_space_that_receive_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = bundles.whole(bundles.ENTRIES)
+    monkeypatch.setattr(bundles, "ENTRIES", bundles.ENTRIES * 100)  # the number that the manifest has
+    push_to(write(tmp_path / "a.tar", pieces=pieces), tmp_path / "medium")
+    text = (tmp_path / "medium" / "README.txt").read_text()
+    megabytes = text.partition("that all nodes share; ")[2].partition(" MB must be free")[0]
+    free = SimpleNamespace(f_bavail=1, f_frsize=4096, f_files=0, f_favail=0)
+    monkeypatch.setattr("os.statvfs", lambda _: free)
+    with pytest.raises(SpaceError, match=f" 4.1 kB free; {megabytes} MB are needed"):
+        receive(str(tmp_path / "medium"), Store(str(tmp_path / "root")))
 
 
 def test_media_into_a_folder_that_is_not_empty(tmp_path: Path) -> None:
