@@ -218,7 +218,7 @@ def test_queues_are_captured(site: Site, image: str, kind: str) -> None:
     said = site.alice(
         f"{_ALONE} {PYTHON} {WORKSPACE}/deployer.pyz capture --partitions all -o captured.json; rm -r alone"
     )
-    assert "the login node and 1 of 1 partitions" in said
+    assert "the login node and 1 of 1 partition\n" in said
     record = json.loads((site.lab.home / "alice" / "captured.json").read_text())
     scheduler = record["scheduler"]
     assert (scheduler["kind"], scheduler["version"].partition(".")[0]) == (kind, {"gridengine": "8", "pbs": "23"}[kind])
