@@ -425,9 +425,22 @@ def judge(
     found = [*judgement.reached(), *_consumed(ending, used, bounds)]
     if ending.how == STOPPED or (ending.failed and not any(item.stopped for item in found)):
         found.append(judgement.ended())
+    if ending.how == FAILED and any(map(_ended_by_us, observed.observations)):
+        found = [_not_certain(item) if item.stopped and item.finding.code != NETWORK_CODE else item for item in found]
     order = {ERROR: 0, verdict.MISSING_FACTS: 1, WARNING: 2, NOTE: 3}
     found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
     return tuple(_limited(found))
+
+
+def _ended_by_us(item: Observation) -> bool:
+    """Return whether an observation is of a program that each rehearsal ends, and a site does not."""
+    return item.kind == seen.BLIND and bool(item.about.get("ended"))
+
+
+def _not_certain(item: Reached) -> Reached:
+    """Return a finding about a job that may have failed only because the rehearsal ended a program of it."""
+    text = item.finding.message + "; perhaps only because the rehearsal ended a program of it"
+    return item._replace(finding=item.finding._replace(severity=verdict.MISSING_FACTS, message=text))
 
 
 def is_input(path: str) -> bool:
@@ -719,7 +732,8 @@ class _Judgement(object):
         reasons = sorted({item.what for item in self.observations if item.kind == seen.BLIND})
         for reason in reasons:
             group = [item for item in self.observations if (item.kind, item.what) == (seen.BLIND, reason)]
-            yield self._made(BLIND_CODE, group, group[0].about.get("program") or "python", NOTE, what=reason)
+            severity = verdict.MISSING_FACTS if _ended_by_us(group[0]) else NOTE
+            yield self._made(BLIND_CODE, group, group[0].about.get("program") or "python", severity, what=reason)
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
         if self.observed.unreadable:

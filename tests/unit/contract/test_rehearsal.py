@@ -73,6 +73,28 @@ def test_an_unrelated_error_after_a_download_that_was_caught():
     assert "ValueError: shapes do not match" in found[0].finding.message
 
 
+@pytest.mark.parametrize(
+    ("ending", "more", "expected"),
+    [
+        (FAILED, [], ("rehearse.ended", MISSING_FACTS, "the job", True)),
+        (
+            FAILED,
+            [("uncaught", "CalledProcessError: died with SIGSYS")],
+            ("rehearse.ended", MISSING_FACTS, "x.py", True),
+        ),
+        (FAILED, [("url", "https://a.b/c"), ("uncaught", "URLError")], ("rehearse.network", ERROR, "a.b", True)),
+        (DONE, [], ("rehearse.blind", MISSING_FACTS, "sh", False)),
+    ],
+)
+def test_a_job_with_a_32_bit_program_which_only_a_rehearsal_ends_is_not_refused_for_that(ending, more, expected):
+    """It may run at the site. What it fetched in vain is certain all the same."""
+    blind = seen("blind", "a 32-bit program, which a rehearsal ends: /old", stack=(), program="sh", ended="yes")
+    stack = (CodeFrame("/deployer/app/x.py", 3, "f"),)
+    found = judge(blind, *(seen(kind, what, 2.0, stack) for kind, what in more), ending=ending)
+    assert brief(found)[0] == expected
+    assert ("rehearse.blind", MISSING_FACTS, "sh", False) in brief(found)
+
+
 def test_a_job_that_did_without_has_warnings_only():
     found = judge(seen("url", "https://data.example/x.gz"), seen("write", "/opt/cache"), ending=DONE)
     assert brief(found) == [
