@@ -361,7 +361,7 @@ FAULTS: dict[str, Fault] = {
         "the disk with the job's folder becomes read-only",
         "FAILED",
         "job.unfinished",
-        "",
+        "read-only now",
         disk_mb=128,
         command=LONG,
         at=BEGUN,
@@ -476,7 +476,11 @@ FAULTS: dict[str, Fault] = {
         "the second node does not mount /home", "FAILED", "hosts.failed", "/home/alice", **covered("/home", "cn2")
     ),
     "no-home-first": Fault(
-        "the first node does not mount /home", "FAILED", "job.unfinished", "", **covered("/home", "cn1")
+        "the first node does not mount /home",
+        "FAILED",
+        "job.unfinished",
+        "its first node could not write",
+        **covered("/home", "cn1"),
     ),
     "no-runtime": Fault(
         "the second node has no ch-run", "FAILED", "runtime.start", "ch-run", **covered("/usr/bin/ch-run", "cn2")
@@ -543,7 +547,7 @@ FAULTS: dict[str, Fault] = {
         "the job's folder cannot be written when it starts",
         "FAILED",
         "job.unfinished",
-        "",
+        "you may not write to its folder",
         options="--directive=--begin=now+2",
         then=(("login1", "chmod 500 $folder"),),
         after=(("login1", "chmod 700 $folder"),),

@@ -487,9 +487,21 @@ def _cause(folder: str, outcome: _Outcome, word: str) -> Optional[Finding]:
     if word in causes.ENDS and (unfinished or (word not in _ASKED and (wrong is None or wrong.code not in _EXPLAINED))):
         return causes.ended("job", word, result.told(folder))
     if unfinished and word != "COMPLETED":
-        why = result.told(folder).reason
+        why = result.told(folder).reason or _unwritten(folder)
         return finding("job.unfinished", "job", why=": " + why if why else "")
     return wrong
+
+
+def _unwritten(folder: str) -> str:
+    """Return why a job could not write to its folder, as far as this host sees; empty: there is no such reason."""
+    with suppress(OSError):
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return "the disk with its folder is read-only now"
+        if not os.access(folder, os.W_OK):
+            return "you may not write to its folder"
+        if not any(name.endswith(".log") for name in os.listdir(folder)):
+            return "there is no log either, so its first node could not write to its folder: is it mounted there?"
+    return ""
 
 
 def final_exit(folder: str) -> Optional[int]:
