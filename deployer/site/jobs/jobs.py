@@ -494,13 +494,15 @@ def _cause(folder: str, outcome: _Outcome, word: str) -> Optional[Finding]:
 
 def _unwritten(folder: str) -> str:
     """Return why a job could not write to its folder, as far as this host sees; empty: there is no such reason."""
-    with suppress(OSError):
-        if os.statvfs(folder).f_flag & os.ST_RDONLY:
-            return "the disk with its folder is read-only now"
-        if not os.access(folder, os.W_OK):
-            return "you may not write to its folder"
-        if not any(name.endswith(".log") for name in os.listdir(folder)):
-            return "there is no log either, so its first node could not write to its folder: is it mounted there?"
+    import tempfile  # only here: this import takes longer than all others
+
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return "its folder cannot be written: %s" % error.strerror
+    if not any(name.endswith(".log") for name in files.names(folder)):
+        return "there is no log either, so its first node could not write to its folder: is it mounted there?"
     return ""
 
 
