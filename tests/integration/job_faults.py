@@ -29,6 +29,7 @@ BEGUN = "[ $(grep -c begun $folder/output.log) = 2 ]"
 #: As LONG, and ranks with MPI.
 TOGETHER = ("python3", "-m", "mpi4py", "-c", LONG[2])
 RUNS = "grep -q -x -e RUNNING <(squeue --noheader --jobs $id --format %T)"
+ENDS = "timeout 90 sh -c 'while squeue --noheader --jobs $id | grep -q .; do sleep 0.2; done'"
 STAGES = "ls -d /dev/shm/deployer-stage-*"
 LIBRARY = "/opt/intel/mpi/2021.15/lib/libmpi.so.12"
 TOOL = "/opt/python/3.6/bin"
@@ -541,7 +542,7 @@ FAULTS: dict[str, Fault] = {
         "cancelled",
         command=LONG,
         at=BEGUN,
-        then=(("login1", "mv $folder $folder.away; scancel $id; sleep 2; mv $folder.away $folder"),),
+        then=(("login1", f"mv $folder $folder.away; scancel $id; {ENDS}; mv $folder.away $folder"),),
     ),
     "log-unwritable": Fault(
         "the job's folder cannot be written when it starts",
