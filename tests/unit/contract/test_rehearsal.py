@@ -576,6 +576,7 @@ KINDS = [
     ((MAIN,), "unclear.example", {}, "if it wants a service: ", ""),
     ((), "a.example", {"program": "curl"}, "put the file in the bundle", ""),
     (library("pip/_internal/cli/main.py"), "index.example", {"port": "443"}, "add them to the image", ""),
+    ((URLLIB3, *library("spacy/cli/download.py")), "raw.example", {"port": "443"}, "add them to the image", ""),
 ]
 
 
@@ -584,6 +585,20 @@ def test_what_was_asked_decides_the_remedy_of_any_library(stack, host, about, re
     (found,) = judge(seen("host", host, 1.0, stack, **about), ending=DONE)
     assert remedy in found.finding.remedy
     assert [line[: len(command)] for line in found.prepare[:1]] == ([command] if command else [])
+
+
+def test_a_library_that_downloads_with_torchvision_s_functions_has_a_remedy_of_its_own():
+    """medmnist keeps its files in ~/.medmnist; torchvision has no such data set."""
+    begun = Observation("process", "1 python3", 0.0, (), {"home": HOME, "folder": "/deployer/job"}, "n1-1")
+    url = "https://zenodo.example/records/1/files/pathmnist.npz?download=1"
+    about = {"url": url, "root": HOME + "/.medmnist", "fpath": HOME + "/.medmnist/pathmnist.npz"}
+    used = library("torchvision/datasets/utils.py", "download_url")[:1]
+    stack = (OPEN, *used, *library("medmnist/dataset.py", "download"))
+    (found,) = judge(begun, seen("host", "zenodo.example", 1.0, stack, **about), ending=DONE)
+    assert found.finding.message == "asked for medmnist: pathmnist.npz"
+    kept = "data/home/.medmnist/pathmnist.npz"
+    assert found.prepare == (f"curl -fL --create-dirs -o {kept} '{url}'",)
+    assert '    links: {"~": data/home}' in found.definition
 
 
 def test_a_program_outside_the_definition_is_not_named_in_a_command():
