@@ -365,6 +365,32 @@ def test_a_program_that_did_not_find_its_data(path, stack, had_input, expected):
 
 
 @pytest.mark.parametrize(
+    ("path", "had_input", "expected"),
+    [
+        ("/lustre/project/data", False, WARNING),
+        ("/lustre/project/data", True, NOTE),
+        ("/deployer/data/train", True, NOTE),
+        ("/deployer/job/last.ckpt", False, None),  # what a program has yet to make
+        ("/kaggle/input", False, None),  # which service it runs on
+    ],
+)
+def test_a_program_that_asked_for_data_that_are_not_there(path, had_input, expected):
+    found = judge(seen("asked", path, 1.0, (MAIN,)), ending=DONE, had_input=had_input)
+    assert brief(found) == ([("rehearse.missing", expected, path, False)] if expected else [])
+    opened = judge(seen("asked", path, 1.0, (MAIN,)), seen("missing", path, 2.0, (MAIN,)), ending=DONE)
+    assert [item.finding.code for item in opened] == ["rehearse.missing"]
+
+
+@pytest.mark.parametrize(("line", "named"), [(3, True), (4, True), (30, False), (2, False)])
+def test_an_exception_just_after_a_question_for_a_file_names_the_file(line, named):
+    """As `assert os.path.exists(path)`."""
+    end = seen("uncaught", "AssertionError: ", 2.0, (CodeFrame(MAIN.file, line, "<module>"),))
+    found = judge(seen("asked", "/deployer/job/data.txt", 1.0, (MAIN,)), end)
+    code, subject = ("rehearse.missing", "/deployer/job/data.txt") if named else ("rehearse.ended", "train.py")
+    assert brief(found) == [(code, ERROR, subject, True)]
+
+
+@pytest.mark.parametrize(
     ("path", "data"),
     [
         ("/deployer/app/train.py", False),
