@@ -97,6 +97,6 @@ def test_the_documents_are_read_by_keyboard_and_screen_reader(documents: Path) -
 
 @pytest.mark.slow
 def test_prompts_are_not_copied_with_commands(documents: Path) -> None:
-    page = (documents / "docs" / "tutorials" / "stager.html").read_text()
+    page = (documents / "docs" / "tutorials" / "laptop.html").read_text()
     assert '<span class="prompt">$ </span><span class="typed">scripts/lab up</span>' in page
     assert ".prompt { color: var(--faint); user-select: none; }" in (documents / "site.css").read_text()

@@ -1,6 +1,6 @@
 """A maintenance day in the lab: its Open MPI is replaced at the same prefix, and an installed bundle gets a new plan.
 
-With `-s` the bytes and seconds are printed that docs/site-admin.md has.
+With `-s` the bytes and seconds are printed that docs/admin.md has.
 """
 
 import json

@@ -21,9 +21,9 @@ from tests.lab import Lab
 PAGES = ROOT / "docs" / "tutorials"
 #: What starts the shell of each page. In this order: each page goes on where the one before it ended.
 SHELLS = {
-    "stager": ["bash", "-c"],
-    "deployer": ["scripts/lab", "as", "alice", "login1", "--", "bash", "-c"],
-    "site-admin": ["bash", "-c"],
+    "laptop": ["bash", "-c"],
+    "cluster": ["scripts/lab", "as", "alice", "login1", "--", "bash", "-c"],
+    "admin": ["bash", "-c"],
 }
 #: What the commands use of the checkout.
 USED = (".venv", "scripts")

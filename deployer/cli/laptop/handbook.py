@@ -24,8 +24,8 @@ _READERS = {
     "At the site": variables.SITE,
     "In the program of a job": variables.JOB,
 }
-_RANKS = "../deployer.md#where-ranks-find-each-other"
-_PROFILES = "What to write, and which of them `capture` finds: [site-admin.md](../site-admin.md#what-to-write)."
+_RANKS = "../cluster.md#where-ranks-find-each-other"
+_PROFILES = "What to write, and which of them `capture` finds: [admin.md](../admin.md#what-to-write)."
 
 
 def handbook(section: Callable[[str], str]) -> dict[str, str]:
@@ -78,7 +78,7 @@ def _row(argument: Argument) -> str:
 
 def _variables() -> Iterator[str]:
     order = "An option overrides a variable, and a variable overrides the settings file"
-    yield f"{order}: [Settings](../stager.md#settings)."
+    yield f"{order}: [Settings](../laptop.md#settings)."
     for title, readers in _READERS.items():
         rows = [
             f"| {', '.join(f'`{name}`' for name in each.names)} | {_cell(each.text)} |"

@@ -1,5 +1,5 @@
 """Rules of the fast network: that MPI finds libfabric, that libfabric finds the provider, and the provider its
-libraries. What follows where it does not was seen in the lab (docs/rules.md)."""
+libraries. docs/rules.md has the consequences."""
 
 import posixpath
 import re

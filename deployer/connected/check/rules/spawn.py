@@ -10,7 +10,7 @@ from deployer.contract.findings import ERROR, Finding
 from deployer.contract.plan import INSIDE
 
 #: What happens if a rank asks for more ranks, by its launcher, and by the image's own: whether they start (None: that
-#: depends on the job), and why not. With what each was tried is in docs/rules.md.
+#: depends on the job), and why not.
 _SRUN = "srun starts no more ranks: with pmi2 the job hangs, with pmix it ends with an error"
 _HOST = "{} would start more ranks on the host, outside of the container, where the program is missing"
 _SLOTS = "mpirun starts more ranks only if the job has free slots: otherwise it ends with MPI_ERR_SPAWN, or hangs"

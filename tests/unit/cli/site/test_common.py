@@ -56,12 +56,6 @@ def test_an_error_is_one_line_a_hint_and_its_code(
     assert capsys.readouterr().err == "deployer: error: two lines\nhint: do this\n"
 
 
-def test_every_exit_code_is_documented() -> None:
-    text = (Path(__file__).parents[4] / "docs" / "exit-codes.md").read_text()
-    for code in {kind.exit_code for kind in KINDS} | {0, errors.EXIT_INTERRUPTED}:
-        assert f"| {code} |" in text
-
-
 def test_a_defect_is_one_line_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert common.run(raising(ZeroDivisionError("x")), ["verb"], str(tmp_path / "log")) == 1
     said = capsys.readouterr().err

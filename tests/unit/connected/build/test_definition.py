@@ -208,7 +208,7 @@ def test_the_table_in_the_documents_is_the_models() -> None:
     assert (
         '| `jobs.NAME.time` | text: time limit, [D-]HH:MM:SS or 90m, 24h, 2d: `1-12:00:00` | `"01:00:00"` |\n' in shown
     )
-    assert shown in (ROOT / "docs" / "stager.md").read_text(), "put what `deployer schema --table` prints into it"
+    assert shown in (ROOT / "docs" / "laptop.md").read_text(), "put what `deployer schema --table` prints into it"
 
 
 # ------------------------------------------------------------------------------------------------ what it names

@@ -677,6 +677,12 @@ def contents(rootfs: Path) -> Contents:
     return sources.from_folder(rootfs, "x", "1")._replace(jobs=[Job("t", ["true"], 1, 1, 1, "00:01:00")])
 
 
+@pytest.fixture(scope="module")
+def bundle(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle without plans, with a folder ``cache`` beside it for what is read of its image."""
+    return pack.pack(contents(rootfs), [], tmp_path_factory.mktemp("bundle") / "b.tar").path
+
+
 def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> None:
     profile = Profile.model_validate(SITE)
     packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=pack.Checking(cache=tmp_path / "c"))
@@ -1024,9 +1030,7 @@ def test_a_runtime_without_an_adapter_is_refused_with_an_alternative() -> None:
 
 @pytest.mark.parametrize("runtime", get_args(RuntimeName))
 @pytest.mark.parametrize("listed", [True, False], ids=["on the nodes", "in the policy"])
-def test_each_runtime_of_a_profile_is_known_to_run_or_refused(
-    runtime: str, listed: bool, rootfs: Path, tmp_path: Path
-) -> None:
+def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, listed: bool, bundle: Path) -> None:
     has = {"runtimes": {runtime: {}} if listed else {}}
     carried = [known.policy_name for known in runtime_table.TABLE if known.carried]
     if not listed and runtime_table.supported(runtime) and runtime not in carried:
@@ -1034,9 +1038,7 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(
             Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
         return
     profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
-    bundle = tmp_path / "b.tar"
-    pack.pack(contents(rootfs), [], bundle)
-    [made] = check.all_plans(str(bundle), profile)
+    [made] = check.all_plans(str(bundle), profile, cache=bundle.parent / "cache")
     assert made.checked
     checked = made.checked
     assert {option.runtime for option in made.start_options} <= set(runtime_table.SUPPORTED)
