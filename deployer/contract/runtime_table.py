@@ -164,10 +164,10 @@ def too_old(name: str, version: Optional[str]) -> Optional[str]:
 
 
 def refusal(name: str) -> Tuple[str, str]:
-    """Return why this deployer cannot use a runtime, and what to do instead."""
+    """Return why deployer cannot use a runtime, and what to do instead."""
     known = RUNTIMES.get(name)
     if known is None:
-        return "this version of deployer does not know it", "use the deployer that made the plan; or " + _ASK
+        return "this version of deployer does not know it", "use the version that made the plan; or " + _ASK
     return known.refusal, known.instead
 
 

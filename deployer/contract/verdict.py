@@ -19,8 +19,8 @@ class Checked(NamedTuple):
     Attributes:
         verdict: RUN, WARN, UNKNOWN or REFUSE.
         findings: all findings.
-        accepted: codes that the stager accepted.
-        deployer: the version of the deployer that judged.
+        accepted: codes that were accepted on the laptop.
+        deployer: the version of deployer that made it.
     """
 
     verdict: str

@@ -1,4 +1,4 @@
-"""Which of two versions is older: one rule for all bundles, whatever scheme their stagers use.
+"""Which of two versions is older: one rule for all bundles, whatever scheme their makers use.
 
 A version is split into numbers and words. All other characters separate, and anything after a ``+`` is ignored. Numbers
 compare as numbers, words as text. A word sorts before the end, and the end before a number. So

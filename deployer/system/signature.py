@@ -44,7 +44,7 @@ def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key
     if reason:
         raise IntegrityError(
             "the signature by %s is wrong: %s" % (signature.key.fingerprint, reason),
-            "the bundle or its signature was changed: get it again from the stager; nothing was installed",
+            "the bundle or its signature was changed: get it again from its maker; nothing was installed",
         )
     return signature.key
 

@@ -63,7 +63,7 @@ def _try_as_user(holder: int, url: str) -> Result:
 
 def _must_fail(node: str, url: str, result: Result) -> Attempt:
     if result.returncode == 0:
-        raise LabError(f"{node} is not cut off: it downloaded {url}", "see docs/lab.md, The networks")
+        raise LabError(f"{node} is not cut off: it downloaded {url}", "see docs/lab.md, How it works")
     words = (result.stderr.strip().splitlines() or ["no reason given"])[-1]
     return Attempt(node, url, words)
 

@@ -57,6 +57,13 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=_name)
+def test_tables_are_whole(page):
+    """An empty line in a table makes text of the rows that follow."""
+    blocks = re.findall(r"^\|.*(?:\n\|.*)*", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    assert [block for block in blocks if not re.match(r".*\n\|[-:| ]+\|(?:\n|$)", block)] == []
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=_name)
 def test_no_page_installs_the_other_program_of_our_name(page):
     """`deployer` on the package index is somebody else's; ours is deployer-hpc."""
     assert not re.search(r"\b(install|inject|--with) +(-\S+ +)*deployer(?![-_]hpc|[\w/.])", page.read_text())

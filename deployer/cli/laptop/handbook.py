@@ -25,7 +25,7 @@ _READERS = {
     "In the program of a job": variables.JOB,
 }
 _RANKS = "../cluster.md#where-ranks-find-each-other"
-_PROFILES = "What to write, and which of them `capture` finds: [admin.md](../admin.md#what-to-write)."
+_PROFILES = "What people usually write, and what `capture` finds: [admin.md](../admin.md#what-to-write)."
 
 
 def handbook(section: Callable[[str], str]) -> dict[str, str]:

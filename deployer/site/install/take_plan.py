@@ -48,7 +48,7 @@ def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = Non
         message, signatures = plan_update.split(data)
         whose = trust.establish(message, signatures, policies, "plan")
     except IntegrityError as error:
-        hint = "the plan or its signature was changed: get it again from the stager; the earlier plan still applies"
+        hint = "the plan or its signature was changed: get it again from its maker; the earlier plan still applies"
         raise IntegrityError("%s: %s" % (what, error.message), hint) from error
     update = plan_update.read(data, what)
     image = _image(store, update)
