@@ -78,6 +78,7 @@ _CHANGES = {
 _LISTS = ("glob.glob", "os.listdir", "os.scandir", "pathlib.Path.glob", "pathlib.Path.rglob")
 #: Functions of os.path that ask for a file, of which no audit event tells.
 _ASKS = ("exists", "isdir", "isfile")
+_ASKED = "os.path: not there"
 
 
 class PythonObserver(object):
@@ -110,6 +111,7 @@ class PythonObserver(object):
             "ctypes.dlopen": self._library,
             "builtins.input": self._input,
             "sys.excepthook": self._ended,
+            _ASKED: self._asked,
         }
         self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
         self.handlers.update((event, self._list) for event in _LISTS)
@@ -186,15 +188,8 @@ class PythonObserver(object):
     def _asking(self, asks: "Callable[..., bool]") -> "Callable[..., bool]":
         def ask(*args: "Any", **named: "Any") -> bool:
             there = asks(*args, **named)
-            own = _thread.get_ident()
-            if not there and own not in self.busy:
-                self.busy.add(own)
-                try:
-                    self._asked(args[0], sys._getframe(1))
-                except Exception:  # as in hook
-                    pass
-                finally:
-                    self.busy.discard(own)
+            if not there:
+                self.hook(_ASKED, args)
             return there
 
         for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -202,7 +197,8 @@ class PythonObserver(object):
         vars(ask)["__wrapped__"] = asks
         return ask
 
-    def _asked(self, path: "Any", frame: "FrameType") -> None:
+    def _asked(self, args: "Tuple[Any, ...]") -> None:
+        path, frame = args[0], sys._getframe(3)
         if not isinstance(path, int) and not _is_in(frame, _LIBRARIES):
             self.note("asked", _path(path), frame)
 
