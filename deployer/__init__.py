@@ -1,3 +1,3 @@
 """Deployer: offline-first, air-gapped deployment of HPC deep learning."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

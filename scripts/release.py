@@ -23,6 +23,8 @@ CACHE = ROOT / ".deployer/cache/release"
 NAME = "deployer-hpc"
 #: The namespace of the signature, for `ssh-keygen -Y verify -n`.
 NAMESPACE = "deployer-release"
+#: Begins a command line without a network.
+ALONE = ("unshare", "--map-root-user", "--net")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 
@@ -64,6 +66,9 @@ def main() -> int:
         return _check()
     if not args.tag or not args.key:
         parser.error("TAG and --key KEY are needed")
+    _check_tag(args.tag)
+    if not args.key.is_file():
+        sys.exit(f"deployer: error: there is no key {args.key}")
     output = ROOT / "dist" / args.tag
     write(args.tag, output, tuple(PLATFORMS), PYTHONS)
     sign(output, args.key)
@@ -71,11 +76,22 @@ def main() -> int:
     return 0
 
 
+def _check_tag(tag: str) -> None:
+    """End with an error if ``tag`` is not a tag of a version with its own section in the changelog."""
+    if not _git("tag", "--list", tag):
+        sys.exit(f"deployer: error: there is no tag {tag}\nhint: git tag -s {tag}")
+    version = re.search(r'__version__ = "([^"]+)"', _git("show", f"{tag}:deployer/__init__.py"))[1]  # type: ignore[index]
+    if tag != f"v{version}":
+        sys.exit(f"deployer: error: the tag {tag} has the version {version}")
+    if f"\n## [{version}]" not in _git("show", f"{tag}:CHANGELOG.md"):
+        sys.exit(f"deployer: error: CHANGELOG.md of {tag} has no section [{version}]")
+
+
 def write(commit: str, output: Path, platforms: Sequence[str], pythons: Sequence[str]) -> None:
     """Write the files of a release, without a signature, into the new folder ``output``.
 
     Args:
-        commit: a tag ``vVERSION``, or any other commit.
+        commit: a tag, or any other commit.
     """
     identity = _git("rev-parse", f"{commit}^{{commit}}")
     made = int(_git("log", "-1", "--format=%ct", identity))
@@ -86,8 +102,6 @@ def write(commit: str, output: Path, platforms: Sequence[str], pythons: Sequence
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(tree, filter="data")
         version = re.search(r'__version__ = "([^"]+)"', (tree / "deployer/__init__.py").read_text())[1]  # type: ignore[index]
-        if re.fullmatch(r"v\d.*", commit) and commit != f"v{version}":
-            sys.exit(f"deployer: error: the tag {commit} has the version {version}")
         env = {**os.environ, "SOURCE_DATE_EPOCH": str(made), "PYTHONPATH": str(tree), "TZ": "UTC"}
         _run([sys.executable, "-m", "hatchling", "build", "--directory", str(files)], tree, env)
         start = "import sys; from deployer.cli.laptop.main import main; sys.exit(main())"
@@ -110,9 +124,7 @@ def write(commit: str, output: Path, platforms: Sequence[str], pythons: Sequence
 def sign(folder: Path, key: Path) -> None:
     """Sign SHA256SUMS with an OpenSSH key."""
     (folder / "SHA256SUMS.sig").unlink(missing_ok=True)
-    subprocess.run(
-        ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(folder / "SHA256SUMS")], check=True
-    )
+    _run(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n", NAMESPACE, "SHA256SUMS"], folder)
 
 
 # ----------------------------------------------------------------------------------------------- the offline files
@@ -121,9 +133,7 @@ def sign(folder: Path, key: Path) -> None:
 def _offline(path: Path, wheel: Path, tree: Path, platform: Platform, pythons: Sequence[str], made: int) -> None:
     """Write the offline file of a platform: the wheels of all Pythons, their hashes, a script that installs them."""
     pins = _pins(tree / "requirements/connected.txt")
-    folder = CACHE / hashlib.sha256(repr((pins, platform, pythons)).encode()).hexdigest()[:16]
-    if not folder.exists():
-        _download(folder, pins, platform, pythons)
+    folder = _wheels(pins, platform, pythons)
     names = sorted(item.name for item in folder.iterdir())
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
     lines = [line for pin in pins for line in _lines_of(pin, hashes)]
@@ -161,6 +171,14 @@ def _lines_of(pin: tuple[str, tuple[str, ...]], hashes: dict[str, str]) -> Itera
         yield " ".join([pin[0], *(f"--hash={digest}" for digest in there)])
 
 
+def _wheels(pins: Sequence[tuple[str, tuple[str, ...]]], platform: Platform, pythons: Sequence[str]) -> Path:
+    """Return the folder with the wheels of a platform; they are downloaded if they are not there."""
+    folder = CACHE / hashlib.sha256(repr((pins, platform, pythons)).encode()).hexdigest()[:16]
+    if not folder.exists():
+        _download(folder, pins, platform, pythons)
+    return folder
+
+
 def _download(
     folder: Path, pins: Sequence[tuple[str, tuple[str, ...]]], platform: Platform, pythons: Sequence[str]
 ) -> None:
@@ -182,7 +200,7 @@ def _download(
             argv = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
             argv += ["--require-hashes", "--only-binary=:all:", "--implementation", "cp", "--python-version", python]
             argv += [word for tag in platform.tags for word in ("--platform", tag)]
-            subprocess.run([*argv, "--dest", f"{work}/wheels", "-r", f"{work}/wanted.txt"], check=True)
+            _run([*argv, "--dest", f"{work}/wheels", "-r", f"{work}/wanted.txt"], ROOT)
         (Path(work) / "wheels").rename(folder)
 
 
@@ -228,7 +246,14 @@ def _sbom(tree: Path, version: str) -> dict[str, Any]:
         if requirement.marker:
             component["properties"].append({"name": "pypi:marker", "value": str(requirement.marker)})
         components.append(component)
-    own = {"type": "application", "name": NAME, "version": version, "bom-ref": NAME}
+    own = {
+        "type": "application",
+        "name": NAME,
+        "version": version,
+        "purl": f"pkg:pypi/{NAME}@{version}",
+        "bom-ref": NAME,
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+    }
     serial = uuid.uuid5(uuid.NAMESPACE_URL, _json(components))
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
@@ -238,6 +263,7 @@ def _sbom(tree: Path, version: str) -> dict[str, Any]:
         "serialNumber": serial.urn,
         "metadata": {"component": own},
         "components": components,
+        "dependencies": [{"ref": NAME, "dependsOn": [component["bom-ref"] for component in components]}],
     }
 
 
@@ -274,22 +300,30 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def _check() -> int:
-    """Write a release of the current commit twice, compare, and install from its offline file without a network."""
-    machine = os.uname().machine
-    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    with tempfile.TemporaryDirectory() as work:
-        folders = [Path(work) / name for name in ("one", "two")]
-        for folder, zone in zip(folders, ("UTC", "Asia/Tokyo"), strict=True):
-            os.environ["TZ"] = zone
-            write("HEAD", folder, [f"linux-{machine}"], [python])
-        if _digests(folders[0]) != _digests(folders[1]):
-            different = dict(_digests(folders[0]).items() ^ _digests(folders[1]).items())
+    """Write a release of the current commit in two clones, compare, and install from its offline file.
+
+    The clones differ in folder, umask, locale and time zone, and neither they nor the installation have a network.
+    """
+    platform, python = f"linux-{os.uname().machine}", f"{sys.version_info[0]}.{sys.version_info[1]}"
+    _wheels(_pins(ROOT / "requirements/connected.txt"), PLATFORMS[platform], [python])  # while there is a network
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        places = (("one", "022", "UTC", "C.UTF-8"), ("elsewhere/two", "077", "Asia/Tokyo", "C"))
+        for folder, mask, zone, locale in places:
+            _run(["git", "clone", "--quiet", "--shared", str(ROOT), str(work / folder)], work)
+            (work / folder / ".deployer/cache").mkdir(parents=True)
+            (work / folder / ".deployer/cache/release").symlink_to(CACHE)
+            code = f"import release; release.write('HEAD', release.ROOT / 'dist', ['{platform}'], ['{python}'])"
+            env = {**os.environ, "TZ": zone, "LC_ALL": locale, "PYTHONPATH": str(work / folder / "scripts")}
+            _run([*ALONE, "sh", "-c", f'umask {mask}; exec "$@"', "-", sys.executable, "-sc", code], work, env)
+        one, two = (work / folder / "dist" for folder, *_ in places)
+        different = dict(_digests(one).items() ^ _digests(two).items())
+        if different:
             sys.exit(f"deployer: error: two releases of one commit differ: {', '.join(sorted(different))}")
-        key = Path(work) / "key"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-        sign(folders[0], key)
-        _install(folders[0], key, Path(work))
-    print("two releases are the same; the offline file works in an empty place without a network")
+        _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "key"], work)
+        sign(one, work / "key")
+        _install(one, work / "key", work)
+    print("two clones make the same release without a network; its offline file works in an empty place")
     return 0
 
 
@@ -309,8 +343,7 @@ def _install(folder: Path, key: Path, work: Path) -> None:
         HOME=$2/home home/.local/bin/deployer init job --template none --quiet >/dev/null
         HOME=$2/home home/.local/bin/deployer lint job --quiet >/dev/null
     """
-    alone = ["unshare", "--map-root-user", "--net"]
-    argv = [*alone, "sh", "-c", script, "-", str(folder), str(work), offline.name]
+    argv = [*ALONE, "sh", "-c", script, "-", str(folder), str(work), offline.name]
     env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "LANG": "C.UTF-8"}
     (work / "home").mkdir()
     subprocess.run(argv, check=True, env=env)
@@ -320,11 +353,14 @@ def _git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _run(argv: Sequence[str], folder: Path, env: dict[str, str]) -> None:
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+def _run(argv: Sequence[str], folder: Path, env: dict[str, str] | None = None) -> None:
+    """Run a program, which may ask for a passphrase; end with an error if it fails."""
+    done = subprocess.run(
+        argv, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode:
-        sys.stderr.write(done.stdout + done.stderr)
-        sys.exit(f"deployer: error: {' '.join(argv[:3])} failed")
+        sys.stderr.write(done.stdout)
+        sys.exit(f"deployer: error: {' '.join(argv[:4])} failed with exit code {done.returncode}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import deployer
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Building it takes seconds.
@@ -41,6 +43,12 @@ def test_the_wheel_has_all_files_of_the_package_and_the_profiles(wheel: Path) ->
     assert not strays
 
 
+def test_the_distribution_is_not_the_other_deployer_of_the_package_index(wheel: Path) -> None:
+    (name,) = [each for each in zipfile.ZipFile(wheel).namelist() if each.endswith(".dist-info/METADATA")]
+    lines = zipfile.ZipFile(wheel).read(name).decode().splitlines()
+    assert {"Name: deployer-hpc", f"Version: {deployer.__version__}"} <= set(lines)
+
+
 def test_an_installed_wheel_is_a_complete_deployer(wheel: Path, tmp_path: Path) -> None:
     """In an empty environment; libraries come from .venv by a .pth file, since nothing is downloaded here."""
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
@@ -67,7 +75,7 @@ def test_an_installed_wheel_is_a_complete_deployer(wheel: Path, tmp_path: Path) 
     deployer("init", "trained", "--framework", "tensorflow")
     deployer("lint", "trained")
     deployer("pyz", "-o", "out.pyz")
-    assert "Example: " in deployer("explain", "mpi.family")
+    assert "What: " in deployer("explain", "mpi.family")
     assert deployer("profile", "schema") == (ROOT / "site_profiles/schema.json").read_text()
     asked = "import deployer; print(deployer.__file__)"
     argv = [str(tmp_path / "venv/bin/python"), "-c", asked]

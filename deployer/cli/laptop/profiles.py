@@ -23,6 +23,8 @@ from deployer.system import terminal
 
 #: The only fact that `push` needs and a plan does not.
 _HOST = ("login", "host")
+#: What no capture finds out.
+_DECIDED = (("policy",), ("workspace",))
 _SITE = "a profile's name (see `profile list`) or path"
 
 
@@ -196,7 +198,7 @@ def _validate(args: argparse.Namespace) -> int:
     site, profile = valid[0]
     if not missing[profile.name]:
         common.suggest(args, "pack", "DEF", "--site", site, "-o", "B.tar")
-    elif profile.login.host:
+    elif profile.login.host and any(gap.place not in _DECIDED for gap in missing[profile.name]):
         common.suggest(args, "capture", profile.login.host)
     return 0
 

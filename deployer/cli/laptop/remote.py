@@ -6,21 +6,23 @@ connection is made. The arguments are passed on unchanged.
 
 import argparse
 import contextlib
+import functools
 import importlib
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import settings
-from deployer.cli.site import common
+from deployer.cli.site import common, doctor
 from deployer.connected.ground import user_settings
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError
 from deployer.contract.shell import quoted
 from deployer.contract.text import is_label
-from deployer.system import terminal
+from deployer.system import files, terminal
 
 if TYPE_CHECKING:
-    from deployer.connected.transfer.remote import Remote
+    from deployer.connected.transfer.remote import Attended, Remote
 
 #: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which import much.
 _COMMANDS = {
@@ -37,6 +39,8 @@ _COMMANDS = {
 }
 #: Options of `run` that change nothing of the job.
 _OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
+#: Bytes of a report of doctor.
+_MAX_REPORT = 1024 * 1024
 #: The beginning of a hint after a submission without an answer.
 FINDS = "the same command again follows it if there is one; "
 
@@ -72,6 +76,7 @@ def _forward(args: argparse.Namespace) -> int:
 
         foresight.of_run(args, profile)
     words = [args.command, *_theirs(args)]
+    report = args.command == "doctor" and doctor.new_file(args)
     if terminal.is_quiet() and not {"-q", "--quiet"} & {*words}:
         words.insert(1, "--quiet")  # it was given before the command
     if hasattr(args, "plan") and not args.plan:
@@ -83,7 +88,21 @@ def _forward(args: argparse.Namespace) -> int:
         if args.command == "run" and not args.dry_run:
             return _submit(args, remote, profile.name, words)
         # doctor looks for what a job would find, and a job is started as after a login.
-        return remote.attach(words, site_options(args), login=args.command == "doctor").status
+        attach = functools.partial(remote.attach, caller=site_options(args), login=args.command == "doctor")
+        return (_with_report(args, remote, words, attach) if report else attach(words)).status
+
+
+def _with_report(
+    args: argparse.Namespace, remote: "Remote", words: list[str], attach: "Callable[[list[str]], Attended]"
+) -> "Attended":
+    """Run doctor, and fetch its report, also if something is broken there."""
+    name = f"incoming/report-{secrets.token_hex(8)}"
+    done = attach([*words, "--report", f"{remote.workspace}/{name}"])
+    if remote.has(remote.workspace, name):
+        files.write_text(args.report, remote.fetch(f"{remote.workspace}/{name}", _MAX_REPORT).decode())
+        remote.remove([name])
+        doctor.announce(args.report)
+    return done
 
 
 def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequence[str]) -> int:

@@ -146,6 +146,7 @@ def _survey(args: argparse.Namespace) -> int:
     else:
         captured = sum(1 for each in found if each.state == survey.CAPTURED)
         terminal.show("%s: the login node and %d of %s" % (request.output, captured, counted(len(found), "partition")))
+        terminal.show("read it, then copy it and %s to your own machine" % os.path.basename(facts_path(request.output)))
     return EXIT_DONE
 
 

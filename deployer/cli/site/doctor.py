@@ -1,15 +1,20 @@
 """doctor: find what is broken, from the kernel to training on two nodes."""
 
 import argparse
+import os
 import sys
 from typing import Any
 
 from deployer.cli.site import common
+from deployer.contract.dialogue import CALLER
+from deployer.contract.errors import UsageError
 from deployer.site.storage import store
-from deployer.system import terminal
+from deployer.system import files, terminal
 
 #: Seconds for each of its jobs, waiting time in the queue included.
 _PATIENCE = 600
+#: As the file of a report: standard output.
+SCREEN = "-"
 #: Columns before the observation of a step: its state and name.
 _INDENT = 20
 
@@ -26,6 +31,8 @@ def add_parsers(subparsers: Any) -> None:
     )
     command.add_argument("--dry-run", action="store_true", help="submit nothing")
     command.add_argument("--json", action="store_true", help="print one JSON object")
+    text = "also write a report without names to this file, for an issue; -: print it and nothing else"
+    command.add_argument("--report", metavar="FILE", help=text)
     command.add_argument("--root", metavar="DIR", help=common.ROOT)
     command.set_defaults(run=_doctor)
 
@@ -39,19 +46,42 @@ def seconds(text: str) -> float:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from deployer.site.doctor import ladder
-    from deployer.site.doctor.climb import Ground, Step
+    from deployer.site.doctor import ladder, problem_report
+    from deployer.site.doctor.climb import Climb, Ground, Step
 
     def tell(step: Step) -> None:
-        if not args.json:
+        if not args.json and args.report != SCREEN:
             terminal.show(*common.wrapped(step.line(), "", " " * _INDENT))
             sys.stdout.flush()
 
     ground = Ground(store.locate(args.root), args.image, args.plan, args.patience, not args.dry_run)
+    last = problem_report.last_job(ground) if args.report else ""
+    path = new_file(args)
+    if path:
+        files.write_text(path, problem_report.text(ground, Climb([], None), last))  # it stays after Ctrl-C
     found = ladder.examine(ground, tell)
+    if path:
+        files.write_text(path, problem_report.text(ground, found, last))
+        if CALLER not in os.environ:  # else the laptop fetches it
+            announce(path)
+    elif args.report:
+        terminal.show_text(problem_report.text(ground, found, last))
     if args.json:
         terminal.show_json(found.record(), indent=2)
     if found.error:
         found.error.message = "%s: %s" % (found.steps[-1].name, found.error.message)
         raise found.error
     return 0
+
+
+def new_file(args: argparse.Namespace) -> str:
+    """Return the file for the report; empty: there is none, or it is printed. Raises UsageError if it exists."""
+    path = "" if args.report in (None, SCREEN) else str(args.report)
+    if path and files.lexists(path):
+        raise UsageError("%s exists" % path, "name a new file, or remove it")
+    return path
+
+
+def announce(path: str) -> None:
+    """Tell that the report was written."""
+    terminal.tell("wrote %s; nothing was sent: read it before you attach it to an issue" % path)

@@ -92,7 +92,8 @@ def _install(args: argparse.Namespace) -> int:
 def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
     """Print the command that runs an image's job, if it has one."""
     if image.manifest().jobs:
-        common.suggest(args, "run", "%s:%s" % (image.receipt.name, image.receipt.version))
+        plan = ["--plan", "SITE"] if len(image.sites()) > 1 else []
+        common.suggest(args, "run", "%s:%s" % (image.receipt.name, image.receipt.version), *plan)
 
 
 def _receive(args: argparse.Namespace) -> int:

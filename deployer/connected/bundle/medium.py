@@ -1,5 +1,7 @@
 """README.txt on a medium: what is there, and the commands for the person at the site."""
 
+from collections.abc import Sequence
+
 from deployer.connected.bundle.shipment import SUMS, Shipment
 from deployer.contract.manifest import Manifest
 from deployer.contract.text import counted
@@ -25,16 +27,21 @@ _RUN = """Run a job{others}.
      cd ROOT && python3 deployer.pyz run {label} --wait{command}"""
 
 
-def readme(manifest: Manifest, digest: str, shipment: Shipment, partial: bool) -> str:
+def readme(manifest: Manifest, digest: str, shipment: Shipment, plans: Sequence[str], partial: bool) -> str:
     """Return the text of README.txt.
 
     Args:
+        plans: the sites for which the bundle has plans.
         partial: the folder lacks what the site has.
     """
     label, jobs = f"{manifest.name}:{manifest.version}", [job.name for job in manifest.jobs]
     others = f"; its name follows {label} (default: {jobs[0]}; others: {', '.join(jobs[1:])})" if jobs[1:] else ""
+    command = "" if jobs else " -- COMMAND"
+    if len(plans) > 1:
+        others += f"; SITE is one of {', '.join(plans)}"
+        command = f" --plan SITE{command}"
+    run = _RUN.format(label=label, others=others, command=command)
     space = shipment.ending.end + manifest.unpacked + manifest.image.entries * _HALF_BLOCK
-    run = _RUN.format(label=label, others=others, command="" if jobs else " -- COMMAND")
     return _TEXT.format(
         label=label,
         parts=f"{counted(len(shipment.parts), 'part')}, {shipment.size / 1e6:.1f} MB",

@@ -461,7 +461,7 @@ def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPu
         _verify(verification, bundle)
         manifest = verification.manifest
         shipment = shipment_for(stream, verification.seal, manifest, held)
-        text = medium.readme(manifest, verification.digest, shipment, bool(held))
+        text = medium.readme(manifest, verification.digest, shipment, plans_in(manifest), bool(held))
         with progress.bar("write", shipment.size) as advance:
             as_files(stream, shipment, folder, advance, text)
     size, count = shipment.size, len(shipment.parts)

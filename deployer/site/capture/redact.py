@@ -1,26 +1,44 @@
 """Placeholders for confidential names; a name gets the same placeholder everywhere in a capture."""
 
+import ipaddress
 import os
+import pwd
 import re
 import socket
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from contextlib import suppress
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Match, Sequence, Tuple
 
 from deployer.contract.json_records import Record
 
-_ADDRESS = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
+#: The beginning of the placeholders of what the user named: every such word is replaced.
+HIDDEN = "hidden"
+_PUBLIC = ("root", "localhost")
+#: Keys of profiles that hosts and users may be called too.
+_KEYS = frozenset(("driver", "fabric", "host", "login", "module", "mpi", "node", "policy", "scheduler", "source"))
+_OF_CARD = r"(?<!\w)(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?!\w)"
+_IPV4 = r"(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
+_IPV6 = r"(?:(?<!\w)[0-9a-f]{1,4}:|(?<![\w:])::)(?:[0-9a-f]{0,4}:){0,6}(?:%s|[0-9a-f]{1,4})?(?![\w:])" % _IPV4
+_ZEROS = re.compile(r"(?<![0-9a-f])0+(?=[0-9a-f])", re.IGNORECASE)
+#: What may be an address of a network card or of the internet; a time has the form of the latter.
+_ADDRESS = re.compile(r"(%s)|%s|(?<![\d.])%s" % (_OF_CARD, _IPV6, _IPV4), re.IGNORECASE)
 
 
 class Redaction(object):
-    """Replaces names by ``host-1``, ``user-1``, ``address-1``, ``hidden-1``, in keys and values alike."""
+    """Replaces names by ``host-1``, ``user-1``, ``address-1``, ``hidden-1``, in keys and values alike.
 
-    def __init__(self, hosts: Sequence[str], users: Sequence[str], hidden: Sequence[str]) -> None:
+    Args:
+        names: the words to replace, by the kind with which their placeholders begin; the first kind of a word counts.
+    """
+
+    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._placeholders: Dict[str, str] = {}
-        for kind, words in (("hidden", hidden), ("host", hosts), ("user", users)):
+        for kind, words in names.items():
+            used = 0
             for word in words:
-                if word and word not in self._placeholders and (kind == "hidden" or word not in ("root", "localhost")):
-                    used = sum(1 for other in self._placeholders.values() if other.lstrip("/").startswith(kind))
+                if word and word not in self._placeholders and (kind == HIDDEN or word not in _PUBLIC):
+                    used += 1
                     slash = "/" if word.startswith("/") else ""  # a path remains a path
-                    self._placeholders[word] = "%s%s-%d" % (slash, kind, used + 1)
+                    self._placeholders[word] = "%s%s-%d" % (slash, kind, used)
         self._addresses: Dict[str, str] = {}
         longest_first = sorted(self._placeholders, key=len, reverse=True)
         words = "|".join(re.escape(word) for word in longest_first) or r"(?!)"
@@ -30,30 +48,44 @@ class Redaction(object):
         """Return the JSON value ``value`` without the names."""
         if isinstance(value, str):
             text = self._pattern.sub(lambda match: self._placeholders[match.group()], value)
-            return _ADDRESS.sub(lambda match: self._address(match.group()), text)
+            return _ADDRESS.sub(self._address, text)
         if isinstance(value, dict):
-            return {self(key): self(each) for key, each in value.items()}
+            return {key if key in _KEYS else self(key): self(each) for key, each in value.items()}
         if isinstance(value, list):
             return [self(each) for each in value]
         return value
 
-    def _address(self, text: str) -> str:
-        if any(int(part) > 255 for part in text.split(".")):
+    def _address(self, match: Match[str]) -> str:
+        text = match.group()
+        try:
+            if not match.group(1):
+                ipaddress.ip_address(_ZEROS.sub("", text))
+        except ValueError:
             return text
         return self._addresses.setdefault(text, "address-%d" % (len(self._addresses) + 1))
 
 
 def of(profile: Record, hidden: Sequence[str] = ()) -> Redaction:
     """Return the redaction of a capture: its machines, the user who made it, and the words in ``hidden``."""
-    hosts: List[str] = []
-    for name in [socket.gethostname(), *_hosts(profile)]:
-        hosts += [name, name.partition(".")[0]]
-        domain = name.partition(".")[2]
-        if "." in domain:
-            hosts.append(domain)
-    home = os.path.expanduser("~")
-    users = [os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.basename(home)]
-    return Redaction(list(dict.fromkeys(hosts)), list(dict.fromkeys(users)), hidden)
+    return Redaction({HIDDEN: hidden, "host": hosts(_hosts(profile)), "user": users()})
+
+
+def hosts(names: Iterable[str]) -> List[str]:
+    """Return the names of this machine and of others, each also without its domain, and the domains."""
+    found: List[str] = []
+    for name in [socket.gethostname(), *names]:
+        short, _, domain = name.partition(".")
+        found += [name, short, *([domain] if "." in domain else [])]
+    return found
+
+
+def users() -> List[str]:
+    """Return the names of the user: those of the environment, and those that the system has."""
+    found = [os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.basename(os.path.expanduser("~"))]
+    with suppress(KeyError):  # an identity without a name
+        known = pwd.getpwuid(os.getuid())
+        found += [known.pw_name, known.pw_gecos.partition(",")[0]]
+    return found
 
 
 def _hosts(profile: Record) -> Iterator[str]:

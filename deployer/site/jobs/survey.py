@@ -102,31 +102,18 @@ class PartitionCapture(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The files of a partition's capture."""
+    """The files of a partition's capture; ``failure`` has the reason why the job failed, once that is final."""
 
     name: str
-    stem: str
+    capture: str
+    script: str
+    job_id: str
+    log: str
+    failure: str
 
-    @property
-    def capture(self) -> str:
-        return self.stem + ".json"
 
-    @property
-    def script(self) -> str:
-        return self.stem + ".sh"
-
-    @property
-    def job_id(self) -> str:
-        return self.stem + ".job"
-
-    @property
-    def log(self) -> str:
-        return self.stem + ".log"
-
-    @property
-    def failure(self) -> str:
-        """The file with the reason why the job failed, once that is final."""
-        return self.stem + ".failed"
+#: The suffixes of these files.
+_SUFFIXES = (".json", ".sh", ".job", ".log", ".failed")
 
 
 def step(request: SurveyRequest) -> List[PartitionCapture]:
@@ -181,8 +168,9 @@ def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
             "there is no partition %s" % ", ".join(unknown), "there are: %s" % (", ".join(known) or "none")
         )
     stems = {name: os.path.join(request.folder, _stem(number, name)) for number, name in enumerate(known)}
+    every = [_Part(name, *(stem + suffix for suffix in _SUFFIXES)) for name, stem in stems.items()]
     wanted = request.partitions
-    return [_Part(name, stems[name]) for name in known if wanted is None or set(queues[name]).intersection(wanted)]
+    return [part for part in every if wanted is None or set(queues[part.name]).intersection(wanted)]
 
 
 def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -1099,6 +1100,18 @@ def test_redaction_is_the_same_everywhere(monkeypatch):
     assert profile["mpi"]["i"]["prefix"] == "/home/user-1/mpi"
     assert "address-1 and address-2 for /hidden-1/x, address-1 did" in profile["notes"][0]
     assert hide(found.facts)["mpi"]["i"]["links"] == {"a": "b"}
+
+
+def test_redaction_keeps_the_keys_of_a_profile(monkeypatch):
+    """A host may have the name of one, as login.example.org has; addresses of all kinds go."""
+    monkeypatch.setenv("USER", "mpi")
+    where = "login at fe80::1:2ff:fe03:405, 2001:db8::7 and 00:1b:44:11:3a:b7, 010.009.9.09. For mpi: 1-00:10:00"
+    profile = {"login": {"host": "login.example.org"}, "mpi": {}, "name": where}
+    redacted = redact.of(profile)(profile)
+    assert list(redacted) == list(profile)
+    assert redacted["login"]["host"].startswith("host-")
+    hidden = r"host-\d at address-1, address-2 and address-3, address-4\. For user-1: 1-00:10:00"
+    assert re.fullmatch(hidden, redacted["name"])
 
 
 def test_a_node_needs_a_partition(programs):

@@ -47,6 +47,7 @@ class GridEngine(Scheduler):
     knows = ("parallel_environment", "gpus")
     lists = "qconf -sql"
     explains = "qstat -f -explain aE"
+    version = "qstat -help"
     answers = "qstat"
     silent = ("unable to send message to qmaster", "unable to contact qmaster", "commlib error", "got select error")
     look = "`qconf -sql`, `qconf -spl`, and the site's profile"

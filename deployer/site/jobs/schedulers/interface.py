@@ -126,6 +126,8 @@ class Scheduler(object):
     lists = ""
     #: The command that shows why nodes are down.
     explains = ""
+    #: The command that prints its version.
+    version = ""
     #: The command that shows whether it answers.
     answers = ""
     #: Messages of its commands if it does not answer; a later query may succeed.

@@ -50,6 +50,7 @@ class Lsf(Scheduler):
     knows = ("gpus", "exclusive")
     lists = "bqueues"
     explains = "bhosts -l"
+    version = "lsid"
     answers = "lsid"
     silent = (
         "LSF is down",

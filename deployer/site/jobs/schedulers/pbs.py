@@ -60,6 +60,7 @@ class Pbs(Scheduler):
     knows = ("storage", "gpus", "exclusive")
     lists = "qstat -Q"
     explains = "pbsnodes -l"
+    version = "qstat --version"
     answers = "qstat -B"
     silent = ("cannot connect to server", "Connection refused", "Connection timed out")
     look = "`qstat -Q`, and queue, account and limits in the site's profile"

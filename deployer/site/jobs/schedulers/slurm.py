@@ -97,6 +97,7 @@ class Slurm(Scheduler):
     by_hand = "sbatch job.sh"
     lists = "sinfo"
     explains = "sinfo -R"
+    version = "sinfo --version"
     answers = "sinfo"
     silent = (
         "Unable to contact slurm controller",

@@ -11,6 +11,7 @@ from deployer.cli.laptop import capture, check, pack
 from deployer.cli.laptop import deploy as deploy_command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
+from deployer.cli.site import installs as site_installs
 from deployer.cli.site import jobs as site_jobs
 from deployer.connected.check.rehearsed import CODE
 from deployer.connected.site_profile.model import RuntimePolicy
@@ -152,3 +153,32 @@ def test_after_capture(
 def test_after_validate(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "validate", "lab"]) == 0
     assert capsys.readouterr().err == "next: deployer pack DEF --site lab -o B.tar\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("", "next: deployer capture login1\n"),
+        ("extends: lab\nworkspace: null\n", ""),
+    ],
+)
+def test_after_validate_no_capture_is_suggested_for_what_a_person_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, said: str
+) -> None:
+    profile = tmp_path / "a.yaml"
+    source = "source: {kind: document, where: a test}\nlogin: {host: login1}\n"
+    profile.write_text(f"format: 1\nname: a\n{source}{lines}")
+    assert main(["profile", "validate", str(profile)]) == 0
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(("sites", "words"), [(["lab"], ""), (["lab", "other"], " --plan SITE")])
+def test_after_an_installation_a_plan_is_named_if_there_are_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, sites: list[str], words: str
+) -> None:
+    (image,) = running.store(tmp_path).installed()
+    for site in sites:
+        running.write(Path(image.folder, "plans", f"{site}.json"), running.PLAN._replace(site=site).record())
+    front = SimpleNamespace(prog="deployer.pyz")
+    site_installs._suggest(argparse.Namespace(front=front, root=None), image)
+    assert capsys.readouterr().err == f"next: python3 deployer.pyz run hello:1{words}\n"

@@ -454,6 +454,14 @@ def test_the_medium_asks_for_the_space_that_receive_checks(tmp_path: Path, monke
         receive(str(tmp_path / "medium"), Store(str(tmp_path / "root")))
 
 
+def test_a_medium_with_several_plans_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployer.connected.transfer.push.plans_in", lambda manifest: ["big", "small"])
+    push_to(write(tmp_path / "a.tar"), tmp_path / "medium")
+    text = (tmp_path / "medium" / "README.txt").read_text()
+    assert "Run a job; SITE is one of big, small.\n" in text
+    assert "run tiny:1.0 --wait --plan SITE -- COMMAND\n" in text
+
+
 def test_media_into_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "media").mkdir()
     (tmp_path / "media" / "mine").touch()

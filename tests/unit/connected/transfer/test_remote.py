@@ -213,7 +213,7 @@ RELEASED = "import sys\nprint('{}' if sys.argv[1:] == ['--version'] else 'noise'
 @pytest.mark.parametrize(
     ("there", "stays"),
     [
-        (RELEASED.format("0.1.1"), True),
+        (RELEASED.format("0.2.1"), True),
         (RELEASED.format("0.10"), True),
         (RELEASED.format("0.0.9"), False),
         (RELEASED.format(deployer.__version__), False),
@@ -234,7 +234,7 @@ def test_a_newer_site_half_stays_with_a_warning(
         remote.prepare()
     assert tool.read_text() == (there if stays else "ours")
     said = capfd.readouterr().err
-    assert ("login1 keeps its deployer.pyz 0.1" in said) is stays
+    assert ("login1 keeps its deployer.pyz 0." in said) is stays
     assert (f"(owner: {tool.owner()})" in said) is stays
     assert list((far / "deployer" / "incoming").iterdir()) == []
 
@@ -432,6 +432,23 @@ def test_doctor_looks_for_what_a_job_would_find(
         assert said.out.splitlines()[-1] == f"found {found}"
         assert ("welcome" in said.err) == (command == "doctor")
         assert "welcome" not in said.out
+
+
+def test_the_report_of_doctor_comes_to_this_machine(
+    far: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also if something is broken there; nothing of it stays at the site, and no file here is replaced."""
+    report = tmp_path / "problem.txt"
+    words = ["doctor", "--site", "lab", "--dry-run", "--report", str(report)]
+    code = main.main(words)
+    assert code != 0
+    assert f"wrote {report}; nothing was sent" in capfd.readouterr().err
+    text = report.read_text()
+    assert "\n# broken " in text
+    assert str(far) not in text
+    assert not list((far / "deployer" / "incoming").iterdir())
+    assert main.main(words) == 2
+    assert report.read_text() == text
 
 
 @pytest.mark.parametrize("command", ["doctor", "status"])

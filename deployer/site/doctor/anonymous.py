@@ -1,0 +1,85 @@
+"""Text without names: a word stays only if deployer's own documents have it, or if it is a small number or a version.
+
+All other words are replaced by placeholders: known names by those of ``redact``, the rest by ``word-1``, ``word-2``.
+"""
+
+import errno
+import os
+import re
+from typing import Any, Dict, FrozenSet, Mapping, Match, Sequence
+
+from deployer.contract import pages
+from deployer.contract.runtime_table import RUNTIMES
+from deployer.site.capture.redact import Redaction
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.system import documents
+
+_TOKEN = re.compile(r"\w(?:[\w.+-]*\w)?")
+#: Names of steps, of systems and of parts of versions that the documents may lack; and the folders that all systems
+#: have: below a slash, no other word stays.
+_MORE = (
+    "aarch64 almalinux centos debian enterprise fedora hat leap linux opensuse oracle red rhel rocky stream suse "
+    "ubuntu x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok os pmi2 pmix right skipped sysctl "
+    "us usable works zstd"
+)
+_PLACES = (
+    "bin dev etc home include lib lib64 linux libexec local mnt modules opt proc run sbin share shm sys tmp usr var "
+    "cray cuda hpcx intel mpi mpich mvapich2 nvidia oneapi openmpi python3 x86_64-linux-gnu aarch64-linux-gnu"
+)
+_FOLDERS = frozenset(_PLACES.split())
+_PROGRAMS = frozenset([*RUNTIMES, *(known.program for known in RUNTIMES.values())])
+_PLACEHOLDER = re.compile(r"(?:account|address|folder|host|job|partition|site|bundle|user)-\d+")
+_SUFFIX = r"(?:[.+-](?:el\d{1,2}(?:_\d{1,2})?|x86_64|aarch64|amd64|arm64|cloud|default|generic|rt|dfsg\d|rc\d{1,2}))*"
+_NUMBER = re.compile(r"v?\d{1,4}(?:\.\d{1,4}){0,5}(?:-\d{1,4}(?:\.\d{1,4}){0,3})?" + _SUFFIX)
+_FILE = re.compile(
+    r"lib(?:c|cuda|fabric|ibverbs|m|mpi|mpifort|nccl|pmi2?|pmix|psm2|uc[pst])\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?"
+)
+#: What stays of a kernel's version with the name of its builder.
+_BEGINNING = re.compile(r"\d{1,2}(?:\.\d{1,4})+-")
+#: The most digits of a number: those of users, jobs and telephones have more.
+_DIGITS = 11
+
+
+class Anonymous(object):
+    """Replaces the names in JSON values, and each unknown word; keys must be ours.
+
+    Args:
+        names: known names by kind, as for ``Redaction``.
+    """
+
+    def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
+        self._redact = Redaction(names)
+        every = pages.pages(documents.read())
+        #: Texts that are ours as a whole.
+        self._ours = frozenset([*(page.code for page in every), *RUNTIMES, *SCHEDULERS])
+        self._vocabulary = _vocabulary()
+        self._unknown: Dict[str, str] = {}
+
+    def __call__(self, value: Any) -> Any:
+        """Return ``value`` without names."""
+        if isinstance(value, str):
+            return value if value in self._ours else _TOKEN.sub(self._word, self._redact(value))
+        if isinstance(value, dict):
+            return {key: self(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self(each) for each in value]
+        return value
+
+    def _word(self, match: Match[str]) -> str:
+        word, before = match.group(), match.string[: match.start()]
+        known = _FOLDERS if before.endswith("/") else self._vocabulary
+        if word.lower() in known or word in _PROGRAMS or len(word) == 1 or _PLACEHOLDER.fullmatch(word):
+            return word
+        if _FILE.fullmatch(word) or (_NUMBER.fullmatch(word) and sum(map(str.isdigit, word)) <= _DIGITS):
+            return word
+        version = _BEGINNING.match(word)
+        return (version.group() if version else "") + self._unknown.setdefault(
+            word.lower(), "word-%d" % (len(self._unknown) + 1)
+        )
+
+
+def _vocabulary() -> FrozenSet[str]:
+    """Return the words of the documents and of the system's error messages, without those with digits."""
+    texts = [*documents.read().values(), *map(os.strerror, errno.errorcode)]
+    words = {word.lower() for text in texts for word in _TOKEN.findall(text)}
+    return frozenset(_MORE.split()).union(word for word in words if not any(map(str.isdigit, word)))

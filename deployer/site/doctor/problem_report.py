@@ -1,0 +1,166 @@
+"""doctor --report: one file about a problem at a site, without names, for an issue. Nothing is sent.
+
+Before its JSON object, the file has the same in lines for people, each after ``# ``. Only fields that are listed here
+are taken; ``anonymous`` replaces names in their texts.
+"""
+
+import os
+import platform
+import re
+import shutil
+from contextlib import suppress
+from typing import Dict, List, Optional, Sequence
+
+from deployer import __version__
+from deployer.contract import json_records, records
+from deployer.contract.errors import DeployerError
+from deployer.contract.json_records import Fields, Record
+from deployer.contract.plan import NATIVE, Plan
+from deployer.contract.runtime_table import RUNTIMES
+from deployer.site.capture import machine, redact
+from deployer.site.capture.report import pretty
+from deployer.site.capture.tools import Tools
+from deployer.site.doctor.anonymous import Anonymous
+from deployer.site.doctor.climb import Climb, Ground
+from deployer.site.jobs import jobs, result
+from deployer.site.jobs.schedulers import SCHEDULERS
+
+SCHEMA = "problem-report"
+_HEAD = """
+A report of `doctor` for deployer's developers. Nothing was sent. Read all of it before you attach it to an issue.
+Placeholders such as host-1 and word-1 replace names, addresses and folders: no word is here that deployer's own
+documents do not have. Versions and hardware may still show which site it is.
+"""
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_OF_PLAN = ("node", "limits", "launch", "modules", "directives", "namespaces", "pass_environment", "start_options")
+_OF_LAUNCH = ("nodes", "ranks_per_node", "threads", "workers", "runtime", "time", "without_mpi")
+
+
+def last_job(ground: Ground) -> str:
+    """Return the folder of the newest job under the root folder; empty if there is none."""
+    try:
+        return jobs.find(ground.store, None)
+    except DeployerError:
+        return ""
+
+
+def text(ground: Ground, climb: Climb, folder: str) -> str:
+    """Return the report: the ladder, the facts of the machine, the plan, and the last job before the climb."""
+    results = list(ground.results.values())
+    record = {
+        "versions": _versions(ground.plan),
+        "plan": _plan(ground.plan) if ground.plan else None,
+        "doctor": [step.record() for step in climb.steps],
+        "proofs": list(map(_proof, results)),
+        "last_job": _job(folder, results) if folder else None,
+    }
+    clean = Anonymous(_names(ground, results))(record)
+    head = [("# " + line).rstrip() for line in [*_HEAD.strip().splitlines(), "", *_summary(clean)]]
+    return "\n".join([*head, pretty(json_records.stamped(SCHEMA, clean)), ""])
+
+
+def _versions(plan: Optional[Plan]) -> Record:
+    """Return a text for each kind of software here."""
+    tools, mpi = Tools(), plan.mpi if plan else None
+    there = [name for name, known in RUNTIMES.items() if name != NATIVE and shutil.which(known.program)]
+    asked = {kind: known.version.split() for kind, known in SCHEDULERS.items() if known.version}
+    kinds = [plan.scheduler] if plan else [kind for kind, words in asked.items() if shutil.which(words[0])][:1]
+    about = [tools.ask(asked[kind], any_status=True) for kind in kinds if kind in asked]
+    return {
+        "deployer": __version__,
+        "python": platform.python_version(),
+        "system": ", ".join(filter(None, [machine.os_name(), os.uname().release, os.uname().machine])),
+        "glibc": machine.glibc() or "another C library",
+        "batch": " ".join(kinds + [each for said in about if said for each in _VERSION.findall(said.both)[:1]])
+        or "none",
+        "runtimes": ", ".join("%s %s" % (name, machine.version(tools, name) or "") for name in there) or "none in PATH",
+        "mpi": "%s %s, %s" % (mpi.family, mpi.version, mpi.library) if mpi else "not the site's",
+    }
+
+
+def _plan(plan: Plan) -> Record:
+    """Return the plan without what is private in all parts; keys of mappings become texts."""
+    whole, checked = records.plain(plan), plan.checked
+    check: Optional[Record] = None
+    if checked:
+        codes = sorted({item.code for item in checked.findings})
+        check = {"verdict": checked.verdict, "codes": codes, "accepted": checked.accepted}
+    return {
+        **{name: whole[name] for name in _OF_PLAN},
+        "binds": [bind.source for bind in plan.binds],
+        "environment": ["%s=%s" % pair for pair in plan.environment.items()],
+        "against": ["%s: %s" % pair for pair in plan.against.items()],
+        "check": check,
+    }
+
+
+def _job(folder: str, results: List[Fields]) -> Record:
+    """Return a job's layout, end, codes, proof and steps, as far as its files can be read; note its result."""
+    record: Record = {}
+    try:
+        launch, status = result.launch(folder), jobs.status(folder)
+        record.update((name, getattr(launch, name)) for name in _OF_LAUNCH)
+        record.update(state=status.state, problem=status.problem, exit_code=status.exit_code, seconds=status.seconds)
+        found = result.read(folder)
+        results.append(found)
+        record["findings"] = [[item.text("severity"), item.text("code")] for item in found.items("findings")]
+        record["proof"] = _proof(found)
+        record["steps"] = [[name, round(end - start, 1)] for name, start, end in result.steps(folder)]
+    except DeployerError as error:
+        record["problem"] = error.message
+    return record
+
+
+def _proof(found: Fields) -> str:
+    """Return what the ranks of a job proved."""
+    pairs = [(rank.maybe_text("mpi_identity"), rank.maybe_text("host_mpi_identity")) for rank in found.items("ranks")]
+    same = sum(own is not None and own == other for own, other in pairs)
+    used = [*_texts(found, "mpi_library"), *_texts(found, "mpi_path"), *_texts(found, "provider")]
+    ranks = "%d of %d ranks on %d nodes" % (same, len(pairs), len(_texts(found, "host")))
+    return "; ".join(["%s used the site's MPI library" % ranks, *used])
+
+
+def _texts(found: Fields, name: str) -> List[str]:
+    """Return the different values of a field of ranks."""
+    return sorted({rank.maybe_text(name) or "" for rank in found.items("ranks")} - {""})
+
+
+def _names(ground: Ground, results: Sequence[Fields]) -> Dict[str, List[str]]:
+    """Return the names that are known to be confidential, by kind; they may be words of the documents."""
+    images, plan = ground.store.installed(), ground.plan
+    hosts: List[str] = []
+    for found in results:
+        with suppress(DeployerError):
+            hosts += _texts(found, "host")
+    names = {
+        "folder": [ground.store.root, os.path.expanduser("~")],
+        "bundle": ["%s:%s" % (image.receipt.name, image.receipt.version) for image in images],
+        "site": [site for image in images for site in image.sites()],
+    }
+    names["bundle"] += [image.receipt.name for image in images]
+    if plan:
+        names["folder"].append(plan.workspace)
+        names["site"] += [plan.site, plan.batch.cluster or ""]
+        names["account"] = [plan.account or "", plan.batch.account_suffix or ""]
+        names["partition"] = [
+            plan.partition,
+            plan.queue,
+            *plan.without,
+            plan.batch.qos or "",
+            plan.batch.constraint or "",
+        ]
+        hosts += plan.batch.hosts
+    return {**names, "user": redact.users(), "host": redact.hosts(hosts)}
+
+
+def _summary(record: Record) -> List[str]:
+    """Return the report in a few lines."""
+    plan, job = record["plan"], record["last_job"]
+    lines = ["%-8s  %s" % pair for pair in record["versions"].items()]
+    verdict = plan["check"]["verdict"] if plan and plan["check"] else "not asked" if plan else "no plan"
+    lines.append("check     " + verdict)
+    lines += ["%(state)-8s  %(name)-10s %(saw)s  (%(seconds).1f s)" % rung for rung in record["doctor"]]
+    if job:
+        codes = ", ".join(" ".join(each) for each in job.get("findings", ()))
+        lines.append("last job  %s: %s" % (job.get("state", "unknown"), codes or job.get("problem") or "no findings"))
+    return lines
