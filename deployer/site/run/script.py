@@ -271,8 +271,11 @@ coproc judge {{
 
 def _start(scheduler: Scheduler) -> Code:
     """Return the lines by which the first start of the script takes its folder, and others make one of their own."""
-    first, follows, log = code(""), code(""), code("")
+    first, follows, log, failed = code(""), code(""), code(""), code("exit $?")
     if scheduler.prefix:
+        failed = code("""{{\n        code=$?
+        [ -s "$job/job_id" ] || result hosts 6  # this is the first start, and the disk is full
+        exit $code\n    }}""")
         first = code("""(set -C; echo "$id" >"$job/job_id") 2>/dev/null\n[ "$(<"$job/job_id")" = "$id" ] && """)
     if scheduler.opened.text:
         follows = code("""    mv "$job/{opened}" "$next" 2>/dev/null\n""", opened=scheduler.opened)
@@ -284,13 +287,14 @@ def _start(scheduler: Scheduler) -> Code:
         """\
 # Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
 {first}{{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; }} || {{
-    next=$("${{tool[@]}}" start "$job" --script "$0" --id "$id") || exit $?
+    next=$("${{tool[@]}}" start "$job" --script "$0" --id "$id") || {failed}
 {follows}    exec /bin/bash -l "$next/job.sh"
 }}
 {log}chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
 """,
         first=first,
         follows=follows,
+        failed=failed,
         log=log,
     )
 
