@@ -33,6 +33,7 @@ REVIEWED = {
     "site/rank/payload_monitor.py::leave": "what stays is removed by the next job on the node",
     "site/inside/node.py::_kill": "a process that is gone, or not ours",
     "site/rank/launcher_variables.py::_environment": "a process that has ended: nothing is compared",
+    "site/jobs/jobs.py::_unwritten": "the error is the answer",
     "system/audit_hook.py::(module)": "the payload runs, unobserved",
     "system/audit_hook.py::hook": "runs in the payload, which must not notice",
     "system/audit_hook.py::quietly": "runs in the payload, which must not notice",

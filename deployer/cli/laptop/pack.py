@@ -14,6 +14,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
 from deployer.connected.linker import commands
+from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import limits
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
@@ -22,6 +23,8 @@ from deployer.site.storage.space import human
 from deployer.system import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deployer.connected.site_profile.profile import Profile
     from deployer.contract.rehearsal import Rehearsal
 
@@ -97,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     )
     terminal.show(f"digest {packed.digest}")
     if packed.manifest.changes:
-        terminal.show("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+        terminal.show("changes: " + in_words(packed.manifest.changes))
     for name, plan in packed.named_plans():
         if plan.checked:
             terminal.show(f"check {name}: {plan.checked.said}")
@@ -109,6 +112,11 @@ def run(args: argparse.Namespace) -> int:
     if not code:
         _suggest(args, packed, sites)
     return code
+
+
+def in_words(changes: "Mapping[str, int]") -> str:
+    """Return the counted changes of an image in words."""
+    return ", ".join(f"{count} {CHANGES.get(kind, kind).partition(':')[0]}" for kind, count in changes.items())
 
 
 def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> None:

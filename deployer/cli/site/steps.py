@@ -163,9 +163,7 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
 
         args.id = jobs.job_id(args.folder) or ""
     about = {name: getattr(args, name) for name in ("started", "module", "reason", "launcher", "setup")}
-    outcome = StepOutcome(
-        step=step, exit_code=code, signal=signal or None, job_id=args.id, ended=int(time.time()), **about
-    )
+    outcome = StepOutcome(step=step, exit_code=code, signal=signal or None, job_id=args.id, ended=time.time(), **about)
     verdict = result.write_result(args.folder, outcome)
     codes = []
     for record in verdict.record["findings"]:

@@ -361,7 +361,7 @@ class Reach:
         self._add(found.path)
         head = root.head(found.path)
         if head.startswith(_32_BIT):
-            self._tell("blind", f"a 32-bit program, which a rehearsal ends: {path}", who)
+            self._tell("blind", f"a 32-bit program, which a rehearsal ends: {path}", who, ended="yes")
         loader = _loader(head)
         if loader:
             if root.find(loader) is None:

@@ -293,6 +293,16 @@ def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: Push
         if options.dry_run or offer.shipment is None:
             return offer.done
         return _uploaded(offer.done, offer.shipment, stream, bundle, remote, options.transfer_host or "")
+    try:
+        return _sent(stream, bundle, remote, options)
+    except DeployerError as error:
+        if error.hint != delta.SEND_AGAIN:
+            raise
+    terminal.warn(f"{remote.host} had damaged data of an earlier push, and removed it; it is sent again")
+    return _sent(stream, bundle, remote, options)
+
+
+def _sent(stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> Pushed:
     sending = _Sending(stream, bundle, remote, options)
     with ExitStack() as shown, _named(bundle):
         tell = sending.watched(shown)

@@ -103,6 +103,7 @@ _MAX_REASON = 160
 #: Variables of the caller that ssh needs.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 
+_TRY_SSH = "check that ssh HOST works"
 #: Errors of ssh: a pattern of its output, our message, and the hint.
 _SSH_ERRORS = (
     (
@@ -238,7 +239,7 @@ class Remote:
                     return
                 asked = time.monotonic()
             time.sleep(_POLL_SECONDS)
-        raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", "check that ssh HOST works")
+        raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", self._try(_TRY_SSH))
 
     def _has_socket(self) -> bool:
         """Return whether ssh has made the socket of our own connection, or is about to. It costs no process."""
@@ -725,9 +726,13 @@ class Remote:
         log.debug("ssh said: %s", said)
         for pattern, message, hint in _SSH_ERRORS:
             if re.search(pattern, said):
-                raise TransferError(f"{self.host}: {message}", hint)
+                raise TransferError(f"{self.host}: {message}", self._try(hint))
         words = " / ".join(said.strip().splitlines()[-3:])
-        raise TransferError(f"{self.host}: {words or 'the connection failed'}", "check that ssh HOST works")
+        raise TransferError(f"{self.host}: {words or 'the connection failed'}", self._try(_TRY_SSH))
+
+    def _try(self, hint: str) -> str:
+        """Return a hint with the command that a person can try in place of ``ssh HOST``."""
+        return hint.replace("ssh HOST", quoted(["ssh", *self._user_options, self.host]))
 
     def _close(self) -> None:
         if self._master is not None:

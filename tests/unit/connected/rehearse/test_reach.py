@@ -110,7 +110,9 @@ def test_a_script_whose_interpreter_is_not_there(observe, tmp_path):
 def test_a_32_bit_program_is_reported_because_a_rehearsal_ends_it(observe, tmp_path):
     (tmp_path / "old").write_bytes(b"\x7fELF\x01\x01\x01" + bytes(60))
     (tmp_path / "old").chmod(0o755)
-    assert observe("env ./old; exit 0").of("blind") == [f"a 32-bit program, which a rehearsal ends: {tmp_path}/old"]
+    seen = observe("env ./old; exit 0")
+    assert seen.of("blind") == [f"a 32-bit program, which a rehearsal ends: {tmp_path}/old"]
+    assert [about["ended"] for kind, _, about in seen.notes if kind == "blind"] == ["yes"]
 
 
 def test_a_program_for_another_c_library(observe, tmp_path):
