@@ -32,6 +32,9 @@ PREFIX = 8
 #: The line after the last part that is sent: the site installs what has arrived.
 END = b"install\n"
 
+#: The hint if what an earlier push left is damaged. It was removed, so the next push sends it again.
+SEND_AGAIN = "push again, or copy that part again"
+
 _NAME = re.compile(r"^(\d{1,15})-(\d{1,15})\.(part|end)$")
 
 HeldSegments = FrozenSet[bytes]

@@ -196,7 +196,9 @@ def _clone(repository: str) -> Tuple[str, ...]:
     )
 
 
-def _torchvision(wanted: Wanted) -> Offline:
+def _torchvision(wanted: Wanted) -> Optional[Offline]:
+    if _package(wanted.stack) not in ("", "torchvision"):  # medmnist and others use its functions, with their own URL
+        return None
     name = wanted.about.get("class", "")
     name = name if _PLAIN.fullmatch(name) else ""
     root = wanted.about.get("root", "")
@@ -333,7 +335,7 @@ SOURCES: Sequence[Source] = (
     Source(("nltk/",), (), _called),
     Source(("tiktoken/",), (), _tiktoken),
     Source(("kagglehub/",), (), _kaggle),
-    Source(("pip/",), (), _pip),
+    Source(("pip/", "spacy/cli/"), (), _pip),
     Source(("wandb/",), ("api.wandb.ai", ".wandb.ai", "api.forge.coreweave.com"), _wandb),
     Source(("mlflow/",), (".mlflow-telemetry.io",), _mlflow),
 )

@@ -35,11 +35,13 @@ WRITE = "write"
 #: A file, a program or a shared library was looked for. For a program that is not Python, a missing file is a guess at
 #: the reason why it failed.
 MISSING, PROGRAM, LIBRARY = "missing", "program", "library"
+#: A program asked whether a file or folder exists that does not.
+ASKED = "asked"
 #: An exception ended a thread or the process; ``about`` has ``after`` (the ones that led to it) and ``thread``.
 UNCAUGHT = "uncaught"
 #: A process that could not be observed, and why; an observer that reached its limit.
 BLIND, MORE = "blind", "more"
-KINDS = (PROCESS, HOST, ADDRESS, URL, DAEMON, WRITE, MISSING, PROGRAM, LIBRARY, UNCAUGHT, BLIND, MORE)
+KINDS = (PROCESS, HOST, ADDRESS, URL, DAEMON, WRITE, MISSING, ASKED, PROGRAM, LIBRARY, UNCAUGHT, BLIND, MORE)
 
 
 class CodeFrame(NamedTuple):

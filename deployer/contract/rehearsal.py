@@ -81,6 +81,7 @@ _LOOPBACK_REMEDY = (
 )
 #: The kinds of observations that a cause of an exception can be.
 _NETWORK_KINDS = (seen.HOST, seen.ADDRESS, seen.URL)
+_LOOKED = (seen.MISSING, seen.ASKED)
 _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
     (
         re.compile(
@@ -118,6 +119,8 @@ _OF_PROGRAMS = re.compile(
 )
 #: Folders of the job itself: what it does not find there, it may have yet to make.
 _OF_JOB = re.compile(r"^/deployer/(?!data/)")
+#: What programs ask for and usually do without: what they have yet to make, and the folders of other services.
+_MAY_LACK = re.compile(r"^/(deployer/(?!data/)|content(/|$)|kaggle(/|$))")
 #: What libraries try and do without: UCX's settings, the clock of libuuid.
 _NEVER = re.compile(r"/ucx\.conf$|^/var/lib/libuuid/")
 #: Caches that programs renew if they can: fonts, bytecode.
@@ -425,9 +428,30 @@ def judge(
     found = [*judgement.reached(), *_consumed(ending, used, bounds)]
     if ending.how == STOPPED or (ending.failed and not any(item.stopped for item in found)):
         found.append(judgement.ended())
+    if ending.how == FAILED and any(map(_ended_by_us, observed.observations)):
+        found = [_not_certain(item) if item.stopped and item.finding.code != NETWORK_CODE else item for item in found]
     order = {ERROR: 0, verdict.MISSING_FACTS: 1, WARNING: 2, NOTE: 3}
     found.sort(key=lambda item: (not item.stopped, order[item.finding.severity]))
     return tuple(_limited(found))
+
+
+def _is_just_before(item: Observation, end: Observation) -> bool:
+    """Return whether an exception was raised in the lines after a question for a file: `assert os.path.exists(...)`."""
+    if not (item.stack and end.stack):
+        return False
+    asked, raised = item.stack[0], end.stack[0]
+    return (asked.file, asked.function) == (raised.file, raised.function) and 0 <= raised.line - asked.line <= 3
+
+
+def _ended_by_us(item: Observation) -> bool:
+    """Return whether an observation is of a program that each rehearsal ends, and a site does not."""
+    return item.kind == seen.BLIND and bool(item.about.get("ended"))
+
+
+def _not_certain(item: Reached) -> Reached:
+    """Return a finding about a job that may have failed only because the rehearsal ended a program of it."""
+    text = item.finding.message + "; perhaps only because the rehearsal ended a program of it"
+    return item._replace(finding=item.finding._replace(severity=verdict.MISSING_FACTS, message=text))
 
 
 def is_input(path: str) -> bool:
@@ -503,6 +527,9 @@ class _Judgement(object):
             return self._last_reach()
         text = end.what + "\n" + end.about.get("after", "")
         before = [item for item in self.observations if item.process == end.process and item.time <= end.time]
+        asked = [item for item in before if item.kind == seen.ASKED and _is_just_before(item, end)]
+        if asked:
+            return asked[-1]
         for pattern, kinds in _WITH_CAUSE:
             if pattern.search(text):
                 alike = [item for item in before if item.kind in kinds]
@@ -684,8 +711,10 @@ class _Judgement(object):
             elif (kind, what) == (seen.MISSING, "standard input"):
                 values = {"path": "an answer on standard input", "how": "", "remedy": remedies.NO_ANSWERS}
                 yield self._made("rehearse.missing", group, what, WARNING, **values)
-            elif (kind == seen.MISSING and self._is_worth_a_note(what, group)) or (
-                kind in (seen.MISSING, seen.LIBRARY) and stopped
+            elif kind == seen.ASKED and (seen.MISSING, what) in groups and not stopped:
+                continue  # it was opened as well
+            elif (kind in _LOOKED and self._is_worth_a_note(what, group)) or (
+                kind in (*_LOOKED, seen.LIBRARY) and stopped
             ):
                 lacks = (
                     not self.had_input and what.startswith("/") and not (_USUAL.search(what) or _OF_JOB.search(what))
@@ -700,7 +729,7 @@ class _Judgement(object):
         Libraries look for many that they do without. A program that is not Python is interesting if the job failed, or
         if the program succeeded: then an observer reports only what no image has.
         """
-        if _USUAL.search(what):
+        if _USUAL.search(what) or (group[0].kind == seen.ASKED and _MAY_LACK.search(what)):
             return False
         if self._stack(group, False):
             return self._is_of_program(group)
@@ -719,7 +748,8 @@ class _Judgement(object):
         reasons = sorted({item.what for item in self.observations if item.kind == seen.BLIND})
         for reason in reasons:
             group = [item for item in self.observations if (item.kind, item.what) == (seen.BLIND, reason)]
-            yield self._made(BLIND_CODE, group, group[0].about.get("program") or "python", NOTE, what=reason)
+            severity = verdict.MISSING_FACTS if _ended_by_us(group[0]) else NOTE
+            yield self._made(BLIND_CODE, group, group[0].about.get("program") or "python", severity, what=reason)
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
         if self.observed.unreadable:

@@ -4,8 +4,9 @@ Three types separate the parts of a script:
 
 - ``str`` is data. Wherever it goes into a script, it is quoted as one word.
 - ``Word`` is data with references to the script's variables. Only ``Variable`` makes a reference.
-- ``Code`` is a piece of a script. Only ``code`` and ``directive`` make one, from templates that are literals in our
-  own text (a test checks every call). ``script`` accepts nothing else, so forgotten quoting raises a TypeError.
+- ``Code`` is a piece of a script. Only ``code``, ``filled`` and ``directive`` make one, from templates that are
+  literals or files of ours (a test checks every call). ``script`` accepts nothing else, so forgotten quoting raises a
+  TypeError.
 """
 
 import re

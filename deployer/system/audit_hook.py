@@ -76,6 +76,9 @@ _CHANGES = {
 
 #: Audit events that list a folder, or look for a file; the first argument is its path.
 _LISTS = ("glob.glob", "os.listdir", "os.scandir", "pathlib.Path.glob", "pathlib.Path.rglob")
+#: Functions of os.path that ask for a file, of which no audit event tells.
+_ASKS = ("exists", "isdir", "isfile")
+_ASKED = "os.path: not there"
 
 
 class PythonObserver(object):
@@ -108,6 +111,7 @@ class PythonObserver(object):
             "ctypes.dlopen": self._library,
             "builtins.input": self._input,
             "sys.excepthook": self._ended,
+            _ASKED: self._asked,
         }
         self.handlers.update((event, self._change(places)) for event, places in _CHANGES.items())
         self.handlers.update((event, self._list) for event in _LISTS)
@@ -169,6 +173,34 @@ class PythonObserver(object):
             return
         if not any(character in _text(path) for character in "*?["):  # a pattern: then its folder is listed
             self._look_for(path, frame)
+
+    def watch_questions(self) -> None:
+        """Observe whether the program itself asks for what is not there; libraries ask for much that they do without.
+
+        pathlib asks in its own way, which is not observed.
+        """
+        for name in _ASKS:
+            asks = getattr(os.path, name)
+            told = self._asking(asks)
+            for module in (os.path, sys.modules[asks.__module__]):
+                setattr(module, name, told)
+
+    def _asking(self, asks: "Callable[..., bool]") -> "Callable[..., bool]":
+        def ask(*args: "Any", **named: "Any") -> bool:
+            there = asks(*args, **named)
+            if not there:
+                self.hook(_ASKED, args)
+            return there
+
+        for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(ask, attribute, getattr(asks, attribute))
+        vars(ask)["__wrapped__"] = asks
+        return ask
+
+    def _asked(self, args: "Tuple[Any, ...]") -> None:
+        path, frame = args[0], sys._getframe(3)
+        if not isinstance(path, int) and not _is_in(frame, _LIBRARIES):
+            self.note("asked", _path(path), frame)
 
     def _look_for(self, path: "Any", frame: "FrameType") -> None:
         if self.counts.get("missing", 0) < _MOST:
@@ -376,6 +408,7 @@ def watch(folder: str) -> PythonObserver:
     observer.note("process", "%d %s" % (os.getpid(), command), None, **about)
     if hasattr(sys, "addaudithook"):  # Python 3.8
         sys.addaudithook(observer.hook)
+        observer.watch_questions()
         return observer
     observer.note("blind", "Python %s has no audit hooks" % about["python"])
     before = sys.excepthook

@@ -281,6 +281,10 @@ def sha256_file(path: str) -> str:
     return digest.hexdigest()
 
 
+#: Errors in removing a folder that modes can be the reason of, or that another process has just made a file there.
+_BY_MODE = (errno.EACCES, errno.EPERM, errno.ENOTEMPTY, errno.EEXIST)
+
+
 def remove_tree(path: str) -> None:
     """Remove a folder, also if it contains read-only folders; a missing path is not an error.
 
@@ -292,7 +296,7 @@ def remove_tree(path: str) -> None:
         error = info[1] if isinstance(info, tuple) else info
         if isinstance(error, FileNotFoundError):
             return
-        if not ours:
+        if not ours or error.errno not in _BY_MODE:
             raise error
         if name != path:  # the parent folder's mode is not ours to change: as root this would close /tmp to all others
             os.chmod(os.path.dirname(name), 0o700)

@@ -16,6 +16,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import (
     IO,
+    TYPE_CHECKING,
     Callable,
     Dict,
     Iterable,
@@ -32,6 +33,9 @@ from typing import (
 from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
 from deployer.contract.shell import quoted
 from deployer.system import files
+
+if TYPE_CHECKING:
+    from deployer.system.escapes import Harmless
 
 _logger = logging.getLogger("deployer.process")
 
@@ -384,9 +388,10 @@ def _pass_on(process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[b
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    printed, told = _Sink(sys.stdout.fileno()), _Sink(sys.stderr.fileno())
     with output, errors, selectors.DefaultSelector() as selector:
-        selector.register(output, selectors.EVENT_READ, sys.stdout.fileno())
-        selector.register(errors, selectors.EVENT_READ, sys.stderr.fileno())
+        selector.register(output, selectors.EVENT_READ, printed)
+        selector.register(errors, selectors.EVENT_READ, told)
         while selector.get_map():
             ready = [key for key, _ in selector.select(_LAST_LINES)]
             if not ready and process.poll() is not None:
@@ -394,10 +399,34 @@ def _pass_on(process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[b
             for key in sorted(ready, key=lambda key: key.fileobj is errors):
                 data = os.read(key.fd, 64 * 1024)
                 if data:
-                    _write(key.data, data if key.fileobj is errors else chosen.shown(data))
+                    key.data.write(data if key.fileobj is errors else chosen.shown(data))
                 else:
                     selector.unregister(key.fileobj)
-        _write(sys.stdout.fileno(), chosen.shown(b""))
+        printed.write(chosen.shown(b""))
+        printed.end()
+        told.end()
+
+
+class _Sink(object):
+    """Where the output of another program goes. What a terminal receives has no effect but text and colours."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._harmless: "Optional[Harmless]" = None
+        if os.isatty(descriptor):
+            from deployer.system.escapes import Harmless  # only here: its expressions take longer than a rank's start
+
+            self._harmless = Harmless()
+
+    def write(self, data: bytes) -> None:
+        """Write a piece."""
+        if data:
+            _write(self._descriptor, self._harmless.shown(data) if self._harmless else data)
+
+    def end(self) -> None:
+        """Write what could have been the beginning of a colour."""
+        if self._harmless:
+            _write(self._descriptor, self._harmless.shown(b""))
 
 
 def _write(descriptor: int, data: bytes) -> None:

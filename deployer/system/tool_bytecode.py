@@ -22,7 +22,7 @@ from types import CodeType, ModuleType
 from typing import Any, Dict, Optional, Tuple
 
 #: By the name of a module: is it a package; start, size and CRC-32 of its bytecode.
-Index = Dict[str, Tuple[bool, int, int, int]]
+ModuleIndex = Dict[str, Tuple[bool, int, int, int]]
 #: Bytes of a file; Python 3.11 needs 2 MB.
 MAX_SIZE = 32 * 1024 * 1024
 #: Bytes of the size and of the CRC-32 of the index.
@@ -33,7 +33,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class Modules:
     """Finds and loads modules of the .pyz from bytecode. What it does not have comes from the .pyz."""
 
-    def __init__(self, archive: str, sources: Any, index: Index, codes: bytes) -> None:
+    def __init__(self, archive: str, sources: Any, index: ModuleIndex, codes: bytes) -> None:
         self._archive, self._sources, self._index, self._codes = archive, sources, index, codes
 
     def find_spec(self, name: str, *_: Any) -> Optional[ModuleSpec]:
@@ -159,7 +159,7 @@ def written(key: str, codes: Dict[str, Tuple[bool, bytes]]) -> bytes:
     return b"".join([key.encode(), b"\n", words, table, *(code for _, code in codes.values())])
 
 
-def _parsed(data: bytes, key: str) -> Optional[Tuple[Index, bytes]]:
+def _parsed(data: bytes, key: str) -> Optional[Tuple[ModuleIndex, bytes]]:
     """Return the index and the bytecode of a file; None if it is not the one named ``key``, or damaged."""
     begin = len(key) + 1
     if data[:begin] != key.encode() + b"\n":

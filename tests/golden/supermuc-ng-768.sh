@@ -41,7 +41,11 @@ result() {
 # Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
 (set -C; echo "$id" >"$job/job_id") 2>/dev/null
 [ "$(<"$job/job_id")" = "$id" ] && { mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
-    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || {
+        code=$?
+        [ -s "$job/job_id" ] || result hosts 6  # this is the first start, and the disk is full
+        exit $code
+    }
     mv "$job/batch-system-$SLURM_JOB_ID.log" "$next" 2>/dev/null
     exec /bin/bash -l "$next/job.sh"
 }

@@ -1,7 +1,7 @@
 """Faults of jobs that are really produced on the lab, and what a user is to see of each: a table, and what makes them.
 
-``python -m tests.integration.job_faults LINES`` prints the table of docs/evidence/faults.md from what
-``test_job_faults.py`` writes where DEPLOYER_FAULTS names a file; a second file is of an earlier commit.
+``python -m tests.integration.job_faults LINES`` prints each fault of docs/evidence/faults.md with its whole sentence.
+LINES is what ``test_job_faults.py`` writes if DEPLOYER_FAULTS names a file; a second file is of an earlier commit.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ BEGUN = "[ $(grep -c begun $folder/output.log) = 2 ]"
 #: As LONG, and ranks with MPI.
 TOGETHER = ("python3", "-m", "mpi4py", "-c", LONG[2])
 RUNS = "grep -q -x -e RUNNING <(squeue --noheader --jobs $id --format %T)"
+ENDS = "timeout 90 sh -c 'while squeue --noheader --jobs $id | grep -q .; do sleep 0.2; done'"
 STAGES = "ls -d /dev/shm/deployer-stage-*"
 LIBRARY = "/opt/intel/mpi/2021.15/lib/libmpi.so.12"
 TOOL = "/opt/python/3.6/bin"
@@ -361,7 +362,7 @@ FAULTS: dict[str, Fault] = {
         "the disk with the job's folder becomes read-only",
         "FAILED",
         "job.unfinished",
-        "",
+        "cannot be written: Read-only",
         disk_mb=128,
         command=LONG,
         at=BEGUN,
@@ -476,7 +477,11 @@ FAULTS: dict[str, Fault] = {
         "the second node does not mount /home", "FAILED", "hosts.failed", "/home/alice", **covered("/home", "cn2")
     ),
     "no-home-first": Fault(
-        "the first node does not mount /home", "FAILED", "job.unfinished", "", **covered("/home", "cn1")
+        "the first node does not mount /home",
+        "FAILED",
+        "job.unfinished",
+        "its first node could not write",
+        **covered("/home", "cn1"),
     ),
     "no-runtime": Fault(
         "the second node has no ch-run", "FAILED", "runtime.start", "ch-run", **covered("/usr/bin/ch-run", "cn2")
@@ -537,13 +542,13 @@ FAULTS: dict[str, Fault] = {
         "cancelled",
         command=LONG,
         at=BEGUN,
-        then=(("login1", "mv $folder $folder.away; scancel $id; sleep 2; mv $folder.away $folder"),),
+        then=(("login1", f"mv $folder $folder.away; scancel $id; {ENDS}; mv $folder.away $folder"),),
     ),
     "log-unwritable": Fault(
         "the job's folder cannot be written when it starts",
         "FAILED",
         "job.unfinished",
-        "",
+        "cannot be written: Permission denied",
         options="--directive=--begin=now+2",
         then=(("login1", "chmod 500 $folder"),),
         after=(("login1", "chmod 700 $folder"),),

@@ -594,7 +594,7 @@ def test_the_line_of_the_laptop_is_cut(site: Site, anything: str, fault: Fault) 
         _, err = run.communicate(timeout=200)
     assert run.returncode == 5
     assert "deployer: error: the connection to login1 broke" in err
-    assert "hint: the job continues: check it with `status" in err
+    assert "hint: the job continues: the same command again follows it, and `status anything-" in err
     fault("link-up", "laptop")
     assert json.loads(site.cli("status", *site.options, name, "--json").stdout)["active"]
     site.cli("cancel", *site.options, name)

@@ -85,7 +85,8 @@ def inside(site: Site, command: str, code: int = 0) -> str:
 
 @pytest.mark.parametrize("staging", ["folder", "memory"])
 def test_a_job_on_two_nodes(podman: Site, staging: str) -> None:
-    with nothing_left(podman.lab, f"{PROCESSES}; find /dev/shm /tmp /run -mindepth 1 -user alice"):
+    found = "find /dev/shm /tmp /run -mindepth 1 -user alice"
+    with nothing_left(podman.lab, f"{PROCESSES}; {found}"), nothing_left(podman.lab, found, ["login1"]):
         result = podman.run("--plan", "changed", "--nodes", "2", "--staging", staging)
     assert (result["runtime"], result["variant"]) == ("podman", f"podman-{staging}")
     assert (result["world_size"], result["exit_code"], result["findings"]) == (2, 0, [])

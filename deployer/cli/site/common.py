@@ -262,13 +262,14 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 def add_command(
     subparsers: Any,
     name: str,
-    function: Callable[[argparse.Namespace], int],
+    function: Callable[[argparse.Namespace], Optional[int]],
     text: Optional[str] = None,
     has_record: bool = True,
 ) -> Any:
     """Register a command and return its parser.
 
     Args:
+        function: returns the exit code; None means 0.
         text: may be left out for a command that a command line lists: its summary is used.
         has_record: it can also print a record for programs.
     """
@@ -470,7 +471,7 @@ def _run(
             from deployer.cli.site.logs import start_log
 
             log = start_log(log_folder, args.command)
-        code = args.run(args)
+        code = args.run(args) or 0
         sys.stdout.flush()
         return int(code)
     except KeyboardInterrupt:

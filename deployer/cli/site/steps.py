@@ -155,10 +155,8 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
         from deployer.site.jobs import jobs
 
         args.id = jobs.job_id(args.folder) or ""
-    now = int(time.time())
-    outcome = common.from_options(
-        StepOutcome, args, step=step, exit_code=code, signal=signal or None, job_id=args.id, ended=now
-    )
+    given = {"step": step, "exit_code": code, "signal": signal or None, "job_id": args.id, "ended": time.time()}
+    outcome = common.from_options(StepOutcome, args, **given)
     verdict = result.write_result(args.folder, outcome)
     codes = []
     for record in verdict.record["findings"]:

@@ -21,6 +21,8 @@ Copy this folder to a login node of the site, which needs Python 3.6 or later. I
 To see what is in it: python3 deployer.pyz inspect .
 If another person made it, compare the digest by phone or on paper: `receive` prints it again.
 """
+#: Bytes of a disk that a file needs beyond its own: half a block of 4 KiB on average, as `receive` counts.
+_HALF_BLOCK = 2048
 _RUN = """Run a job{others}.
      cd ROOT && python3 deployer.pyz run {label} --wait{command}"""
 
@@ -39,12 +41,13 @@ def readme(manifest: Manifest, digest: str, shipment: Shipment, plans: Sequence[
         others += f"; SITE is one of {', '.join(plans)}"
         command = f" --plan SITE{command}"
     run = _RUN.format(label=label, others=others, command=command)
+    space = shipment.ending.end + manifest.unpacked + manifest.image.entries * _HALF_BLOCK
     return _TEXT.format(
         label=label,
         parts=f"{counted(len(shipment.parts), 'part')}, {shipment.size / 1e6:.1f} MB",
         digest=digest,
         sums=SUMS,
         root="the folder that has the earlier bundles" if partial else "a folder that all nodes share",
-        space=f"{(shipment.ending.end + manifest.unpacked) / 1e6:.1f}",
+        space=f"{space / 1e6:.1f}",
         use="Run bundles that need this data." if manifest.is_data else run,
     )

@@ -61,7 +61,8 @@ def text(ground: Ground, climb: Climb, folder: str) -> str:
 
 def _versions(plan: Optional[Plan]) -> Record:
     """Return a text for each kind of software here."""
-    tools, mpi = Tools(), plan.mpi if plan else None
+    tools = Tools(settings=[each for known in SCHEDULERS.values() for each in known.settings])
+    mpi = plan.mpi if plan else None
     there = [name for name, known in RUNTIMES.items() if name != NATIVE and shutil.which(known.program)]
     asked = {kind: known.version.split() for kind, known in SCHEDULERS.items() if known.version}
     kinds = [plan.scheduler] if plan else [kind for kind, words in asked.items() if shutil.which(words[0])][:1]
@@ -105,7 +106,8 @@ def _job(folder: str, results: List[Fields]) -> Record:
         results.append(found)
         record["findings"] = [[item.text("severity"), item.text("code")] for item in found.items("findings")]
         record["proof"] = _proof(found)
-        record["steps"] = [[name, round(end - start, 1)] for name, start, end in result.steps(folder)]
+        steps = found.items("steps") if "steps" in found.record else []  # older jobs have none
+        record["steps"] = [[step.text("name"), step.record.get("seconds")] for step in steps]
     except DeployerError as error:
         record["problem"] = error.message
     return record

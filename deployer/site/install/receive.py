@@ -316,7 +316,7 @@ class SegmentSources(object):
                 os.unlink(damaged)
         raise IntegrityError(
             "%s is damaged: the %s for byte %d does not have its digest" % (damaged, segment.kind, segment.offset),
-            "push again, or copy that part again" if came else "remove that file, and push again",
+            delta.SEND_AGAIN if came else "remove that file, and push again",
         )
 
     def _find(self, segment: Segment) -> Optional[bytes]:

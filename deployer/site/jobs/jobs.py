@@ -486,9 +486,23 @@ def _cause(folder: str, outcome: _Outcome, word: str) -> Optional[Finding]:
     if word in causes.ENDS and (unfinished or (word not in _ASKED and (wrong is None or wrong.code not in _EXPLAINED))):
         return causes.ended("job", word, result.told(folder))
     if unfinished and word != "COMPLETED":
-        why = result.told(folder).reason
+        why = result.told(folder).reason or _unwritten(folder)
         return finding("job.unfinished", "job", why=": " + why if why else "")
     return wrong
+
+
+def _unwritten(folder: str) -> str:
+    """Return why a job could not write to its folder, as far as this host sees; empty: there is no such reason."""
+    import tempfile  # only here: this import takes longer than all others
+
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return "its folder cannot be written: %s" % error.strerror
+    if not any(name.endswith(".log") for name in files.names(folder)):
+        return "there is no log either, so its first node could not write to its folder: is it mounted there?"
+    return ""
 
 
 def final_exit(folder: str) -> Optional[int]:

@@ -253,20 +253,20 @@ def agent(inputs: Inputs) -> Optional[str]:
 
 
 def start(
-    plan: Plan,
-    option: StartOption,
-    layout: Layout,
-    launcher: Launcher,
-    tool: Sequence[str] = (),
-    own: Optional[ImageLauncher] = None,
+    plan: Plan, option: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
 ) -> LaunchRequest:
-    """Return the facts about a job for ``launcher``; ``own`` is the image's, if it starts the ranks."""
-    if own is not None:
-        return LaunchRequest(layout, "", own.program, own.family, own.version, False, (), False, True)
+    """Return the facts about a job for ``launcher``."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = option.program or launcher.program
     way = schedulers.known(plan.scheduler).way
-    return LaunchRequest(layout, option.pmi, program, family, version, way == STEPS, tool, way == AGENT)
+    return LaunchRequest(
+        layout, option.pmi, program, family, version, batch=way == STEPS, tool=tool, agent=way == AGENT
+    )
+
+
+def start_inside(layout: Layout, own: ImageLauncher) -> LaunchRequest:
+    """Return the facts about a job for the image's launcher, which starts the ranks."""
+    return LaunchRequest(layout, "", own.program, own.family, own.version, batch=False, inside=True)
 
 
 def _ranks(inputs: Inputs) -> Code:
@@ -313,7 +313,7 @@ def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
     numbered: List[Text] = [] if way == STEPS else ["--number", node.NUMBER]
     node_words = [inputs.python, inputs.tool, "inside", "--node", "--hub", node.HUB, *numbered]
     node_words += ["--key", private + "/" + folder.KEY, "--"]
-    slots = inputs.launcher.slots(LaunchRequest(layout, "", "", "", "", agent=True))
+    slots = inputs.launcher.slots(LaunchRequest(layout, "", "", agent=True))
     return fill(
         "job.sh",
         "ranks-inside",
@@ -330,15 +330,14 @@ def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
 def _launcher_inside(inputs: Inputs, own: ImageLauncher) -> List[Text]:
     """Return the words between a node's container and the command of each rank."""
     tool = _in_image(inputs.image_python)
-    how = start(inputs.plan, inputs.start_option, inputs.layout, inputs.launcher, (), own)
+    how = start_inside(inputs.layout, own)
     words: List[Text] = [node.LAUNCHER, *tool, "inside", "--launch", "--hub", node.HUB, node.END]
     return [*words, *inputs.launcher.words(how), node.RANKS]
 
 
 def inside_environment(option: StartOption, layout: Layout, own: ImageLauncher) -> Dict[str, Value]:
     """Return the variables of the container that the image's launcher reads."""
-    how = LaunchRequest(layout, "", own.program, own.family, own.version, False, (), False, True)
-    return LAUNCHERS[option.launcher].exports(how, {})
+    return LAUNCHERS[option.launcher].exports(start_inside(layout, own), {})
 
 
 def _in_image(python: Optional[str]) -> Tuple[str, ...]:

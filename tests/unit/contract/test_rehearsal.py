@@ -73,6 +73,28 @@ def test_an_unrelated_error_after_a_download_that_was_caught():
     assert "ValueError: shapes do not match" in found[0].finding.message
 
 
+@pytest.mark.parametrize(
+    ("ending", "more", "expected"),
+    [
+        (FAILED, [], ("rehearse.ended", MISSING_FACTS, "the job", True)),
+        (
+            FAILED,
+            [("uncaught", "CalledProcessError: died with SIGSYS")],
+            ("rehearse.ended", MISSING_FACTS, "x.py", True),
+        ),
+        (FAILED, [("url", "https://a.b/c"), ("uncaught", "URLError")], ("rehearse.network", ERROR, "a.b", True)),
+        (DONE, [], ("rehearse.blind", MISSING_FACTS, "sh", False)),
+    ],
+)
+def test_a_job_with_a_32_bit_program_which_only_a_rehearsal_ends_is_not_refused_for_that(ending, more, expected):
+    """It may run at the site. What it fetched in vain is certain all the same."""
+    blind = seen("blind", "a 32-bit program, which a rehearsal ends: /old", stack=(), program="sh", ended="yes")
+    stack = (CodeFrame("/deployer/app/x.py", 3, "f"),)
+    found = judge(blind, *(seen(kind, what, 2.0, stack) for kind, what in more), ending=ending)
+    assert brief(found)[0] == expected
+    assert ("rehearse.blind", MISSING_FACTS, "sh", False) in brief(found)
+
+
 def test_a_job_that_did_without_has_warnings_only():
     found = judge(seen("url", "https://data.example/x.gz"), seen("write", "/opt/cache"), ending=DONE)
     assert brief(found) == [
@@ -343,6 +365,32 @@ def test_a_program_that_did_not_find_its_data(path, stack, had_input, expected):
 
 
 @pytest.mark.parametrize(
+    ("path", "had_input", "expected"),
+    [
+        ("/lustre/project/data", False, WARNING),
+        ("/lustre/project/data", True, NOTE),
+        ("/deployer/data/train", True, NOTE),
+        ("/deployer/job/last.ckpt", False, None),  # what a program has yet to make
+        ("/kaggle/input", False, None),  # which service it runs on
+    ],
+)
+def test_a_program_that_asked_for_data_that_are_not_there(path, had_input, expected):
+    found = judge(seen("asked", path, 1.0, (MAIN,)), ending=DONE, had_input=had_input)
+    assert brief(found) == ([("rehearse.missing", expected, path, False)] if expected else [])
+    opened = judge(seen("asked", path, 1.0, (MAIN,)), seen("missing", path, 2.0, (MAIN,)), ending=DONE)
+    assert [item.finding.code for item in opened] == ["rehearse.missing"]
+
+
+@pytest.mark.parametrize(("line", "named"), [(3, True), (4, True), (30, False), (2, False)])
+def test_an_exception_just_after_a_question_for_a_file_names_the_file(line, named):
+    """As `assert os.path.exists(path)`."""
+    end = seen("uncaught", "AssertionError: ", 2.0, (CodeFrame(MAIN.file, line, "<module>"),))
+    found = judge(seen("asked", "/deployer/job/data.txt", 1.0, (MAIN,)), end)
+    code, subject = ("rehearse.missing", "/deployer/job/data.txt") if named else ("rehearse.ended", "train.py")
+    assert brief(found) == [(code, ERROR, subject, True)]
+
+
+@pytest.mark.parametrize(
     ("path", "data"),
     [
         ("/deployer/app/train.py", False),
@@ -554,6 +602,7 @@ KINDS = [
     ((MAIN,), "unclear.example", {}, "if it wants a service: ", ""),
     ((), "a.example", {"program": "curl"}, "put the file in the bundle", ""),
     (library("pip/_internal/cli/main.py"), "index.example", {"port": "443"}, "add them to the image", ""),
+    ((URLLIB3, *library("spacy/cli/download.py")), "raw.example", {"port": "443"}, "add them to the image", ""),
 ]
 
 
@@ -562,6 +611,20 @@ def test_what_was_asked_decides_the_remedy_of_any_library(stack, host, about, re
     (found,) = judge(seen("host", host, 1.0, stack, **about), ending=DONE)
     assert remedy in found.finding.remedy
     assert [line[: len(command)] for line in found.prepare[:1]] == ([command] if command else [])
+
+
+def test_a_library_that_downloads_with_torchvision_s_functions_has_a_remedy_of_its_own():
+    """medmnist keeps its files in ~/.medmnist; torchvision has no such data set."""
+    begun = Observation("process", "1 python3", 0.0, (), {"home": HOME, "folder": "/deployer/job"}, "n1-1")
+    url = "https://zenodo.example/records/1/files/pathmnist.npz?download=1"
+    about = {"url": url, "root": HOME + "/.medmnist", "fpath": HOME + "/.medmnist/pathmnist.npz"}
+    used = library("torchvision/datasets/utils.py", "download_url")[:1]
+    stack = (OPEN, *used, *library("medmnist/dataset.py", "download"))
+    (found,) = judge(begun, seen("host", "zenodo.example", 1.0, stack, **about), ending=DONE)
+    assert found.finding.message == "asked for medmnist: pathmnist.npz"
+    kept = "data/home/.medmnist/pathmnist.npz"
+    assert found.prepare == (f"curl -fL --create-dirs -o {kept} '{url}'",)
+    assert '    links: {"~": data/home}' in found.definition
 
 
 def test_a_program_outside_the_definition_is_not_named_in_a_command():

@@ -164,7 +164,7 @@ def test_only_literals_of_ours_are_code():
     parts = ("contract", "system", "site") if sys.version_info < (3, 10) else (".",)  # what this Python can read
     for path in sorted(path for part in parts for path in (PACKAGE / part).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if not re.search(r"\b(code|Program|Variable|Code|fill|filled)\(", text):  # as the formatter writes a call
+        if not re.search(r"\b(code|Program|Variable|Code)\(", text):  # as the formatter writes a call
             continue
         tree = ast.parse(text)
         # A literal with a name, as long as it has no other.
@@ -178,21 +178,27 @@ def test_only_literals_of_ours_are_code():
                 continue
             function = node.func
             name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-            if name == "fill" and path.parent.name == "run":  # the name of a file of ours, and of a section
-                assert all(map(literal, node.args))
-                calls.append(name)
-            if name == "filled" and path.parts[-3:] != ("run", "templates", "__init__.py"):
-                pytest.fail("%s:%d: text of what is no file of ours" % (path, node.lineno))
             if name in ("code", "Program", "Variable", "Code") and path.name != "shell.py":
                 first = node.args[0] if node.args else None
                 ours = literal(first) or (isinstance(first, ast.Name) and named.get(first.id))
+                if name == "Program" and path.parts[-2:] == ("runtimes", "starter.py"):
+                    ours = True  # of a file beside it
                 if name == "Variable" and path.name == "native.py":
                     ours = True  # of the lists in LISTS; its name is looked at when it is made
                 if not ours or name == "Code":
                     pytest.fail("%s:%d: %s() of what is no literal" % (path, node.lineno, name))
                 calls.append(name)
     assert calls.count("code") > 20
-    assert calls.count("fill") > 10
+
+
+def test_only_files_of_ours_are_templates_and_programs():
+    folders = {path: path.read_text(encoding="utf-8") for path in sorted((PACKAGE / "site").rglob("*.py"))}
+    names = r"\b(?:starter\.program|fill)\("
+    calls = [text for text in folders.values() for _ in re.findall(r"(?<!def )" + names, text)]
+    assert len(calls) == sum(len(re.findall(names + r'\s*"[a-z]+\.sh"', text)) for text in folders.values()) > 10
+    readers = ("shell.filled(", "get_data(__name__, file)")
+    users = {path.parent.name for path, text in folders.items() if any(each in text for each in readers)}
+    assert users == {"templates", "runtimes"}
 
 
 def test_quoted_words_can_be_pasted():

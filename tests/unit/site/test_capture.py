@@ -24,7 +24,6 @@ from deployer.site.capture import (
     node,
     redact,
     report,
-    scheduler,
 )
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
@@ -184,7 +183,7 @@ def test_slurm(programs):
     listed += "specific pmix plugin versions available: pmix_v4"
     made.program(programs, "srun", "printf '%s\\n' >&2" % listed)
     tools = Tools()
-    found = scheduler.slurm(tools)
+    found = SCHEDULERS["slurm"].facts(tools)
     assert found.cluster == "SuperMUC"
     assert found.scheduler == {
         "kind": "slurm", "version": "22.05.8", "pmi": ["none", "pmi2", "pmix", "pmix_v4"],
@@ -202,7 +201,7 @@ def test_slurm(programs):
     (note,) = tools.notes
     assert note.startswith("partition gpu: its nodes differ in gpus (")
     made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)|n1'")
-    assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
+    assert SCHEDULERS["slurm"].own_node(tools, "n1")["gpus"] == {"count": 2}
 
 
 QCONF = r"""case "$*" in
@@ -834,7 +833,7 @@ def test_slingshot(programs, tmp_path):
 def test_the_folder_of_slurm_s_daemon(programs, setting, expected):
     made.program(programs, "sinfo", 'case "$*" in *version*) echo "slurm 23.11.1" ;; esac')
     made.program(programs, "scontrol", 'echo "SlurmdSpoolDir          = %s"' % setting)
-    assert scheduler.slurm(Tools()).spool == expected
+    assert SCHEDULERS["slurm"].facts(Tools()).spool == expected
 
 
 def test_what_fabrics_open_by_themselves_and_by_which_name(programs, intel, tmp_path):

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from deployer.contract.shell import quoted
-from deployer.site.capture import machine, mpi, node, scheduler
+from deployer.site.capture import machine, mpi, node
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import merge
 from deployer.site.capture.tools import Tools
@@ -56,7 +56,7 @@ def test_there_are_recordings():
 
 def test_each_field_of_each_partition(recorded):
     tools = Tools()
-    found = scheduler.slurm(tools)
+    found = SCHEDULERS["slurm"].facts(tools)
     assert found.partitions == mixed.TRUTH
     assert next(iter(found.partitions)) == "batch"  # the default one
     assert found.cluster == "mixed"
@@ -75,7 +75,7 @@ def test_each_field_of_each_kind_of_nodes(recorded, kind):
         },
     }  # fmt: skip
     for name in kind.nodes:
-        assert scheduler.own_node(Tools(), name) == expected[kind]
+        assert SCHEDULERS["slurm"].own_node(Tools(), name) == expected[kind]
 
 
 def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, monkeypatch):
@@ -136,4 +136,4 @@ def test_each_field_of_a_real_pbs(tmp_path, monkeypatch):
 def test_gpus_in_the_words_of_slurm(tmp_path, monkeypatch, gres, gpus):
     made.program(tmp_path, "sinfo", "echo 'p|1|2|24|2|96000|%s|1:00|1-16|96|(null)|n1'" % gres)
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
-    assert scheduler.own_node(Tools(), "n1").get("gpus") == gpus
+    assert SCHEDULERS["slurm"].own_node(Tools(), "n1").get("gpus") == gpus

@@ -227,6 +227,29 @@ def test_folders_that_are_listed_and_missing(place):
     assert all(item.stack[-1].function == "<module>" for item in found if item.kind == "missing")
 
 
+ASKS = """\
+import inspect, os, os.path, pickle, shutil, sys
+from os.path import exists
+print(exists("/no-site/data"), os.path.isfile(b"/no-site/x.npz"), os.path.isdir("set"), os.path.exists("/"))
+print(os.path.exists(0), os.path.exists("/no\\0site"), os.path.lexists("/no-site/lexists"))
+print(inspect.signature(os.path.exists), pickle.loads(pickle.dumps(exists)) is exists, exists.__name__)
+try:
+    os.path.isdir([])
+except TypeError as error:
+    print(error)
+shutil.which("/no-site/which")
+"""
+
+
+@AUDITED
+def test_what_a_program_asks_for_that_is_not_there(place):
+    (alone, watched), found = start(place, ASKS)
+    assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    asked = sorted((item.what, item.stack[0].line) for item in found if item.kind == "asked")
+    expected = [("/no-site/data", 3), ("/no-site/x.npz", 3), (str(place / "work" / "set"), 3)]
+    assert [item for item in asked if "\0" not in item[0]] == sorted(expected)
+
+
 @AUDITED
 def test_an_exception_in_the_observer_is_not_seen(place):
     # The folder does not exist any more: nothing can be written, and the program runs as ever.

@@ -1,7 +1,9 @@
 import errno
 import os
+import resource
 import shutil
 import tempfile
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -115,6 +117,27 @@ def test_remove_tree_takes_read_only_folders(tmp_path):
     files.remove_tree(str(tmp_path / "a"))
     files.remove_tree(str(tmp_path / "a"))
     assert os.listdir(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_remove_tree_without_descriptors_names_the_reason(tmp_path, free):
+    """It tried again until Python's limit of recursion."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (32, limits[1]))
+        streams = []
+        with suppress(OSError):
+            while True:
+                streams.append(held.enter_context(open(os.devnull)))
+        for stream in streams[:free]:
+            stream.close()
+        with pytest.raises(OSError, match="Too many open files") as error:
+            files.remove_tree(str(tmp_path / "a"))
+    assert len(error.traceback) < 20
+    files.remove_tree(str(tmp_path / "a"))
+    assert not (tmp_path / "a").exists()
 
 
 def test_remove_tree_changes_no_modes_in_another_user_s_folder(monkeypatch):

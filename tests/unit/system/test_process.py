@@ -7,7 +7,7 @@ import time
 import pytest
 
 from deployer.contract.errors import JobFailed, MissingTool
-from deployer.system import process
+from deployer.system import escapes, process
 
 
 def python(code, **options):
@@ -102,6 +102,36 @@ def test_attach_keeps_the_order_of_output_and_errors():
         ).stdout
         assert said.startswith(b"out\n")
         assert (said.count(b"out\n"), said.count(b"err\n"), len(said)) == (3, 3, 24)
+
+
+def test_attached_output_on_a_terminal_has_only_text_and_colours():
+    """A site could set the window's title or the clipboard, or overwrite lines; a file receives all bytes."""
+    hostile = r"\033]0;title\007\033]52;c;bXk=\007\033[2A\033[1;31mred\033[0m\033[K\tok\r\302\2332J\303\251"
+    printed = b"\\x1b]0;title\\x07\\x1b]52;c;bXk=\\x07\\x1b[2A\x1b[1;31mred\x1b[0m\x1b[K\tok\r\\x9b2J\xc3\xa9"
+    script = "printf 'begun\\n%s'; { printf '\033['; sleep 0.2; printf '32mgreen\033]0;x'; } >&2" % hostile
+    argv = [sys.executable, "-c", ATTACHES, script]
+    environment = dict(os.environ, PYTHONPATH=os.getcwd())
+    ours, theirs = os.openpty()
+    try:
+        subprocess.run(argv, env=environment, stdout=theirs, stderr=theirs, check=True)
+        said = os.read(ours, 4096)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert said.startswith(printed)
+    assert said.endswith(b"\x1b[32mgreen\\x1b]0;x")
+    whole = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=True)
+    assert whole.stdout.startswith(b"\x1b]0;title\x07")
+    assert whole.stderr == b"\x1b[32mgreen\x1b]0;x"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_escapes_that_are_cut_into_pieces(size):
+    text = b"a\x1b[31mb\x1b]0;t\x07\xc3\xa9\xc2\x9b\xc2\xa0\x1b[K\x1b\x1b[0m\xc2"
+    harmless = escapes.Harmless()
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    said = b"".join(harmless.shown(piece) for piece in pieces) + harmless.shown(b"")
+    assert said == b"a\x1b[31mb\\x1b]0;t\\x07\xc3\xa9\\x9b\xc2\xa0\x1b[K\\x1b\x1b[0m\xc2"
 
 
 def test_attach_ends_a_program_whose_output_cannot_be_written(tmp_path):

@@ -37,8 +37,13 @@ result() {
 # Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
 @?batch@(set -C; echo "$id" >"$job/job_id") 2>/dev/null
 [ "$(<"$job/job_id")" = "$id" ] && @.@{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; } || {
-    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || exit $?
-@?opened@    mv "$job/@opened@" "$next" 2>/dev/null
+    next=$("${tool[@]}" start "$job" --script "$0" --id "$id") || @?batch@{
+        code=$?
+        [ -s "$job/job_id" ] || result hosts 6  # this is the first start, and the disk is full
+        exit $code
+    }
+@:@exit $?
+@.@@?opened@    mv "$job/@opened@" "$next" 2>/dev/null
 @.@    exec /bin/bash -l "$next/job.sh"
 }
 @?opened@mv "$job/@opened@" "$job"/@log@ 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/@log@

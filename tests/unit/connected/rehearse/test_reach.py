@@ -16,7 +16,7 @@ from deployer.connected.rehearse.syscalls import CallListener
 NOBODY = 65534
 
 
-class Inside(reach.Tracee):
+class Inside(reach.tracee.Tracee):
     """A process that counts as one in a container: nothing here may change its root folder."""
 
     def __init__(self, task):
@@ -46,7 +46,7 @@ def tmp_path():
 @pytest.fixture
 def observe(monkeypatch, tmp_path):
     """Return a function that runs a script for sh to its end, and returns what it reached for."""
-    monkeypatch.setattr(reach, "Tracee", Inside)
+    monkeypatch.setattr(reach.tracee, "Tracee", Inside)
     tmp_path.chmod(0o777)
 
     def run(words, ports=(), local=(), limited=False):
@@ -110,7 +110,9 @@ def test_a_script_whose_interpreter_is_not_there(observe, tmp_path):
 def test_a_32_bit_program_is_reported_because_a_rehearsal_ends_it(observe, tmp_path):
     (tmp_path / "old").write_bytes(b"\x7fELF\x01\x01\x01" + bytes(60))
     (tmp_path / "old").chmod(0o755)
-    assert observe("env ./old; exit 0").of("blind") == [f"a 32-bit program, which a rehearsal ends: {tmp_path}/old"]
+    seen = observe("env ./old; exit 0")
+    assert seen.of("blind") == [f"a 32-bit program, which a rehearsal ends: {tmp_path}/old"]
+    assert [about["ended"] for kind, _, about in seen.notes if kind == "blind"] == ["yes"]
 
 
 def test_a_program_for_another_c_library(observe, tmp_path):
@@ -239,7 +241,7 @@ def test_addresses_of_other_families_are_told(address, text):
 
 
 def test_a_number_that_was_outside_of_a_container_is_looked_at_anew(monkeypatch):
-    class Reused(reach.Tracee):
+    class Reused(reach.tracee.Tracee):
         looks = 0
 
         def __init__(self, task):
@@ -247,7 +249,7 @@ def test_a_number_that_was_outside_of_a_container_is_looked_at_anew(monkeypatch)
             Reused.looks += 1
             self.inside = self.apart = Reused.looks > 1
 
-    monkeypatch.setattr(reach, "Tracee", Reused)
+    monkeypatch.setattr(reach.tracee, "Tracee", Reused)
     made = Reach(Seen().add)
     assert [made._who(os.getpid(), False).apart for _ in range(3)] == [False, True, True]
     assert Reused.looks == 2

@@ -79,12 +79,12 @@ def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "No ED25519 host key is known for login1.\nHost key verification failed.",
             "host key is not known here yet",
-            "log in once",
+            "log in once with ssh login1, and",
         ),
         ("alice@login1: Permission denied (publickey).", "refused the login", "key"),
         ("ssh: Could not resolve hostname login1: Name or service not known", "cannot be resolved", "--ssh-config"),
         ("ssh: connect to host login1 port 22: Connection timed out", "does not answer", "try again"),
-        ("something else", "something else", "check that ssh HOST works"),
+        ("something else", "something else", "check that ssh login1 works"),
     ],
 )
 def test_no_connection(far: Path, monkeypatch: pytest.MonkeyPatch, said: str, message: str, hint: str) -> None:

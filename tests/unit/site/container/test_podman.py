@@ -256,3 +256,15 @@ def test_an_old_podman_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
     found = runtime_check.objection(runtime, [], "", here=False)
     assert found == "podman 3.4.4 is too old: deployer uses 4.3 or newer"
+
+
+def test_the_check_of_its_version_leaves_no_folders_of_podman_s(tmp_path, monkeypatch):
+    """Podman makes folders in XDG_RUNTIME_DIR, and without one in /tmp."""
+    makes = 'mkdir "${XDG_RUNTIME_DIR:=%s/tmp}/libpod" && echo "$XDG_RUNTIME_DIR" >%s/place; echo podman version 5.0.0'
+    made.program(tmp_path, "podman", makes % (tmp_path, tmp_path))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    assert runtime_check.objection(runtime, [], "", here=False) is None
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not os.path.lexists((tmp_path / "place").read_text().strip())

@@ -209,6 +209,20 @@ def test_a_start_waits_for_the_job_that_the_folder_was_made_for(folder, scripted
     assert (folder / "output.log").read_text() == "said by first\n"
 
 
+@pytest.mark.parametrize(("written", "has_result"), [("", True), ("7\n", False)])
+def test_a_first_start_on_a_full_disk_has_a_result_and_a_later_one_leaves_that_of_the_first(
+    folder, scripted, written, has_result
+):
+    """On a full disk, the file of the id is made and stays empty, and no further folder can be made."""
+    write, run = scripted
+    opened = write("slurm")
+    tool = folder.parent.parent / "tool.py"
+    tool.write_text(tool.read_text().replace("main()\n", "sys.exit(6) if sys.argv[1] == 'start' else main()\n"))
+    (folder / "job_id").write_text(written)
+    assert run(opened, "second", {"SLURM_JOB_ID": "8"}).wait() == 6
+    assert (folder / "result.json").exists() is has_result
+
+
 def test_a_job_that_its_batch_system_starts_again_keeps_its_folder_and_all_that_was_there(folder, scripted):
     write, run = scripted
     opened = write("slurm")

@@ -1,5 +1,6 @@
 """run, status, logs and cancel with a fake Slurm on PATH, so that the real code path runs."""
 
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -363,7 +365,8 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
         "result: %s/result.json" % folder,
     ]
     assert all("payload" + (line if line[0] == ":" else " " + line) in said.out for line in lines)
-    assert len(out) < 18
+    assert out[-1] == "proof: none: result.json lists no ranks"
+    assert len(out) < 19
     assert max(len(line) for line in out[4:]) < 160
     assert said.err == ""
     assert main.main(["run", "hello", "--wait", "--json", "--root", store.root]) == 0
@@ -484,6 +487,30 @@ def test_why_a_job_ended_is_the_most_specific_of_what_is_known(store, state, fin
     status = jobs.describe(result.launch(folder), folder, "7", JobState(state, "", "", "", False))
     assert re.search(problem, status.problem)
     assert bool(status.remedy) == (state != "COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("fault", "log", "why"),
+    [
+        (errno.EROFS, "", ": its folder cannot be written: Read-only file system"),
+        (errno.EACCES, None, ": its folder cannot be written: Permission denied"),
+        (0, None, ": there is no log either, so its first node could not write to its folder: is it mounted there?"),
+        (0, "", ""),
+        (errno.EROFS, "error: first", ": error: first"),
+    ],
+)
+def test_why_a_job_could_not_write_to_its_folder(store, monkeypatch, fault, log, why):
+    folder = run.prepare(store, REQUEST)
+    if log is not None:
+        files.write_text(os.path.join(folder, "output.log"), log + "\n")
+
+    def refused(**_):
+        raise OSError(fault, os.strerror(fault))
+
+    if fault:
+        monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    status = jobs.describe(result.launch(folder), folder, "7", JobState("FAILED", "", "", "", False))
+    assert status.problem == "job: the job ended before it could write its result%s (job.unfinished)" % why
 
 
 def test_a_job_that_left_nothing(store, programs, monkeypatch):
