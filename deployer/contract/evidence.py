@@ -203,6 +203,7 @@ class ProbeRecord(NamedTuple):
         threads: OMP_NUM_THREADS.
         cpus: the CPUs that it may use, as the kernel lists them: ``0-3,8``.
         measures: what the probe measured.
+        shared_memory: MPI has mapped memory that it shares with other ranks of the node; None: not known.
     """
 
     task: int
@@ -217,6 +218,7 @@ class ProbeRecord(NamedTuple):
     threads: Optional[int]
     cpus: str
     measures: Optional[Measures] = None
+    shared_memory: Optional[bool] = None
 
     def record(self) -> Record:
         return json_records.stamped(PROBE, records.plain(self))

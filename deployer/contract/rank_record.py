@@ -70,6 +70,7 @@ def probing(task: int, host: str) -> "Dict[str, Any]":
         "threads": None,
         "cpus": "",
         "measures": None,
+        "shared_memory": None,
     }
 
 

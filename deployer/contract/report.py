@@ -93,11 +93,13 @@ class Row(NamedTuple):
         run: the run.
         efficiency: its speed per rank, divided by that of the smallest run of the same kind.
         of_native: the speed of a container divided by that of the same job without one; None: no such job.
+        base: the smallest runs of the same kind.
     """
 
     run: Run
     efficiency: float
     of_native: Optional[float]
+    base: Sequence[Run]
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -235,7 +237,7 @@ def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
         efficiency = run.speed / run.ranks / interval.mean([each.speed / each.ranks for each in base])
         without = [] if run.native or run.published is not None else natives.get(_place(run), [])
         of_native = run.speed / interval.mean([each.speed for each in without]) if without else None
-        found.append(Row(run, efficiency if run.published is None else run.published, of_native))
+        found.append(Row(run, efficiency if run.published is None else run.published, of_native, base))
     return found
 
 

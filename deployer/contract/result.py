@@ -50,7 +50,7 @@ class StepOutcome(NamedTuple):
         signal: the signal that the script received meanwhile (a name such as TERM), or None.
         job_id: the scheduler's number of the job.
         started: when the job, not the step, started; seconds since the epoch.
-        ended: when the step ended; seconds since the epoch.
+        ended: when the step ended; seconds since the epoch, with fractions.
         module: the environment module that could not be loaded, or None.
         reason: the step's own message about its failure, or None.
         launcher: the launcher that is missing, or None.
@@ -63,7 +63,7 @@ class StepOutcome(NamedTuple):
     signal: Optional[str]
     job_id: str
     started: int
-    ended: int
+    ended: float
     module: Optional[str] = None
     reason: Optional[str] = None
     launcher: Optional[str] = None
@@ -111,8 +111,8 @@ class Judgement(NamedTuple):
     exit_code: int
 
 
-def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement:
-    """Judge a job after ``outcome.step``.
+def assemble(launch: Launch, found: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Judgement:
+    """Judge a job after ``outcome.step``; ``steps`` are the ends of its steps, in seconds after its start.
 
     After the payload, the exit code is that of the rank that failed first; it is 3 if the payload ended well but the
     evidence has an error. After an earlier step that found no error, the record's exit code is None, with the finding
@@ -156,11 +156,15 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome) -> Judgement
             "job_id": outcome.job_id,
             "runtime": launch.runtime,
             START_OPTION_KEY: launch.start_option,
+            "nodes": launch.nodes,
+            "ranks_per_node": launch.ranks_per_node,
             "world_size": sizes[0] if sizes else None,
             "workers": launch.workers,
             "exit_code": exit_code,
             "started": _utc(outcome.started),
-            "seconds": max(0, outcome.ended - outcome.started),
+            "seconds": max(0, int(outcome.ended - outcome.started)),
+            "waited": max(0, outcome.started - launch.created),
+            "steps": steps,
             "check": _check(launch),
             "findings": [item.record() for item in findings],
             "ranks": _ranks(launch, found),
@@ -274,7 +278,7 @@ def _stopped(launch: Launch, told: Told, outcome: StepOutcome) -> List[Finding]:
     state = next((state for state in causes.ENDS if state in told.ends), "")
     if state not in ("", "CANCELLED", "TIMEOUT"):
         return [causes.ended(WHOLE_JOB, state, told)]
-    passed = outcome.ended - outcome.started
+    passed = int(outcome.ended - outcome.started)
     limit = seconds(launch.time)
     # The job's clock starts slightly before the script's.
     if state == "TIMEOUT" or (not state and passed >= limit - 5):
@@ -630,6 +634,7 @@ def _ranks(launch: Launch, found: Evidence) -> List[Record]:
                 "mpi_seen_in": seen_in if library else None,
                 "host_mpi_identity": expected,
                 "provider": seen.provider,
+                "shared_memory": probe.shared_memory if probe else None,
                 "thread_level": probe.thread_level if probe else None,
                 "threads": probe.threads if probe else launch.threads,
                 "cpus": probe.cpus if probe else None,

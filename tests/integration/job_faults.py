@@ -1,7 +1,7 @@
 """Faults of jobs that are really produced on the lab, and what a user is to see of each: a table, and what makes them.
 
-``python -m tests.integration.job_faults LINES`` prints the table of docs/evidence/faults.md from what
-``test_job_faults.py`` writes where DEPLOYER_FAULTS names a file; a second file is of an earlier commit.
+``python -m tests.integration.job_faults LINES`` prints each fault of docs/evidence/faults.md with its whole sentence.
+LINES is what ``test_job_faults.py`` writes if DEPLOYER_FAULTS names a file; a second file is of an earlier commit.
 """
 
 from __future__ import annotations

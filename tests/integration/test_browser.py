@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.ground.job_page import PicturedJob, TimedStep, make
+from deployer.connected.ground.job_page import make
 from tests.integration.conftest import ROOT
 from tests.pages import HOSTILE, Page
 from tests.unit.connected.bundle.test_officer_page import write as bundle
@@ -38,8 +38,8 @@ def browse(tmp_path: Path, address: str, *words: str) -> str:
 
 def job_page() -> str:
     ranks = [{"rank": rank, "host": "cn1", "cpus": str(rank)} for rank in range(4)]
-    job = {"job": HOSTILE, "ranks": ranks, "payload": {"loss": [3, 2, 1]}}
-    return make([PicturedJob(job, [TimedStep("payload", 0, 1)])])
+    job = {"job": HOSTILE, "ranks": ranks, "payload": {"loss": [3, 2, 1]}, "seconds": 1}
+    return make([job])
 
 
 def officer_page(folder: Path) -> str:
@@ -58,8 +58,29 @@ def test_a_browser_reads_what_was_written(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 def test_it_can_be_printed(tmp_path: Path) -> None:
-    seen(tmp_path, job_page(), f"--print-to-pdf={tmp_path}/page.pdf")
-    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF-")
+    assert printed(tmp_path, job_page()) == 2
+
+
+def printed(folder: Path, text: str) -> int:
+    """Return how many sheets of paper a page needs."""
+    seen(folder, text, f"--print-to-pdf={folder}/page.pdf")
+    return len(re.findall(rb"/Type\s*/Page\b", (folder / "page.pdf").read_bytes()))
+
+
+def test_an_officer_prints_five_sheets_of_a_bare_debian(tmp_path: Path) -> None:
+    """As many packages, executables and addresses as Debian 12 has without any other package."""
+    licences = [{"license": {"name": f"{name}-{number}"}} for name in ("GPL", "LGPL", "BSD") for number in range(3)]
+    packages = [
+        {"name": f"package-{number}", "version": "1:2.38.1-5+deb12u3", "licenses": licences, "purl": "pkg:deb/debian/x"}
+        for number in range(97)
+    ]
+    programs = [f"usr/bin/program-{number}" for number in range(500)]
+    listed = "\n".join(f"/{name}" for name in programs).encode()
+    files = [(f"etc/file-{number}", 0o644, b"") for number in range(73)]
+    files += [(name, 0o755, b"#!/bin/sh\n# http://www%d.example.org/" % (at % 30)) for at, name in enumerate(programs)]
+    path = bundle(tmp_path / "b.tar", b"1", [*files, ("var/lib/dpkg/info/x.list", 0o644, listed)], packages)
+    assert main(["inspect", path, "--html", str(tmp_path / "officer.html")]) == 0
+    assert printed(tmp_path, (tmp_path / "officer.html").read_text()) <= 5
 
 
 @pytest.fixture(scope="module")

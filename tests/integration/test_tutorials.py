@@ -25,6 +25,10 @@ SHELLS = {
     "cluster": ["scripts/lab", "as", "alice", "login1", "--", "bash", "-c"],
     "admin": ["bash", "-c"],
 }
+#: The host of README's first job: the lab's login node.
+HOST = "login.example.org"
+#: What README shows as it was: times and sizes, and whether this machine has the image and the bundle already.
+VARIES = re.compile(r"(?<=build {4})done.*|(?<=pack {5})done.*|\d+(\.\d+)?(?= s\b| MB\b)")
 #: What the commands use of the checkout.
 USED = (".venv", "scripts")
 
@@ -104,8 +108,36 @@ def environment(checkout: Path, engine: Any) -> Iterator[dict[str, str]]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SHELLS)
 def test_the_commands_print_what_the_page_shows(name: str, checkout: Path, environment: dict[str, str]) -> None:
-    page = steps((PAGES / f"{name}.md").read_text())
-    seen = play(SHELLS[name], page, checkout, environment)
+    compare(steps((PAGES / f"{name}.md").read_text()), SHELLS[name], checkout, environment)
+
+
+@pytest.mark.needs("root", "docker", "slurm", "munge", "ssh", "charliecloud")
+@pytest.mark.timeout(900)
+def test_the_first_job_prints_what_the_readme_shows(tmp_path: Path, engine: Any) -> None:
+    own = Lab(f"pytest-readme-{os.getpid()}")
+    own.up()
+    try:
+        config = tmp_path / "ssh_config"
+        config.write_text(own.ssh_config.read_text().replace("Host login1", f"Host login1 {HOST}", 1))
+        environment = {
+            **os.environ,
+            "COLUMNS": "80",
+            "DEPLOYER_SSH_CONFIG": str(config),
+            "DOCKER_HOST": engine.docker_host,
+            "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        }
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        page = VARIES.sub("...", (ROOT / "README.md").read_text())
+        compare(steps(page), ["bash", "-c"], empty, environment)
+    finally:
+        own.down(purge=True)
+
+
+def compare(page: list[Step], shell: list[str], cwd: Path, environment: dict[str, str]) -> None:
+    """Run the commands of a page, and compare what they print with what it shows."""
+    seen = play(shell, page, cwd, environment)
     wrong = []
     for number, (step, (code, said)) in enumerate(zip(page, seen, strict=False)):
         asked = page[number + 1 : number + 2]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deployer.connected.check import check
+from deployer.connected.check.checking import Checking
 from deployer.connected.linker import index
 from deployer.contract import json_records
 from deployer.contract.errors import Refused, Unknown
@@ -102,7 +103,7 @@ def _check(pair: Pair, packed: Path, place: Place, folder: Path) -> tuple[str, l
     """Return the verdict and its codes, and put the plan beside the installed image."""
     profile = place.profile(pair.site)
     try:
-        [plan] = check.all_plans(str(packed), profile, cache=index.default_folder())
+        [plan] = check.all_plans(str(packed), profile, Checking(cache=index.default_folder()))
     except (Refused, Unknown):  # there is none, and not even force can run it
         checked = check.check_all(str(packed), profile)[0].checked
     else:

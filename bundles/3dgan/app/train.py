@@ -249,6 +249,7 @@ def main() -> None:
                 "values": [epoch["seconds"] for epoch in epochs[1:] or epochs],
             },
             "epochs": epochs,
+            "samples_per_epoch": steps * options.batch_size * hvd.size(),
             "parameters": {model.name: model.count_params() for model in (gan.generator, gan.discriminator)},
             "world_size": hvd.size(),
             "learning_rate": options.learning_rate * hvd.size(),

@@ -194,6 +194,7 @@ def main() -> None:
             "continued_from": begun,
             "val_accuracy": times.epochs[-1]["val_accuracy"],
             "epochs": times.epochs,
+            "samples_per_epoch": share * hvd.size(),
             "world_size": hvd.size(),
             "learning_rate": learning_rate,
             "parameters": model.count_params(),

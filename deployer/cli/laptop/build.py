@@ -9,8 +9,8 @@ from deployer.cli.site import common
 from deployer.connected.build.build import BuildOptions, build
 from deployer.connected.build.definition import load
 from deployer.connected.build.wheelhouse.wheelhouse import Mode
-from deployer.connected.bundle import caches, sources
-from deployer.connected.ground import progress
+from deployer.connected.bundle import sources
+from deployer.connected.ground import caches, progress
 from deployer.connected.transfer.published import profile_of
 from deployer.contract.errors import UsageError
 from deployer.system import terminal
@@ -20,26 +20,14 @@ def add_parsers(subparsers: Any) -> None:
     """Register ``build``."""
     command = subparsers.add_parser("build")
     command.add_argument("definition", metavar="DEF", help="a folder with a bundle.yaml, or that file")
-    command.add_argument(
-        "--ca-bundle",
-        metavar="FILE",
-        type=Path,
-        help="CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file "
-        "in PIP_CERT, SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image",
-    )
-    command.add_argument(
-        "--pip-conf",
-        metavar="FILE",
-        type=Path,
-        help="pip's settings for the build (default: this host's indexes); not copied into the image",
-    )
-    command.add_argument(
-        "--apt-sources",
-        metavar="FILE",
-        type=Path,
-        help="deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else Debian's); "
-        "not copied into the image",
-    )
+    text = "CA certificates for the build's downloads (default: $DEPLOYER_CA_BUNDLE, else the file in PIP_CERT, "
+    text += "SSL_CERT_FILE or REQUESTS_CA_BUNDLE); not copied into the image"
+    command.add_argument("--ca-bundle", metavar="FILE", type=Path, help=text)
+    text = "pip's settings for the build (default: this host's indexes); not copied into the image"
+    command.add_argument("--pip-conf", metavar="FILE", type=Path, help=text)
+    text = "deb lines of a Debian mirror for the base and the build (default: $DEPLOYER_APT_SOURCES, else "
+    text += "Debian's); not copied into the image"
+    command.add_argument("--apt-sources", metavar="FILE", type=Path, help=text)
     command.add_argument("--no-cache", action="store_true", help="run every step again")
     text = "build despite this finding of lint; may be repeated"
     command.add_argument("--accept", metavar="CODE", action="append", default=[], help=text)
@@ -60,7 +48,7 @@ def add_parsers(subparsers: Any) -> None:
     command.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Build, and print the result."""
     for path in (args.ca_bundle, args.pip_conf, args.apt_sources):
         if path is not None and not path.is_file():
@@ -109,4 +97,3 @@ def run(args: argparse.Namespace) -> int:
     common.suggest(
         args, "pack", args.definition, "--site", settings.site_for_hint(site), "-o", f"{definition.name}.tar"
     )
-    return 0

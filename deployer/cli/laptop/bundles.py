@@ -12,6 +12,7 @@ from deployer.cli.laptop.remote import site_options
 from deployer.cli.site import common
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check as checking
+from deployer.connected.check.checking import Checking
 from deployer.connected.ground import user_settings
 from deployer.connected.ground.sign import sign, sign_update
 from deployer.connected.linker import index
@@ -35,8 +36,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = common.add_command(subparsers, "plan", _plan)
     command.add_argument("bundle", metavar="B.tar", help="a bundle that `pack` wrote")
-    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
-    command.add_argument("--site", help=text)
+    command.add_argument("--site", help=settings.SITE)
     command.add_argument("--partition", help="only for this partition of the profile (default: for each)")
     command.add_argument("--mpi", metavar="NAME", help="use this MPI of the profile in partitions that have several")
     common.add_launch(command)
@@ -89,10 +89,10 @@ def add_parsers(subparsers: Any) -> None:
     command.add_argument("-o", "--output", metavar="deployer.pyz", required=True, help="write it to this file")
 
 
-def _plan(args: argparse.Namespace) -> int:
+def _plan(args: argparse.Namespace) -> None:
     args.site = user_settings.site(args.site)
     profile = profile_of(args.site).selected([args.partition] if args.partition else [], args.mpi, args.launch)
-    plans = checking.all_plans(args.bundle, profile, args.accept, index.default_folder())
+    plans = checking.all_plans(args.bundle, profile, Checking(args.accept, index.default_folder()))
     plan = plans[0]
     with opened(args.bundle) as stream:
         digest = read_seal(stream, args.bundle).digest
@@ -112,10 +112,9 @@ def _plan(args: argparse.Namespace) -> int:
         for name, reason in plan.without.items():
             terminal.show(f"no plan for partition {name}: {reason}")
     common.suggest(args, "push", "--plan", args.output, args.site)
-    return 0
 
 
-def _sign(args: argparse.Namespace) -> int:
+def _sign(args: argparse.Namespace) -> None:
     path = Path(args.bundle)
     key = user_settings.path("key", args.key)
     if key is None:
@@ -124,13 +123,12 @@ def _sign(args: argparse.Namespace) -> int:
     signed = (sign_update if _is_update(path) else sign)(path, key)
     if args.json:
         terminal.show_json(signed.record())
-        return 0
+        return
     terminal.show(f"signed by {signed.key.fingerprint}; signatures: {len(signed.keys)}")
     terminal.show(f"digest {signed.digest}")
     terminal.show(f"for the site's allowed_signers: WHO {signed.key.line}")
     words = ["--plan", args.bundle] if _is_update(path) else [args.bundle]
     common.suggest(args, "push", *words, settings.site_for_hint())
-    return 0
 
 
 def _is_update(path: Path) -> bool:
@@ -151,7 +149,7 @@ def _push_plan(args: argparse.Namespace) -> int:
     settings.fill(args)
     pushed = push_plan(args.plan, profile_of(args.site, args.ssh_config), args.ssh_config, args.dry_run, args.force)
     if args.json:
-        terminal.show_json(pushed.record())
+        terminal.show_json(pushed._asdict())
         return 0
     if pushed.plan is None:
         terminal.show(f"would send {human(pushed.sent)}")
@@ -226,13 +224,11 @@ def _push_to(args: argparse.Namespace) -> int:
     if args.full and args.have:
         raise UsageError("--full and --have exclude each other: --full sends everything")
     if args.dry_run or args.transfer_host or args.force or args.squashfs or args.without_plan:
-        raise UsageError(
-            "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to",
-            "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs",
-        )
+        text = "--dry-run, --transfer-host, --force, --without-plan and --squashfs cannot be used with --to"
+        raise UsageError(text, "at the site, `deployer.pyz receive DIR` installs the parts; it accepts --squashfs")
     written = pushing.push_to(Path(args.bundle), args.to, args.have)
     if args.json:
-        terminal.show_json(written.record())
+        terminal.show_json(written._asdict())
     else:
         terminal.show(f"wrote {human(written.sent)} in {counted(written.parts, 'part')}: {written.folder}")
         terminal.show(f"digest {written.digest}")
@@ -245,13 +241,13 @@ def _push_to(args: argparse.Namespace) -> int:
     return 0
 
 
-def _diff(args: argparse.Namespace) -> int:
+def _diff(args: argparse.Namespace) -> None:
     from deployer.connected.bundle import diff as diffing  # only here: its imports are slow, and push does without
 
     found = diffing.diff(args.old, args.new)
     if args.json:
         terminal.show_json(found.record())
-        return 0
+        return
     for package in found.packages:
         terminal.show(package.line())
     for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
@@ -263,17 +259,12 @@ def _diff(args: argparse.Namespace) -> int:
             terminal.show(f"  ... and {more} more (--files lists all)")
     counts = f"{counted(len(found.added), 'file')} added, {len(found.removed)} removed, {len(found.changed)} changed"
     terminal.show(*common.wrapped(f"{counts}; {human(found.bytes_to_ship)} to send to a site that has {args.old}"))
-    return 0
 
 
-def _pyz(args: argparse.Namespace) -> int:
+def _pyz(args: argparse.Namespace) -> None:
     data = make_pyz()
     with files.published(args.output, 0o777) as stream:
         stream.write(data)
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    if args.json:
-        terminal.show_json({"path": args.output, "size": len(data), "digest": digest})
-    else:
-        terminal.show(f"{args.output}: {human(len(data))}")
-        terminal.show(f"digest {digest}")
-    return 0
+    record = {"path": args.output, "size": len(data), "digest": digest}
+    common.show_result(args, record, f"{args.output}: {human(len(data))}", f"digest {digest}")

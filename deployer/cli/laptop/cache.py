@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.connected.bundle import caches
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.connected.rehearse import cache as rehearse_cache
 from deployer.contract.errors import UsageError
 from deployer.site.install import gc as collecting
@@ -33,24 +32,19 @@ def add_parsers(subparsers: Any) -> None:
     verb.add_argument(
         "caches", metavar="CACHE", nargs="*", help="prune only these caches (default: all that deployer manages)"
     )
-    verb.add_argument(
-        "--days",
-        type=float,
-        default=caches.AGE,
-        metavar="N",
-        help="remove entries unused for N days (default: %(default)s)",
-    )
+    text = "remove entries unused for N days (default: %(default)s)"
+    verb.add_argument("--days", type=float, default=caches.AGE, metavar="N", help=text)
     verb.add_argument("--all", action="store_true", help="remove everything")
     verb.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     verb.add_argument("--json", action="store_true", help="print a record for programs")
     verb.set_defaults(run=_prune)
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> None:
     found = caches.listed()
     if args.json:
         terminal.show_json({"caches": [item.record() for item in found]})
-        return 0
+        return
     rows = []
     for item in found:
         used = time.strftime("%Y-%m-%d", time.localtime(item.used)) if item.used else "-"
@@ -60,32 +54,30 @@ def _list(args: argparse.Namespace) -> int:
     head = ("CACHE", "ENTRIES", "SIZE", "LAST USED", "CONTENTS")
     for line in common.table(head, rows, _NUMBERS):
         terminal.show(line)
-    return 0
 
 
 def _left_by_rehearsals(dry_run: bool) -> caches.Pruned:
     """Remove what killed rehearsals left of installs. Others may run meanwhile."""
-    root = str(xdg.cache_folder(rehearse_cache.NAME) / rehearse_cache.ROOT)
+    root = str(caches.REHEARSE.folder / rehearse_cache.ROOT)
     found = collecting.find(Store(root), sys.maxsize) if files.is_folder(root) else []
     size = sum(caches.size(Path(item.path)) for item in found)
     if not dry_run:
         collecting.collect(found)
-    return caches.Pruned(rehearse_cache.NAME, len(found), size)
+    return caches.Pruned(caches.REHEARSE.name, len(found), size)
 
 
-def _prune(args: argparse.Namespace) -> int:
+def _prune(args: argparse.Namespace) -> None:
     if args.days < 0:
         raise UsageError(f"--days must be 0 or more, not {args.days:g}")
-    names = [name for name in args.caches if name != rehearse_cache.NAME]
+    names = [name for name in args.caches if name != caches.REHEARSE.name]
     done = caches.prune(names, args.days, args.all, args.dry_run) if names or not args.caches else []
-    if args.all and rehearse_cache.NAME in args.caches:
+    if args.all and caches.REHEARSE.name in args.caches:
         done.append(rehearse_cache.remove(args.dry_run, terminal.warn))
-    elif rehearse_cache.NAME in args.caches or not args.caches:
+    elif caches.REHEARSE.name in args.caches or not args.caches:
         done.append(_left_by_rehearsals(args.dry_run))
     if args.json:
-        terminal.show_json({"dry_run": args.dry_run, "removed": [item.record() for item in done]})
-        return 0
+        terminal.show_json({"dry_run": args.dry_run, "removed": [item._asdict() for item in done]})
+        return
     rows = [[item.cache, str(item.entries), human(item.bytes)] for item in done]
     for line in common.table(("CACHE", "WOULD REMOVE" if args.dry_run else "REMOVED", "SIZE"), rows, _NUMBERS):
         terminal.show(line)
-    return 0

@@ -11,6 +11,7 @@ from deployer.cli.laptop.remote import ssh_options
 from deployer.cli.site import common
 from deployer.connected.build.lint import RULES
 from deployer.connected.check import check as checking
+from deployer.connected.check.checking import Checking
 from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push import plans_in
@@ -28,8 +29,7 @@ def add_parsers(subparsers: Any) -> None:
     command = common.add_command(subparsers, "check", run)
     command.add_argument("bundle", metavar="B.tar", help=named_bundle.TEXT)
     command.add_argument("job", metavar="JOB", nargs="?", help="judge only this job of the bundle (default: all jobs)")
-    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
-    command.add_argument("--site", help=text)
+    command.add_argument("--site", help=settings.SITE)
     command.add_argument("--ssh-config", metavar="F", type=Path, help="with ssh:HOST: use this ssh configuration")
     command.add_argument(
         "--partition", help="judge only this partition (default: each; the first decides the exit code)"
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     profile = site.selected([args.partition] if args.partition else [], args.mpi, args.launch)
     bundle = named_bundle.path_of(args, site.selected([], args.mpi, args.launch), args.accept)
     accepted = args.accept if bundle == args.bundle else [code for code in args.accept if code not in RULES]
-    verdict, *others = checking.check_all(bundle, profile, accepted, cache, today, args.job)
+    verdict, *others = checking.check_all(bundle, profile, Checking(accepted, cache, today), args.job)
     if args.json:
         terminal.show_json({**verdict.record(), "others": [each.record() for each in others]})
         return _EXIT.get(verdict.checked.verdict, 0)

@@ -1,4 +1,4 @@
-"""The commands of a command line with their arguments, read from its parsers: for completion and man pages."""
+"""The commands of a command line with their arguments, read from its parsers: for man pages and the reference."""
 
 import argparse
 from collections.abc import Iterator

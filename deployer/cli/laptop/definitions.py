@@ -18,12 +18,8 @@ from deployer.system import terminal
 def add_parsers(subparsers: Any) -> None:
     """Register this group's commands."""
     command = subparsers.add_parser("init")
-    command.add_argument(
-        "name",
-        metavar="NAME",
-        nargs="?",
-        help="name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles",
-    )
+    text = "name of the definition; its folder is bundles/NAME, or NAME if there is no folder bundles"
+    command.add_argument("name", metavar="NAME", nargs="?", help=text)
     text = (
         "what it starts as: Python with mpi4py (none), a C program that the Dockerfile compiles, or a framework; "
         "pytorch-ddp and jax train on two nodes. One of: " + ", ".join(initialising.KINDS) + " (default: none)"
@@ -55,7 +51,7 @@ def add_parsers(subparsers: Any) -> None:
     command.set_defaults(run=_schema)
 
 
-def _init(args: argparse.Namespace) -> int:
+def _init(args: argparse.Namespace) -> None:
     if args.from_image:
         if args.template != "none":
             raise UsageError("--template cannot be used with --from-image: the definition is for the image as it is")
@@ -68,15 +64,14 @@ def _init(args: argparse.Namespace) -> int:
         raise UsageError("init requires NAME, or --from-image REF", "deployer init my-model")
     if args.json:
         terminal.show_json(made.record())
-        return 0
+        return
     for path in made.files:
         terminal.show(f"{'would write' if args.dry_run else 'wrote'} {path}")
     if not args.dry_run:
         common.suggest(args, "lint", str(made.folder))
-    return 0
 
 
-def _lint(args: argparse.Namespace) -> int:
+def _lint(args: argparse.Namespace) -> None:
     definition = load(args.definition)
     linted = lint(definition, args.accept)
     failed = errors(linted.findings)
@@ -103,12 +98,10 @@ def _lint(args: argparse.Namespace) -> int:
         common.suggest(args, "pack", args.definition, "-o", f"{definition.name}.tar")
     else:
         common.suggest(args, "build", args.definition)
-    return 0
 
 
-def _schema(args: argparse.Namespace) -> int:
+def _schema(args: argparse.Namespace) -> None:
     if args.table:
         terminal.show_text(table(schema()))
     else:
         terminal.show_json(schema(), indent=2)
-    return 0

@@ -37,8 +37,7 @@ def add_parsers(subparsers: Any) -> None:
     """Register the command."""
     command = common.add_command(subparsers, "deploy", run)
     command.add_argument("definition", metavar="DEF", type=Path, help="a definition: a folder with a bundle.yaml")
-    text = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
-    command.add_argument("site", metavar="SITE", nargs="?", help=text)
+    command.add_argument("site", metavar="SITE", nargs="?", help=settings.SITE)
     command.add_argument("job", metavar="JOB", nargs="?", help="a job of the definition (default: its first)")
     ours = command.add_argument_group("the deploy")
     ours.add_argument("--watch", action="store_true", help="repeat it when a file of the definition changes")

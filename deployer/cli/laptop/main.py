@@ -13,68 +13,37 @@ from deployer.system import terminal
 #: The commands by task, as ``--help`` lists them.
 GROUPS = {
     "all at once": (
-        Command(
-            "deploy",
-            "laptop.deploy",
-            "build, pack, check, push, run and follow what changed",
-            "bundles/trained lab --nodes 2",
-        ),
+        Command("deploy", "laptop.deploy", "build, pack, check, push, run and follow what changed",
+                "bundles/trained lab --nodes 2"),
     ),
     "write a definition and build its image": (
-        Command(
-            "init",
-            "laptop.definitions",
-            "write a new definition that works without changes",
-            "trained --template pytorch-ddp",
-        ),
-        Command(
-            "lint", "laptop.definitions", "check a definition, its Dockerfile and its built layers", "bundles/trained"
-        ),
+        Command("init", "laptop.definitions", "write a new definition that works without changes",
+                "trained --template pytorch-ddp"),
+        Command("lint", "laptop.definitions", "check a definition, its Dockerfile and its built layers",
+                "bundles/trained"),
         Command("build", "laptop.build", "build a definition's image in the Docker engine", "bundles/trained"),
-        Command(
-            "schema", "laptop.definitions", "print the keys of bundle.yaml, as a JSON schema or a table", "--table"
-        ),
+        Command("schema", "laptop.definitions", "print the keys of bundle.yaml, as a JSON schema or a table",
+                "--table"),
     ),
     "make a bundle and look into it": (
-        Command(
-            "pack",
-            "laptop.pack",
-            "flatten an image and pack it into one bundle",
-            "bundles/trained --site lab -o trained.tar",
-        ),
+        Command("pack", "laptop.pack", "flatten an image and pack it into one bundle",
+                "bundles/trained --site lab -o trained.tar"),
         Command("inspect", "laptop.inspection", "show what a bundle contains", "trained.tar"),
         Command("diff", "laptop.bundles", "show what changed between two bundles", "old.tar trained.tar"),
-        Command(
-            "verify",
-            "site.images",
-            "check every byte of a bundle, and its signatures",
-            "trained.tar --signers allowed_signers",
-        ),
+        Command("verify", "site.images", "check every byte of a bundle, and its signatures",
+                "trained.tar --signers allowed_signers"),
     ),
     "prepare it for a site": (
-        Command(
-            "capture",
-            "laptop.capture",
-            "make a site's profile over ssh: capture its nodes, list decisions",
-            "login1.example.org -o lab.yaml",
-        ),
+        Command("capture", "laptop.capture", "make a site's profile over ssh: capture its nodes, list decisions",
+                "login1.example.org -o lab.yaml"),
         Command("profile", "laptop.profiles", "list, show, validate, compare and sign site profiles", "validate lab"),
         Command("check", "laptop.check", "predict whether a bundle will run on a site", "trained.tar --site lab"),
-        Command(
-            "rehearse", "laptop.rehearse", "run a job here as a site would, without a network", "trained.tar --site lab"
-        ),
-        Command(
-            "plan",
-            "laptop.bundles",
-            "make a new plan for a bundle that is installed at a site",
-            "trained.tar --site lab -o trained.plan",
-        ),
-        Command(
-            "sign",
-            "laptop.bundles",
-            "sign a bundle or a plan with an OpenSSH key",
-            "trained.tar --key ~/.ssh/id_ed25519",
-        ),
+        Command("rehearse", "laptop.rehearse", "run a job here as a site would, without a network",
+                "trained.tar --site lab"),
+        Command("plan", "laptop.bundles", "make a new plan for a bundle that is installed at a site",
+                "trained.tar --site lab -o trained.plan"),
+        Command("sign", "laptop.bundles", "sign a bundle or a plan with an OpenSSH key",
+                "trained.tar --key ~/.ssh/id_ed25519"),
     ),
     "send it": (
         Command("push", "laptop.bundles", "send a bundle to a site, verify it there and install it", "trained.tar lab"),
@@ -88,41 +57,27 @@ GROUPS = {
         Command("result", "laptop.result", "fetch and show what a job wrote", "--site lab"),
         Command("cancel", "laptop.remote", "end a job", "--site lab 4711"),
         Command("list", "laptop.remote", "show the installed images", "--site lab"),
-        Command(
-            "remove", "laptop.remote", "remove an installed image, or with --all everything", "--site lab trained:1.0.0"
-        ),
-        Command(
-            "gc",
-            "laptop.remote",
-            "remove old bundles and images, or with --jobs old job folders",
-            "--site lab --dry-run",
-        ),
+        Command("remove", "laptop.remote", "remove an installed image, or with --all everything",
+                "--site lab trained:1.0.0"),
+        Command("gc", "laptop.remote", "remove old bundles and images, or with --jobs old job folders",
+                "--site lab --dry-run"),
         Command("squash", "laptop.remote", "make the SquashFS file of an installed image", "--site lab trained"),
-        Command(
-            "doctor", "laptop.remote", "test each layer from the kernel to Horovod on two nodes", "--site lab trained"
-        ),
+        Command("doctor", "laptop.remote", "test each layer from the kernel to Horovod on two nodes",
+                "--site lab trained"),
     ),
     "this machine": (
-        Command(
-            "report",
-            "laptop.report",
-            "compare the results of several jobs: speed and efficiency",
-            "--site lab 4711 4712 --plot speed.svg",
-        ),
+        Command("report", "laptop.report", "compare the results of several jobs: speed and efficiency",
+                "--site lab 4711 4712 --plot speed.svg"),
         Command("cache", "laptop.cache", "show and prune deployer's caches", "list"),
         Command("config", "laptop.settings", "show the settings that are in effect, and where they come from"),
     ),
     "get help": (
         Command("explain", "site.explain", "explain the code of a finding or an exit code", "mpi.family"),
-        Command(
-            "completion",
-            "laptop.completion",
-            "print completion for bash, zsh or fish",
-            "bash > ~/.local/share/bash-completion/completions/deployer",
-        ),
+        Command("completion", "laptop.completion", "print completion for bash, zsh, fish or tcsh",
+                "bash > ~/.local/share/bash-completion/completions/deployer"),
         Command("man", "laptop.manual", "write the man pages of deployer and deployer.pyz", "~/.local/share/man/man1"),
     ),
-}
+}  # fmt: skip
 
 #: What users want, and the commands that lead there in this order.
 PATHS = (

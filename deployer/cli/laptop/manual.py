@@ -26,7 +26,7 @@ def add_parsers(subparsers: Any) -> None:
     command.set_defaults(run=_man)
 
 
-def _man(args: argparse.Namespace) -> int:
+def _man(args: argparse.Namespace) -> None:
     found = pages_of(args.front, site.front())
     with files.errors_named(f"write {args.folder}"):
         os.makedirs(args.folder, exist_ok=True)
@@ -34,7 +34,6 @@ def _man(args: argparse.Namespace) -> int:
         files.write_text(str(args.folder / name), text)
     terminal.show(f"wrote {len(found)} pages: {args.folder}")
     terminal.hint("next", f"man -l {quoted([str(args.folder / 'deployer.1')])}")  # `man` may not know the folder
-    return 0
 
 
 def pages_of(*fronts: Front) -> dict[str, str]:

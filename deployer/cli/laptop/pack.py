@@ -8,10 +8,13 @@ from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
 from deployer.connected.build.lint import RULES
-from deployer.connected.bundle import caches, framecache, sources
+from deployer.connected.bundle import framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.check.checking import Checking
+from deployer.connected.ground import caches
 from deployer.connected.linker import commands
+from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import limits
 from deployer.contract.errors import UsageError
 from deployer.contract.manifest import FRAME
@@ -20,6 +23,8 @@ from deployer.site.storage.space import human
 from deployer.system import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deployer.connected.site_profile.profile import Profile
     from deployer.contract.rehearsal import Rehearsal
 
@@ -95,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     )
     terminal.show(f"digest {packed.digest}")
     if packed.manifest.changes:
-        terminal.show("normal form: " + ", ".join(f"{count} {name}" for name, count in packed.manifest.changes.items()))
+        terminal.show("changes: " + in_words(packed.manifest.changes))
     for name, plan in packed.named_plans():
         if plan.checked:
             terminal.show(f"check {name}: {plan.checked.said}")
@@ -107,6 +112,11 @@ def run(args: argparse.Namespace) -> int:
     if not code:
         _suggest(args, packed, sites)
     return code
+
+
+def in_words(changes: "Mapping[str, int]") -> str:
+    """Return the counted changes of an image in words."""
+    return ", ".join(f"{count} {CHANGES.get(kind, kind).partition(':')[0]}" for kind, count in changes.items())
 
 
 def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> None:
@@ -138,41 +148,38 @@ def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "
 def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
     """Rehearse the first job of a bundle, and store the outcome in it."""
     from deployer.connected.bundle import rehearsals
-    from deployer.connected.rehearse import usual
+    from deployer.connected.rehearse import ways
 
-    outcome = usual.rehearsal(bundle, None, sites[0] if sites else None, terminal.tell)
+    outcome = ways.usual(bundle, None, sites[0] if sites else None, terminal.tell)
     rehearsals.record(Path(bundle), outcome)  # it has no signatures yet
     return outcome
 
 
-def _checking(args: argparse.Namespace) -> packing.Checking:
+def _checking(args: argparse.Namespace) -> Checking:
     """Return how the plans are checked."""
     of_check = [code for code in args.accept if not (args.definition and code in RULES and code != commands.CODE)]
     if not args.site:
         if set(of_check) - {commands.CODE}:
             hint = f"without --site, only {commands.CODE} and, with DEF, codes of lint can be accepted"
             raise UsageError("--accept requires --site", hint)
-        return packing.Checking(of_check)
+        return Checking(of_check)
     from deployer.connected.check.check import known_codes
     from deployer.connected.linker import index
 
     known_codes(of_check)
-    return packing.Checking(of_check, None if args.no_cache else index.default_folder())
+    return Checking(of_check, None if args.no_cache else index.default_folder())
 
 
 def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
     """Return the contents of the bundle. Raises UsageError unless exactly one source is given."""
     given = [args.definition, args.image, args.archive, args.rootfs]
     if sum(source is not None for source in given) != 1:
-        raise UsageError(
-            "pack requires exactly one of DEF, --image, --archive and --rootfs", "see: deployer pack --help"
-        )
+        hint = "see: deployer pack --help"
+        raise UsageError("pack requires exactly one of DEF, --image, --archive and --rootfs", hint)
     if args.definition:
         if args.name or args.version:
-            raise UsageError(
-                "--name and --version cannot be used with DEF: the definition has them",
-                "leave out --name and --version",
-            )
+            hint = "leave out --name and --version"
+            raise UsageError("--name and --version cannot be used with DEF: the definition has them", hint)
         from deployer.connected.build.definition import load
         from deployer.connected.build.lint import lint
 

@@ -32,7 +32,7 @@ def add_parser(verbs: Any) -> None:
     verb.example = "deployer profile import slurm.conf -o draft.yaml"
 
 
-def _import(args: argparse.Namespace) -> int:
+def _import(args: argparse.Namespace) -> None:
     if args.output and files.lexists(str(args.output)):
         raise UsageError(f"{args.output} exists", "remove it, or select another file with -o")
     draft = importers.draft(args.files, args.name)
@@ -46,13 +46,12 @@ def _import(args: argparse.Namespace) -> int:
             "not_expressed": [each.record() for each in draft.unexpressed],
         }
         terminal.show_json(record)
-        return 0
+        return
     if not args.output:
         terminal.show_text(draft.yaml())
     _summary(draft, args.output)
     if args.output:
         common.suggest(args, "profile", "validate", str(args.output))
-    return 0
 
 
 def _summary(draft: Draft, output: Path | None) -> None:

@@ -66,7 +66,7 @@ def add_parsers(subparsers: Any) -> None:
     verb.add_argument("--table", action="store_true", help="print a Markdown table of all keys for people instead")
 
 
-def _list(args: argparse.Namespace) -> int:
+def _list(args: argparse.Namespace) -> None:
     rows: dict[str, Resolved] = {}
     today = date.today()  # noqa: DTZ011  facts have a date, no time
     for site in (*search.names(), *published.sites()):
@@ -84,15 +84,14 @@ def _list(args: argparse.Namespace) -> int:
     shown = [(site, found.paths[0], found.profile) for site, found in rows.items() if site not in gone]
     if args.json:
         about = {
-            site: {**summary(profile, today).record(), "description": profile.description, "file": str(path)}
+            site: {**summary(profile, today)._asdict(), "description": profile.description, "file": str(path)}
             for site, path, profile in shown
         }
         terminal.show_json({"profiles": list(about), "about": about})
-        return 0
+        return
     if not shown:
-        raise MissingTool(
-            f"no curated profiles in {profiles.CURATED}", "the installation of deployer is incomplete: install it again"
-        )
+        hint = "the installation of deployer is incomplete: install it again"
+        raise MissingTool(f"no curated profiles in {profiles.CURATED}", hint)
     cells = []
     for site, path, profile in shown:
         where = "" if search.is_curated(path) else f"{path}: "
@@ -102,17 +101,16 @@ def _list(args: argparse.Namespace) -> int:
         terminal.show(line)
     if gone:
         terminal.show(*common.wrapped(f"switched off, with --all: {', '.join(gone)}", "", "  "))
-    return 0
 
 
-def _show(args: argparse.Namespace) -> int:
+def _show(args: argparse.Namespace) -> None:
     found = published.used(args.site)
     record = found.profile.model_dump(mode="json", exclude_unset=True)
     if not args.files:
         _leave_files_out(record)
     if args.json:
         terminal.show_json(record)
-        return 0
+        return
     for path in found.paths:
         terminal.show(f"# {os.path.relpath(path)}: {search.label(path)}")
     # Sources are printed at the end, with their ages.
@@ -127,7 +125,6 @@ def _show(args: argparse.Namespace) -> int:
         terminal.show(f"this machine was switched off: {found.profile.retired}")
     _show_captured(found.profile)
     _show_gaps(args.site, found.profile, gaps.find(found.profile))
-    return 0
 
 
 def _show_captured(profile: Profile) -> None:
@@ -176,7 +173,7 @@ def _leave_files_out(record: dict[str, Any]) -> None:
                 group.pop(key, None)
 
 
-def _validate(args: argparse.Namespace) -> int:
+def _validate(args: argparse.Namespace) -> None:
     errors = []
     valid = []
     for site in args.sites:
@@ -191,7 +188,7 @@ def _validate(args: argparse.Namespace) -> int:
     if args.json:
         lacks = {name: [gap.record() for gap in found] for name, found in missing.items()}
         terminal.show_json({"valid": True, "names": list(missing), "missing": lacks})
-        return 0
+        return
     for site, profile in valid:
         terminal.show(f"{profile.name} is valid")
         _show_gaps(site, profile, missing[profile.name])
@@ -200,7 +197,6 @@ def _validate(args: argparse.Namespace) -> int:
         common.suggest(args, "pack", "DEF", "--site", site, "-o", "B.tar")
     elif profile.login.host and any(gap.place not in _DECIDED for gap in missing[profile.name]):
         common.suggest(args, "capture", profile.login.host)
-    return 0
 
 
 def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
@@ -219,55 +215,43 @@ def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
         terminal.show(*gaps.lines(profile, found, extends))
 
 
-def _diff(args: argparse.Namespace) -> int:
+def _diff(args: argparse.Namespace) -> None:
     found = drift.between(*(profiles.comparable(profiles.load(site)) for site in (args.old, args.new)))
     if args.json:
         terminal.show_json({"differences": [each.record() for each in found]})
-        return 0
+        return
     for each in found:
         terminal.show(str(each))
         terminal.show(f"         {each.severity}: {each.meaning}")
     terminal.show(counted(len(found), "difference") if found else "no differences")
-    return 0
 
 
-def _sign(args: argparse.Namespace) -> int:
+def _sign(args: argparse.Namespace) -> None:
     signed = sign_profile(args.file, args.key)
-    if args.json:
-        terminal.show_json({"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint})
-        return 0
-    terminal.show(f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}")
-    terminal.show(f"for an allowed_signers file: WHO {signed.key.line}")
-    return 0
+    record = {"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint}
+    line = f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}"
+    common.show_result(args, record, line, f"for an allowed_signers file: WHO {signed.key.line}")
 
 
-def _verify(args: argparse.Namespace) -> int:
-    found = verify_profile(args.file, args.signers)
-    if args.json:
-        record = [{"path": str(each.path), "who": each.who, "key": each.key.fingerprint} for each in found]
-        terminal.show_json({"signed": record})
-        return 0
-    for each in found:
-        terminal.show(f"{each.path} is signed by {each.who} ({each.key.fingerprint})")
-    return 0
+def _verify(args: argparse.Namespace) -> None:
+    signed = verify_profile(args.file, args.signers)
+    record = [{"path": str(item.path), "who": item.who, "key": item.key.fingerprint} for item in signed]
+    lines = [f"{item.path} is signed by {item.who} ({item.key.fingerprint})" for item in signed]
+    common.show_result(args, {"signed": record}, *lines)
 
 
-def _publish(args: argparse.Namespace) -> int:
+def _publish(args: argparse.Namespace) -> None:
     path = published.publish(args.site, args.key, args.output)
     names = [published.PROFILE, published.FACTS, published.SIGNATURE]
-    if args.json:
-        terminal.show_json({"files": [str(path.with_name(name)) for name in names]})
-        return 0
-    terminal.show(f"wrote {', '.join(names)}: {path.parent}")
-    terminal.show("at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/")
-    return 0
+    there = "at the site, as root: install -d /etc/deployer && install -m 644 profile.* /etc/deployer/"
+    record = {"files": [str(path.with_name(name)) for name in names]}
+    common.show_result(args, record, f"wrote {', '.join(names)}: {path.parent}", there)
 
 
-def _schema(args: argparse.Namespace) -> int:
+def _schema(args: argparse.Namespace) -> None:
     if args.table:
         from deployer.connected.build.reference import table
 
         terminal.show_text(table(profiles.schema()))
     else:
         terminal.show_json(profiles.schema(), indent=2)
-    return 0

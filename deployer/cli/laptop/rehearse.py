@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from deployer.cli.laptop import named_bundle, settings
 from deployer.cli.site import common
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
-from deployer.connected.rehearse.ways import WAYS, rehearsed
+from deployer.connected.rehearse.ways import WAYS, plan_of, rehearsed
 from deployer.contract import limits
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import refused
@@ -66,14 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"no rule of a rehearsal has the code {', '.join(unknown)}", f"codes: {', '.join(known)}")
     bundle, plan = _bundle_and_plan(args)
     request = RehearsalRequest(
-        bundle,
-        args.job,
-        plan,
-        args.ranks,
-        seconds(check_time(args.time)),
-        args.bind,
-        args.rest,
-        args.data,
+        bundle, args.job, plan, args.ranks, seconds(check_time(args.time)), args.bind, args.rest, args.data
     )
     _foresee(request, args.accept)
     accepted = [code for code in args.accept if code in CODES]
@@ -128,7 +121,6 @@ def _bundle_and_plan(args: argparse.Namespace) -> "tuple[str, Plan | None]":
     """Return the path of the bundle, and the plan of the site that is simulated."""
     if not args.site:
         return named_bundle.path_of(args, None), None
-    from deployer.connected.rehearse.site_plan import plan_of
     from deployer.connected.transfer.published import profile_of
 
     site = profile_of(args.site).selected([], None, None)

@@ -1,8 +1,9 @@
 """deployer report: the measured figures of several jobs as one table, or as a plot."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site
@@ -16,9 +17,6 @@ from deployer.site.jobs import report as reports
 from deployer.site.jobs import result as results
 from deployer.site.jobs.report import Collected
 from deployer.system import files
-
-if TYPE_CHECKING:
-    from deployer.connected.ground.job_page import PicturedJob
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -64,20 +62,17 @@ def _page(args: argparse.Namespace) -> int:
     if args.site or args.csv or args.plot:
         hint = "fetch the job's folder first: deployer result --site SITE JOB -o DIR"
         raise UsageError("--html reads jobs by path, and prints no table", hint)
-    html_page.write(args.html, job_page.make([_pictured(path) for path in dict.fromkeys(args.job)]))
+    html_page.write(args.html, job_page.make([_record(path) for path in dict.fromkeys(args.job)]))
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
     return 0
 
 
-def _pictured(path: str) -> "PicturedJob":
-    """Return what the page of a job shows; times come from its folder."""
-    from deployer.connected.ground.job_page import PicturedJob, TimedStep
-
+def _record(path: str) -> Mapping[str, Any]:
+    """Return the result.json of a job, by its path or the path of the job's folder."""
     folder = files.is_folder(path)
     if not folder and not files.is_file(path):
         raise UsageError(f"{path} does not exist", "give a job's folder, or its result.json")
-    record = (results.read(path) if folder else results.read_file(path)).record
-    return PicturedJob(record, [TimedStep(*step) for step in results.steps(path)] if folder else [])
+    return (results.read(path) if folder else results.read_file(path)).record
 
 
 def _there(args: argparse.Namespace) -> Collected:

@@ -9,7 +9,7 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site, site_options
 from deployer.cli.site import common
-from deployer.contract import json_records
+from deployer.contract import json_records, proof
 from deployer.contract.errors import TransferError
 from deployer.contract.json_records import Fields
 from deployer.contract.text import counted
@@ -34,7 +34,7 @@ def add_parsers(subparsers: Any) -> None:
     add_site(command.add_argument_group("the site"))
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Fetch the result, and print it."""
     from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
@@ -52,16 +52,15 @@ def run(args: argparse.Namespace) -> int:
         found = [] if args.output or args.json else remote.files_in(folder)
     if args.json:
         terminal.show_json({**status.record, "result": result, "fetched": str(args.output) if args.output else None})
-        return 0
+        return
     _show(status, result)
     if args.output:
         terminal.show(f"job folder copied to: {args.output}")
         if result is not None:
             common.suggest(args, "report", str(args.output), "--html", "page.html")
-        return 0
+        return
     _show_files(found)
     common.suggest(args, "result", *site_options(args), status.text("job"), "-o", "DIR")
-    return 0
 
 
 def _result(data: bytes, status: Fields) -> json_records.Record:
@@ -90,6 +89,8 @@ def _show(status: Fields, result: json_records.Record | None) -> None:
         terminal.show(f"the job's own result is nested deeper than {_DEPTH} levels: copy it with -o DIR")
     else:
         terminal.show(*_json(payload).splitlines())
+    if result is not None:
+        terminal.show(proof.line(result))
     terminal.show(f"on the site: {status.text('folder')}")
 
 

@@ -7,6 +7,8 @@ from deployer.cli.site import common
 from deployer.connected.ground import user_settings
 from deployer.system import terminal
 
+#: The help of an argument that names a site.
+SITE = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
 #: Options of a build with a setting of the same name.
 _OF_BUILD = ("ca_bundle", "pip_conf", "apt_sources")
 
@@ -42,15 +44,14 @@ def fill_build(args: argparse.Namespace) -> None:
         setattr(args, name, user_settings.path(name, getattr(args, name)))
 
 
-def _config(args: argparse.Namespace) -> int:
+def _config(args: argparse.Namespace) -> None:
     found = user_settings.in_effect()
     path = user_settings.config_file()
     if args.json:
         record = {name: {"value": each.value, "from": each.origin or None} for name, each in found.items()}
         terminal.show_json({"file": str(path), "settings": record})
-        return 0
+        return
     terminal.show(f"settings file: {path}{'' if path.exists() else ' (there is none)'}")
     rows = [[each.name, each.value or "-", each.origin or "not set"] for each in found.values()]
     for line in common.table(("SETTING", "VALUE", "FROM"), rows):
         terminal.show(line)
-    return 0

@@ -244,11 +244,12 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_command(
-    subparsers: Any, name: str, function: Callable[[argparse.Namespace], int], text: Optional[str] = None
+    subparsers: Any, name: str, function: Callable[[argparse.Namespace], Optional[int]], text: Optional[str] = None
 ) -> Any:
     """Register a command that can also print a record for programs, and return its parser.
 
-    ``text`` may be left out for a command that a command line lists: its summary is used.
+    ``function`` returns the exit code; None means 0. ``text`` may be left out for a command that a command line lists:
+    its summary is used.
     """
     command = subparsers.add_parser(name, help=text, description=text)
     command.add_argument("--json", action="store_true", help="print a record for programs")
@@ -450,7 +451,7 @@ def _run(
             from deployer.cli.site.logs import start_log
 
             log = start_log(log_folder, args.command)
-        code = args.run(args)
+        code = args.run(args) or 0
         sys.stdout.flush()
         return int(code)
     except KeyboardInterrupt:

@@ -168,7 +168,7 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
         signal or None,
         args.id,
         args.started,
-        int(time.time()),
+        time.time(),
         args.module,
         args.reason,
         args.launcher,

@@ -83,13 +83,13 @@ class BuildResult(NamedTuple):
     Attributes:
         name: the definition's name.
         version: its version.
-        tag: the image's name in the engine.
-        image: the image's id.
-        base: the name of its base in the engine.
+        image: the image's id; without an engine, the digest of its file.
+        base: the name of its base in the engine; without an engine, the file.
         size: bytes, unpacked.
+        seconds: the duration.
+        tag: the image's name in the engine.
         steps: the number of steps.
         cached: the number of steps from the layer cache.
-        seconds: the duration.
         log: the path of the log.
         wheels: the number of wheels in the wheelhouse.
         relocked: a new lock was written.
@@ -98,14 +98,14 @@ class BuildResult(NamedTuple):
 
     name: str
     version: str
-    tag: str
     image: str
     base: str
     size: int
-    steps: int
-    cached: int
     seconds: float
-    log: str
+    tag: str = ""
+    steps: int = 0
+    cached: int = 0
+    log: str = ""
     wheels: int = 0
     relocked: bool = False
     variants: Sequence[HorovodVariant] = ()
@@ -158,7 +158,7 @@ def _build_alone(
         raise Refused(f"{path} contains {found} of this machine", "delete the file and build again")
     digest = f"sha256:{imported.digest_of(path)}"
     seconds = round(time.monotonic() - began, 3)
-    return BuildResult(definition.name, definition.version, "", digest, str(path), size, 0, 0, seconds, "")
+    return BuildResult(definition.name, definition.version, digest, str(path), size, seconds)
 
 
 def _build(
@@ -196,9 +196,8 @@ def _build(
     with engine.errors_named(client, f"name {definition.tag}"):
         client.api.tag(image, repository, version, force=True)
     built = BuildResult(
-        definition.name, definition.version, definition.tag, image, clean, int(config["Size"]),
-        transcript.steps, transcript.cached, round(time.monotonic() - began, 3), str(log), len(house.wheels),
-        house.relocked, compiled,
+        definition.name, definition.version, image, clean, int(config["Size"]), round(time.monotonic() - began, 3),
+        definition.tag, transcript.steps, transcript.cached, str(log), len(house.wheels), house.relocked, compiled,
     )  # fmt: skip
     known = {"build_base": with_settings, "target": target.record() if target else None}
     files.write_text(str(receipt), json_records.pretty({**built.record(), **known}))
@@ -536,7 +535,5 @@ def first_trace(
 
 
 def _refuse(reason: str) -> None:
-    raise Refused(
-        f"the image would carry this machine's build settings to the site: {reason}",
-        "use the network in a stage FROM ${BUILD_BASE}; start the last FROM ${BASE} and COPY --from what it needs",
-    )
+    hint = "use the network in a stage FROM ${BUILD_BASE}; start the last FROM ${BASE} and COPY --from what it needs"
+    raise Refused(f"the image would carry this machine's build settings to the site: {reason}", hint)

@@ -69,10 +69,9 @@ def _checked(check: Callable[[str], str]) -> AfterValidator:
 def _image(reference: str) -> str:
     """Require a digest in an image's name: the meaning of a tag can change, and then a build cannot be repeated."""
     if not _IMAGE.match(reference):
-        raise ValueError(
-            f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
-            f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
-        )
+        text = f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
+        text += f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
+        raise ValueError(text)
     return reference
 
 
@@ -92,27 +91,26 @@ ExistingFolder = Annotated[str, _there(Path.is_dir, "folder")]
 
 
 class Base(Model):
-    """The image that the Dockerfile starts from; exactly one of ``debian``, ``image`` and ``archive``."""
+    """The image that the Dockerfile starts from; exactly one of ``debian``, ``image`` and ``archive``.
+
+    Attributes:
+        debian: a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror
+        include: Debian packages to add to it: ``[libgomp1, python3]``
+        image: a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it
+        archive: a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd:
+            ``image.tar.gz``
+        sha256: the SHA-256 that the archive must have, as ``sha256sum`` prints it
+    """
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": [kind]} for kind in ("debian", "image", "archive")]}
     )
 
-    debian: Literal["bullseye", "bookworm", "trixie"] | None = Field(
-        default=None, description="a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror"
-    )
-    include: list[DebianPackage] = Field(default=[], description="Debian packages to add to it: `[libgomp1, python3]`")
-    image: Annotated[str, AfterValidator(_image)] | None = Field(
-        default=None, description="a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it"
-    )
-    archive: ExistingFile | None = Field(
-        default=None,
-        description="a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd: "
-        "`image.tar.gz`",
-    )
-    sha256: Sha256 | None = Field(
-        default=None, description="the SHA-256 that the archive must have, as `sha256sum` prints it"
-    )
+    debian: Literal["bullseye", "bookworm", "trixie"] | None = None
+    include: list[DebianPackage] = []
+    image: Annotated[str, AfterValidator(_image)] | None = None
+    archive: ExistingFile | None = None
+    sha256: Sha256 | None = None
 
     @model_validator(mode="after")
     def _one(self) -> "Base":
@@ -126,32 +124,39 @@ class Base(Model):
 
 
 class Python(Model):
-    """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel."""
+    """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel.
 
-    requirements: ExistingFile = Field(
-        description="a pip requirements file, relative to this file, with the requested packages: `requirements.txt`"
-    )
+    Attributes:
+        requirements: a pip requirements file, relative to this file, with the requested packages:
+            ``requirements.txt``
+    """
+
+    requirements: ExistingFile
 
 
 class Horovod(Model):
-    """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile."""
+    """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile.
 
-    version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")] = Field(
-        description="the release of Horovod: `0.28.1`"
-    )
-    stage: str = Field(description="the stage of the Dockerfile with the complete framework: `framework`")
+    Attributes:
+        version: the release of Horovod: ``0.28.1``
+        stage: the stage of the Dockerfile with the complete framework: ``framework``
+    """
+
+    version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")]
+    stage: str
 
 
 class DataFolder(Model):
-    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or of another bundle."""
+    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or of another bundle.
 
-    folder: ExistingFolder | None = Field(
-        default=None, description="a folder of this bundle, relative to this file: `data`"
-    )
-    bundle: Reference | None = Field(
-        default=None,
-        description="NAME or NAME:VERSION of another installed bundle with a data folder of this name: `mnist:1.0.0`",
-    )
+    Attributes:
+        folder: a folder of this bundle, relative to this file: ``data``
+        bundle: NAME or NAME:VERSION of another installed bundle with a data folder of this name:
+            ``mnist:1.0.0``
+    """
+
+    folder: ExistingFolder | None = None
+    bundle: Reference | None = None
 
     @model_validator(mode="after")
     def _one(self) -> "DataFolder":
@@ -161,60 +166,47 @@ class DataFolder(Model):
 
 
 class JobDefinition(Model):
-    """One way to run the bundle. The options of ``run`` can replace the numbers."""
+    """One way to run the bundle. The options of ``run`` can replace the numbers.
+
+    Attributes:
+        command: runs in the container, once per rank: ``[python3, /deployer/app/train.py]``
+        nodes: number of nodes: ``2``
+        ranks_per_node: ranks (processes) per node: ``4``
+        threads: threads per rank: ``12``
+        time: time limit, [D-]HH:MM:SS or 90m, 24h, 2d: ``1-12:00:00``
+        workdir: absolute path in the container that the command starts in; default: the image's WORKDIR, and
+            without one the job's folder, ``/deployer/job``
+        stdin: absolute path of a file in the container, ``/deployer/app/in.txt``: every rank reads it from its
+            beginning as standard input; default: empty input
+        memory: memory that one rank needs, in MiB: ``4096``; the batch system is asked for it; default: its own
+        environment: variables of every rank, ``OMP_PROC_BIND: close``, over the image's and under the site's;
+            ``run --env`` replaces them
+        launch: what starts on a node: a process per rank; ``torchrun``, which starts the command
+            ``ranks_per_node`` times; or one process, with the CPUs and the memory of ``ranks_per_node`` ranks
+        gpus: number of GPUs that each rank sees, ``1``, with ``launch: ranks``; default: all of the job's on
+            its node
+        links: files and folders of the bundle where the program looks for them: ``~/PATH`` in the private HOME
+            (``~``: a folder with all its files), or a path below the job's folder; each leads to
+            ``data/NAME/PATH`` or ``app/PATH``
+    """
 
     many_lines = frozenset({"command", "environment"})
     variables = frozenset({"environment"})
 
-    command: list[str] = Field(
-        min_length=1, description="runs in the container, once per rank: `[python3, /deployer/app/train.py]`"
-    )
-    nodes: int = Field(default=1, ge=1, description="number of nodes: `2`")
-    ranks_per_node: int = Field(default=1, ge=1, description="ranks (processes) per node: `4`")
-    threads: int = Field(default=1, ge=1, description="threads per rank: `12`")
-    time: Annotated[str, _checked(check_time)] = Field(
-        default="01:00:00", description="time limit, [D-]HH:MM:SS or 90m, 24h, 2d: `1-12:00:00`"
-    )
-    workdir: Annotated[str, _checked(check_workdir)] | None = Field(
-        default=None,
-        description="absolute path in the container that the command starts in; default: the image's WORKDIR, and "
-        "without one the job's folder, `/deployer/job`",
-    )
-    stdin: Annotated[str, _checked(check_stdin)] | None = Field(
-        default=None,
-        description="absolute path of a file in the container, `/deployer/app/in.txt`: every rank reads it from its "
-        "beginning as standard input; default: empty input",
-    )
-    memory: int | None = Field(
-        default=None,
-        ge=1,
-        description="memory that one rank needs, in MiB: `4096`; the batch system is asked for it; default: its own",
-    )
-    environment: dict[str, str] = Field(
-        default={},
-        description="variables of every rank, `OMP_PROC_BIND: close`, over the image's and under the site's; "
-        "`run --env` replaces them",
-    )
+    command: list[str] = Field(min_length=1)
+    nodes: int = Field(default=1, ge=1)
+    ranks_per_node: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1)
+    time: Annotated[str, _checked(check_time)] = "01:00:00"
+    workdir: Annotated[str, _checked(check_workdir)] | None = None
+    stdin: Annotated[str, _checked(check_stdin)] | None = None
+    memory: int | None = Field(default=None, ge=1)
+    environment: dict[str, str] = {}
 
-    launch: Literal["ranks", "torchrun", "node"] = Field(
-        default="ranks",
-        description="what starts on a node: a process per rank; `torchrun`, which starts the command `ranks_per_node` "
-        "times; or one process, with the CPUs and the memory of `ranks_per_node` ranks",
-    )
-    gpus: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_GPUS,
-        description="number of GPUs that each rank sees, `1`, with `launch: ranks`; default: all of the job's on "
-        "its node",
-    )
+    launch: Literal["ranks", "torchrun", "node"] = "ranks"
+    gpus: int | None = Field(default=None, ge=1, le=MOST_GPUS)
 
-    links: dict[str, str] = Field(
-        default={},
-        description="files and folders of the bundle where the program looks for them: `~/PATH` in the private "
-        "HOME (`~`: a folder with all its files), or a path below the job's folder; each leads to `data/NAME/PATH` or "
-        "`app/PATH`",
-    )
+    links: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _ranks_have_gpus(self) -> "JobDefinition":
@@ -252,41 +244,42 @@ class Definition(Model):
     """The contents of a bundle, and its jobs. The folder of this file is the build context.
 
     Without a base, the bundle has only data: folders that other bundles use.
+
+    Attributes:
+        name: part of the image's tag and of the bundle's name: ``my-model``
+        version: in quotes if YAML would read a number: ``"1.10"``
+        description: one line of text: ``ResNet50 on ImageNet``
+        base: without it, the bundle has only data folders
+        context: folder with the Dockerfile and all that it copies, relative to this file; definitions with one
+            context and base share an image: ``../shared``; default: the folder of this file
+        dockerfile: relative to the context: ``Dockerfile.gpu``; without a Dockerfile, the image is the base
+        app: folder of the files that jobs use, relative to this file: programs, scripts, input; default:
+            ``app``, if it exists
+        python: Python packages beside the image
+        framework: what Horovod is built for
+        horovod: Horovod, compiled for each family of ``mpi``
+        mpi: MPI families to run on, the family of the image's own MPI first; empty: the ranks do without MPI;
+            default: ``pack`` finds them in the image, and with Horovod mpich-abi
+        data: folders that jobs read at /deployer/data/NAME
+        jobs: ways to run it; the first is the default; at least one if there is a base
     """
 
     many_lines = frozenset({"description"})
 
     # The order of the fields matters: a validator sees those before its own.
-    name: BundleName = Field(description="part of the image's tag and of the bundle's name: `my-model`")
-    version: BundleVersion = Field(description='in quotes if YAML would read a number: `"1.10"`')
-    description: str = Field(default="", description="one line of text: `ResNet50 on ImageNet`")
-    base: Base | None = Field(default=None, description="without it, the bundle has only data folders")
-    context: ExistingFolder | None = Field(
-        default=None,
-        description="folder with the Dockerfile and all that it copies, relative to this file; definitions with one "
-        "context and base share an image: `../shared`; default: the folder of this file",
-    )
-    dockerfile: str = Field(
-        default=DOCKERFILE,
-        description="relative to the context: `Dockerfile.gpu`; without a Dockerfile, the image is the base",
-    )
-    app: ExistingFolder | None = Field(
-        default=None,
-        description="folder of the files that jobs use, relative to this file: programs, scripts, input; default: "
-        "`app`, if it exists",
-    )
-    python: Python | None = Field(default=None, description="Python packages beside the image")
-    framework: Framework | None = Field(default=None, description="what Horovod is built for")
-    horovod: Horovod | None = Field(default=None, description="Horovod, compiled for each family of `mpi`")
-    mpi: list[Literal["mpich-abi", "openmpi"]] | None = Field(
-        default=None,
-        description="MPI families to run on, the family of the image's own MPI first; empty: the ranks do without MPI; "
-        "default: `pack` finds them in the image, and with Horovod mpich-abi",
-    )
-    data: dict[BundleName, DataFolder] = Field(default={}, description="folders that jobs read at /deployer/data/NAME")
-    jobs: dict[BundleName, JobDefinition] = Field(
-        default={}, description="ways to run it; the first is the default; at least one if there is a base"
-    )
+    name: BundleName
+    version: BundleVersion
+    description: str = ""
+    base: Base | None = None
+    context: ExistingFolder | None = None
+    dockerfile: str = DOCKERFILE
+    app: ExistingFolder | None = None
+    python: Python | None = None
+    framework: Framework | None = None
+    horovod: Horovod | None = None
+    mpi: list[Literal["mpich-abi", "openmpi"]] | None = None
+    data: dict[BundleName, DataFolder] = {}
+    jobs: dict[BundleName, JobDefinition] = {}
 
     _folder: Path = PrivateAttr(default=Path())
 
@@ -465,15 +458,12 @@ def load(path: str | Path) -> Definition:
 def _refuse_another_name(file: Path, definition: Definition) -> None:
     """Refuse a Dockerfile under a similar name, or in no place, because only the base would be built."""
     if definition.context:
-        raise UsageError(
-            f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}",
-            "name the folder of another definition's Dockerfile, or remove the line",
-        )
+        hint = "name the folder of another definition's Dockerfile, or remove the line"
+        raise UsageError(f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}", hint)
     for name in sorted(os.listdir(file.parent)):
         if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
-            raise UsageError(
-                f"{file}: there is no {DOCKERFILE}, but there is a {name}", f"add `dockerfile: {name}` to it"
-            )
+            hint = f"add `dockerfile: {name}` to it"
+            raise UsageError(f"{file}: there is no {DOCKERFILE}, but there is a {name}", hint)
 
 
 def _stages(path: Path) -> list[str]:

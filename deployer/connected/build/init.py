@@ -89,9 +89,8 @@ def _check_name(name: str) -> None:
     try:
         TypeAdapter(BundleName).validate_python(name)
     except ValidationError:
-        raise UsageError(
-            f"invalid name for a definition: {name!r}", "lower-case letters and digits, with . _ - between them"
-        ) from None
+        hint = "lower-case letters and digits, with . _ - between them"
+        raise UsageError(f"invalid name for a definition: {name!r}", hint) from None
 
 
 def _is_ours(path: Path) -> bool:

@@ -70,10 +70,8 @@ def _is_version(text: str) -> bool:
 
 
 def _none(name: str, reason: str) -> UsageError:
-    return UsageError(
-        f"cannot make a wheelhouse for {name}: {reason}",
-        "install python3 in the Dockerfile's last stage, or leave `python` out of bundle.yaml",
-    )
+    hint = "install python3 in the Dockerfile's last stage, or leave `python` out of bundle.yaml"
+    return UsageError(f"cannot make a wheelhouse for {name}: {reason}", hint)
 
 
 def _run(client: docker.DockerClient, image: str, name: str, command: list[str]) -> str:

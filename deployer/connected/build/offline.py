@@ -25,13 +25,11 @@ def check_dockerfile(client: docker.DockerClient, path: Path, arguments: Mapping
     """Raise UsageError if the engine would pull an image or download a URL to build this Dockerfile."""
     for line, image, address in fetched(files.read_text(str(path)), arguments):
         if address:
-            raise UsageError(
-                f"{path}:{line}: offline, and {address} would be fetched", "keep a copy beside the Dockerfile"
-            )
+            hint = "keep a copy beside the Dockerfile"
+            raise UsageError(f"{path}:{line}: offline, and {address} would be fetched", hint)
         if not engine.has_image(client, image):
-            raise UsageError(
-                f"{path}:{line}: offline, and the engine has no image {image}", "build once without --offline"
-            )
+            hint = "build once without --offline"
+            raise UsageError(f"{path}:{line}: offline, and the engine has no image {image}", hint)
 
 
 def fetched(text: str, arguments: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:

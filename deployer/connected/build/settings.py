@@ -8,7 +8,6 @@ trace in a finished image (docs/adr/0003-build-settings-leave-no-trace.md).
 import ast
 import hashlib
 import io
-import json
 import re
 import sys
 import tarfile
@@ -19,7 +18,7 @@ from urllib.parse import urlsplit
 
 import docker
 
-from deployer.connected.ground import engine
+from deployer.connected.ground import caches, engine
 from deployer.contract.errors import MissingTool, UsageError
 from deployer.system import files, process
 
@@ -181,8 +180,8 @@ def build_base(client: docker.DockerClient, base: str, settings: BuildSettings) 
     lines = [f"FROM {base}", f"COPY settings {FOLDER}"]
     lines += [f"ENV {name}={value}" for name, value in sorted(settings.environment().items())]
     dockerfile = ("\n".join(lines) + "\n").encode()
-    words = [dockerfile.decode(), {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}]
-    tag = "deployer/build-base:" + hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    tag = "deployer/build-base:" + caches.key(dockerfile.decode(), digests)
     if engine.has_image(client, tag):
         return tag
     context = tar_of({"Dockerfile": dockerfile, **{f"settings/{name}": data for name, data in contents.items()}})

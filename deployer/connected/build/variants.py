@@ -6,38 +6,30 @@ framework, and tests it there with two ranks on each MPI of the family. After it
 is published by a rename as ``variants/KEY/{horovod-*.whl,variant.json}``.
 """
 
-import contextlib
+import functools
 import hashlib
 import io
 import json
 import logging
 import os
-import shutil
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import docker
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSegment
-from elftools.elf.elffile import ELFFile
 
 from deployer.connected.build import settings
 from deployer.connected.build.definition import Definition
-from deployer.connected.ground import engine, xdg
-from deployer.contract import json_records
+from deployer.connected.ground import caches, engine
+from deployer.contract import dynamic, json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES
 from deployer.system import files
 from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.variants")
-
-#: The size limit of the cache in bytes. A variant has about 3 MB.
-CAP = 512 * 1024**2
 
 #: The MPIs of each family for compilation (the first) and tests (all): names of files of pins in the recipe.
 MPIS = {MPICH_ABI: ("mpich-4.2.3",), OPENMPI: ("openmpi-4.1.8", "openmpi-5.0.11")}
@@ -46,8 +38,6 @@ _RECIPE = Path(__file__).with_name("recipes") / "horovod"
 _SHARED = ("Dockerfile", "prove.py", "tools.txt", "unpack.py")
 _OUT = "/variant/out"
 _RECORD = "variant.json"
-_PART = ".part-"
-_STALE = 6 * 3600  # age in seconds from which an unfinished variant counts as the leftover of a killed build
 
 #: Builds a context and returns the image's id. Arguments: the context as a tar, a name for messages, build arguments.
 Build = Callable[[io.BytesIO, str, Mapping[str, str]], str]
@@ -103,16 +93,13 @@ def ensure(
     pin = f"horovod-{definition.horovod.version}"
     if not (_RECIPE / f"{pin}.txt").is_file():
         known = sorted(path.stem.removeprefix("horovod-") for path in _RECIPE.glob("horovod-*.txt"))
-        raise UsageError(
-            f"{definition.name}: there is no recipe for Horovod {definition.horovod.version}",
-            f"set horovod.version to one of: {', '.join(known)}",
-        )
-    cache = xdg.cache_folder("variants")
+        hint = f"set horovod.version to one of: {', '.join(known)}"
+        raise UsageError(f"{definition.name}: there is no recipe for Horovod {definition.horovod.version}", hint)
     found = []
     for abi in definition.families or ():
         contents = _contents([pin, *MPIS[abi]])
         key = variant_key(contents, stage, definition.framework, abi)
-        kept = find(cache, key)
+        kept = find(key)
         if kept is None and families is not None and abi not in families:
             say(f"horovod: {abi}: not compiled, because no partition of the site needs it")
             continue
@@ -126,7 +113,7 @@ def ensure(
             image = build(settings.tar_of(contents), f"Horovod for {abi}", arguments)
             made = _outputs(client, image)
             proofs = _proofs(made, abi)
-            kept = _publish(cache, key, abi, _wheel_of(made), proofs, time.monotonic() - began)
+            kept = _publish(key, abi, _wheel_of(made), proofs, time.monotonic() - began)
         say(f"horovod: {abi}: {kept.wheel.name}, {kept.wheel.stat().st_size / 1e6:.1f} MB")
         found.append(kept)
     return found
@@ -140,13 +127,12 @@ def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: 
         stage: the id of the image with the framework, Python, and the distribution of the compilers.
     """
     recipe = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    words = [recipe, stage, framework, abi, os.uname().machine]
-    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+    return caches.key(recipe, stage, framework, abi, os.uname().machine)
 
 
-def find(cache: Path, key: str) -> HorovodVariant | None:
+def find(key: str) -> HorovodVariant | None:
     """Return the published variant of a key, or None if it is missing or damaged."""
-    folder = cache / key
+    folder = caches.VARIANTS.folder / key
     try:
         record = json.loads((folder / _RECORD).read_bytes())
         wheel = folder / str(record["wheel"])
@@ -176,8 +162,14 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
         content = b"".join(wheel.chunks(file))
         if not content.startswith(b"\x7fELF"):
             continue
-        needed, folders = _dynamic(content, f"{name}: {file.path}")
-        mpi = {library for library in needed if library.startswith("libmpi")}
+        try:
+            elf = dynamic.read(functools.partial(_part, content))
+        except dynamic.BadElf as error:
+            raise IntegrityError(f"{name}: {file.path} is not a complete ELF file: {error}") from error
+        if elf is None:
+            continue  # an object file: no loader reads it
+        mpi = {library for library in elf.needed if library.startswith("libmpi")}
+        folders = [folder for folder in elf.rpath + elf.runpath if not folder.startswith("$ORIGIN")]
         uses = uses or SONAMES[abi] in mpi
         wrong = sorted(mpi - {SONAMES[abi]})
         if wrong:
@@ -226,62 +218,23 @@ def _proofs(made: Mapping[str, bytes], abi: str) -> dict[str, Any]:
     return {mpi: json.loads(made[f"{mpi}.json"]) for mpi in MPIS[abi]}
 
 
-def _publish(
-    cache: Path, key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, Any], seconds: float
-) -> HorovodVariant:
+def _part(content: bytes, offset: int, size: int) -> bytes:
+    return content[offset : offset + size]
+
+
+def _publish(key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, Any], seconds: float) -> HorovodVariant:
     name, data = wheel
     check_wheel(name, data, abi)
-    sha256 = hashlib.sha256(data).hexdigest()
-    made = HorovodVariant(abi, cache / key / name, sha256, proofs, round(seconds, 1), cached=False)
-    record = {**made.record(), "wheel": name}
+    folder = caches.VARIANTS.folder / key
+    variant = HorovodVariant(
+        abi, folder / name, hashlib.sha256(data).hexdigest(), proofs, seconds=round(seconds, 1), cached=False
+    )
+    record = {**variant.record(), "wheel": name}
     del record["cached"]
-    with files.errors_named(f"keep {name} in {cache}"):
-        cache.mkdir(parents=True, exist_ok=True)
-        _trim(cache)
-        temporary = Path(tempfile.mkdtemp(prefix=_PART, dir=cache))
-        try:
-            files.write_text(str(temporary / _RECORD), json_records.pretty(record))
-            with files.published(str(temporary / name)) as stream:
-                stream.write(data)
-            temporary.chmod(0o755)
-            files.remove_tree(str(cache / key))  # an existing variant is damaged: `find` did not return it
-            temporary.rename(cache / key)
-        finally:
-            files.remove_tree(str(temporary))
-    return made
-
-
-def _trim(cache: Path) -> None:
-    """Remove the longest unused variants until the cache is within its limit, and leftovers of killed builds."""
-    entries = []
-    for folder in cache.iterdir():
-        with contextlib.suppress(OSError):
-            age = time.time() - folder.stat().st_mtime
-            if folder.name.startswith(_PART):
-                if age > _STALE:
-                    shutil.rmtree(folder)
-            else:
-                entries.append((age, sum(file.stat().st_size for file in folder.iterdir()), folder))
-    total = sum(size for _, size, _ in entries)
-    for _, size, folder in sorted(entries, reverse=True):
-        if total <= CAP:
-            break
-        with contextlib.suppress(OSError):
-            shutil.rmtree(folder)
-            total -= size
-
-
-def _dynamic(content: bytes, what: str) -> tuple[list[str], list[str]]:
-    """Return the libraries that an ELF file needs, and its search folders for the loader."""
-    needed, folders = [], []
-    try:
-        for segment in ELFFile(io.BytesIO(content)).iter_segments():
-            for tag in segment.iter_tags() if isinstance(segment, DynamicSegment) else ():
-                kind = tag.entry.d_tag
-                if kind == "DT_NEEDED":
-                    needed.append(str(getattr(tag, "needed")))  # noqa: B009 (elftools adds it by name)
-                elif kind in ("DT_RPATH", "DT_RUNPATH"):
-                    folders += str(getattr(tag, kind[3:].lower())).split(":")
-    except (ELFError, ValueError, KeyError, AttributeError) as error:  # raised by elftools for broken files
-        raise IntegrityError(f"{what} is not a complete ELF file: {error}") from error
-    return needed, [folder for folder in folders if folder and not folder.startswith("$ORIGIN")]
+    caches.VARIANTS.trim()
+    with caches.VARIANTS.new_entry(key) as new:
+        files.write_text(str(new / _RECORD), json_records.pretty(record))
+        with files.published(str(new / name)) as stream:
+            stream.write(data)
+        files.remove_tree(str(folder))  # an existing variant is damaged: `find` did not return it
+    return variant

@@ -141,10 +141,7 @@ class _Bundle:
             digest = hashlib.sha256()
             for piece in content:
                 digest.update(piece)
-            found["/" + shown(entry.path)] = (
-                *entry._replace(path=b""),
-                digest.digest(),
-            )
+            found["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
         return found
 
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:

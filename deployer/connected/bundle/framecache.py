@@ -9,7 +9,7 @@ Beside the index of a bundle may be a record of what its layer was made from (``
 
 An index is published by rename before its link, in a folder named by codec, version and level. A killed process can
 leave an index without a bundle, which the next pack removes. The modification time of an index is its last use. If the
-bundles exceed ``cap`` bytes, the longest unused are removed. A cache that cannot be read or written is not used.
+bundles exceed the limit, the longest unused are removed. A cache that cannot be read or written is not used.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -25,18 +24,14 @@ from typing import IO, NamedTuple
 from blake3 import blake3
 
 from deployer.connected.bundle.codecs import Codec
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.contract.errors import DeployerError
 from deployer.system import digest, files
 
 _log = logging.getLogger("deployer.framecache")
 
-#: Bytes of all bundles together.
-CAP = 4 * 1024**3
-
 _FORMAT = 1
 _INDEX, _BUNDLE, _RECORD = ".json", ".tar", ".layer"
-_STALE = 3600  # age in seconds from which an incomplete entry counts as the leftover of a killed pack
 
 
 class CachedFrame(NamedTuple):
@@ -76,10 +71,9 @@ class _Place(NamedTuple):
 class FrameCache:
     """The cache in a folder for one codec. Several threads and several packs may use it at once."""
 
-    def __init__(self, folder: Path, codec: Codec, cap: int = CAP) -> None:
-        self._top = folder
+    def __init__(self, folder: Path, codec: Codec, cap: int = caches.FRAMES.cap) -> None:
+        self._cache = caches.FRAMES._replace(place=folder, cap=cap)
         self._folder = folder / codec.key
-        self._cap = cap
         self._lock = threading.Lock()
         self._places: dict[str, _Place] | None = None
         self._open: dict[Path, int | None] = {}
@@ -169,25 +163,12 @@ class FrameCache:
 
     def trim(self) -> None:
         """Remove the longest unused bundles until the cache is within its limit, and indexes without a bundle."""
-        found = []
-        for index in self._top.glob(f"*/*{_INDEX}"):
+        for path in self._cache.folder.glob("*/*"):
+            index = path.with_suffix(_INDEX)
             with contextlib.suppress(OSError):  # another pack may trim too
-                bundle = _bundle_of(index)
-                if bundle is None:
-                    index.unlink()
-                    continue
-                found.append((index.stat().st_mtime_ns, bundle.stat().st_size, index))
-        excess = sum(size for _, size, _ in found) - self._cap
-        for _, size, index in sorted(found):
-            if excess > 0:
-                _remove(index, index.with_suffix(_BUNDLE), index.with_suffix(_RECORD))
-                excess -= size
-        for path in self._top.glob("*/*"):
-            with contextlib.suppress(OSError):
-                beside = path.suffix in (_BUNDLE, _RECORD)
-                lost = not beside and path.suffix != _INDEX and time.time() - path.stat().st_mtime > _STALE
-                if lost or (beside and not path.with_suffix(_INDEX).exists()):
+                if path.suffix in (_INDEX, _BUNDLE, _RECORD) and not (index.exists() and _bundle_of(index)):
                     path.unlink()
+        self._cache.trim()
 
     def close(self) -> None:
         """Close all open bundles. The cache can be used again."""
@@ -238,12 +219,6 @@ def _frames_of(index: Path) -> list[Kept]:
     return []
 
 
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
 def default_folder() -> Path:
     """Return the default folder of the cache, by the XDG base directory specification."""
-    return xdg.cache_folder("frames")
+    return caches.FRAMES.folder

@@ -3,11 +3,12 @@
 import functools
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from deployer.connected.bundle import known_layers
 from deployer.connected.bundle import layer as layers
@@ -37,20 +38,23 @@ if TYPE_CHECKING:
 _NAMES = 2
 
 
-class LayerSource(Protocol):
-    """Where a layer comes from."""
+class LayerSource(ABC):
+    """Where a layer comes from.
 
-    @property
-    def tree(self) -> ListedTree:
-        """Return its root filesystem."""
+    Attributes:
+        tree: its root filesystem.
+        config: the image's configuration.
+    """
 
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """Return the image's configuration."""
+    tree: ListedTree
+    config: Mapping[str, Any]
 
     def end_in(self, path: Path, front: bytes) -> int:
         """Return where the layer ends in the file ``path`` if it is there already, after ``front``; else 0."""
+        del path, front
+        return 0
 
+    @abstractmethod
     def write(self, writer: BundleWriter) -> KnownLayer:
         """Write the layer, unless it is there already, and return what is known of it.
 
@@ -61,8 +65,10 @@ class LayerSource(Protocol):
     @property
     def changed(self) -> Mapping[str, Sequence[bytes]]:
         """Return the paths that flatten changed, by kind of change. Only a layer that was made has them."""
+        return {}
 
     @property
+    @abstractmethod
     def reused(self) -> int:
         """Return the number of frames from the cache, after the layer was written."""
 
@@ -179,21 +185,14 @@ class _NoTree(FlattenedRootfs):
         pass
 
 
-class ReadLayer:
+class ReadLayer(LayerSource):
     """A layer that is made from an image."""
 
     def __init__(self, image: ArchiveImage, tree: FlattenedRootfs, press: Press) -> None:
-        self._tree = tree
+        self.tree = self._tree = tree
+        self.config = image.config
         self._image = image
         self._press = press
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return self._image.config
-
-    @property
-    def tree(self) -> ListedTree:
-        return self._tree
 
     @property
     def changed(self) -> Mapping[str, Sequence[bytes]]:
@@ -203,20 +202,18 @@ class ReadLayer:
     def reused(self) -> int:
         return self._press.reused
 
-    def end_in(self, *_: object) -> int:
-        return 0
-
     def write(self, writer: BundleWriter) -> KnownLayer:
         tree, press = self._tree, self._press
         with ThreadPoolExecutor(1, "packages") as beside:
             finding = beside.submit(_packages, tree)
             with progress.bar("pack", tree.size) as advance:
                 layer = writer.layer(_counted(press.frames(layers.pieces(tree)), advance))
+        search = command.variables(imageconfig.read(self.config).env).get("PATH", command.DEFAULT_PATH)
         return KnownLayer(
             identity=self._image.identity,
             architecture=self._image.architecture or tree.architecture(),
             config=self._image.config,
-            python=tree.find_program("python3", _search_path(imageconfig.read(self.config).env)),
+            python=tree.find_program("python3", search.split(":")),
             changes=tree.changes,
             layer=layer,
             raw=press.raw,
@@ -229,25 +226,14 @@ class ReadLayer:
         )
 
 
-class CopiedLayer:
+class CopiedLayer(LayerSource):
     """A known layer, copied from a bundle in the cache."""
 
     def __init__(self, known: KnownBundle, codec: Codec) -> None:
-        self._tree = KnownTree(known, codec.decompress)
+        self.tree = KnownTree(known, codec.decompress)
+        self.config = known.layer.config
         self._known = known
         self._stands = False
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        return self._known.layer.config
-
-    @property
-    def tree(self) -> ListedTree:
-        return self._tree
-
-    @property
-    def changed(self) -> Mapping[str, Sequence[bytes]]:
-        return {}
 
     @property
     def reused(self) -> int:
@@ -289,10 +275,6 @@ def _packages(tree: FlattenedRootfs) -> "PackageInventory":
     from deployer.connected.bundle import packages, sbom  # noqa: F401  needed after the layer
 
     return packages.of_tree(tree)
-
-
-def _search_path(env: Sequence[str]) -> list[str]:
-    return command.variables(env).get("PATH", command.DEFAULT_PATH).split(":")
 
 
 def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:

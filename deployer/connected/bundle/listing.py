@@ -2,7 +2,7 @@
 
 import hashlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from deployer.connected.rootfs.entries import shown
@@ -49,8 +49,8 @@ class ListedEntry(NamedTuple):
         }
 
 
-def files_of(bundle: Verification, head: int = 0) -> Iterator[ListedEntry]:
-    """Yield the entries of a bundle's layer in order, with the first ``head`` bytes of each file.
+def files_of(bundle: Verification, wanted: Callable[[TarEntry], int] = lambda _: 0) -> Iterator[ListedEntry]:
+    """Yield the entries of a bundle's layer in order, with as many bytes of each file's begin as are wanted.
 
     Each frame is verified when it is read.
 
@@ -58,7 +58,7 @@ def files_of(bundle: Verification, head: int = 0) -> Iterator[ListedEntry]:
         IntegrityError: the layer is damaged.
     """
     decompress = decompressor(str(bundle.manifest.codec["name"]))
-    left, digest, begun = 0, hashlib.sha256(), b""
+    left, digest, begun, head = 0, hashlib.sha256(), b"", 0
     entry: TarEntry | None = None
     for segment in bundle.layer_segments():
         data = bytes(decompress(bundle.read(segment), segment.raw or 0))
@@ -68,10 +68,10 @@ def files_of(bundle: Verification, head: int = 0) -> Iterator[ListedEntry]:
                 if data.startswith(b"\0" * tarformat.BLOCK, position):
                     return
                 entry, position = tarformat.decode(data, position)
-                left, digest, begun = entry.size, hashlib.sha256(), b""
+                left, digest, begun, head = entry.size, hashlib.sha256(), b"", wanted(entry)
             part = memoryview(data)[position : position + left]
             digest.update(part)
-            begun += part[: head - len(begun)]
+            begun += part[: max(0, head - len(begun))]
             position += len(part)
             left -= len(part)
             if left == 0:

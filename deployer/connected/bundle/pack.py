@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import zstandard
 
@@ -24,6 +24,7 @@ from deployer.connected.bundle.layer_source import LayerSources
 from deployer.connected.bundle.pyz import make_pyz, vendored
 from deployer.connected.bundle.renewed import renewed
 from deployer.connected.bundle.seal import BundleWriter
+from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.ground import progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker import commands, families
@@ -32,21 +33,8 @@ from deployer.connected.rootfs import datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import OnDisk, Stored, shown
 from deployer.contract import json_records, mount_points, oci, records, sealed_file, tarformat
+from deployer.contract import manifest as manifests
 from deployer.contract.errors import UsageError
-from deployer.contract.manifest import (
-    APP_PREFIX,
-    DATA_PREFIX,
-    FRAME,
-    KIT_PREFIX,
-    PLANS_PREFIX,
-    VARIANTS_PREFIX,
-    WHEELS_PREFIX,
-    BundleMember,
-    Image,
-    Manifest,
-    Segment,
-    check_label,
-)
 from deployer.contract.plan import APP, Plan
 from deployer.system import files
 
@@ -58,18 +46,6 @@ _logger = logging.getLogger("deployer.pack")
 #: Seconds for which a thread may keep the interpreter's lock while another waits, by default 0.005. The thread that
 #: computes the layer's digest needs it once for each piece, and a piece takes 0.003.
 _SWITCH = 0.0005
-
-
-class Checking(NamedTuple):
-    """How plans are checked.
-
-    Attributes:
-        accept: rule codes that are treated as warnings.
-        cache: the folder of cached facts about files; None: no cache.
-    """
-
-    accept: Sequence[str] = ()
-    cache: Path | None = None
 
 
 class Packed(NamedTuple):
@@ -87,7 +63,7 @@ class Packed(NamedTuple):
     path: Path
     digest: str
     size: int
-    manifest: Manifest
+    manifest: manifests.Manifest
     reused: int = 0
     plans: Sequence[Plan] = ()
 
@@ -103,7 +79,7 @@ class Packed(NamedTuple):
             "raw_size": image.raw_size,
             "entries": image.entries,
             "changes": self.manifest.changes,
-            "frames": sum(segment.kind == FRAME for segment in self.manifest.segments),
+            "frames": sum(segment.kind == manifests.FRAME for segment in self.manifest.segments),
             "frames_reused": self.reused,
             "plans": {name: records.plain(plan.checked) for name, plan in self.named_plans() if plan.checked},
         }
@@ -124,7 +100,7 @@ def pack(
     codec: str = "zstd",
     cache: Path | None = None,
     changes: Path | None = None,
-    checking: Checking | None = None,
+    checking: Checking = USUAL,
     say: Callable[[str], None] = _logger.info,
     own: bool = False,
 ) -> Packed:
@@ -139,7 +115,7 @@ def pack(
         codec: zstd or gzip.
         cache: the folder of cached frames; None: no cache.
         changes: a file for the list of all paths that flatten changed.
-        checking: how plans are checked; None: without accepted rules and cache.
+        checking: how plans are checked.
         say: called with the steps of making the kit, and with a warning if a part is left out.
         own: ``output`` is a file of deployer's own cache, which nobody else changes. If it has the layer already, only
             what follows the layer is written, and the layer is not read; after an error the file is gone.
@@ -151,14 +127,14 @@ def pack(
         Unknown: a profile lacks facts for its plan.
         SpaceError: there is no space for the bundle.
     """
-    check_label(contents.name, contents.version)
+    manifests.check_label(contents.name, contents.version)
     files.check_not_folder(str(output))  # before the image is read
     profiles = list(profiles)
     if profiles and contents.read is None:
         raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")
     files.reap_parts(str(output))
     write = functools.partial(
-        _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking or Checking(), say, own
+        _packed, contents, profiles, output, codecs.codec(codec), cache, changes, checking, say, own
     )
     with _busy():
         try:
@@ -218,8 +194,9 @@ def _packed(
             contents = contents._replace(carried={**contents.carried, **parts})
         folders = {name: datafolder.files_of(path) for name, path in sorted(contents.data.items())}
         source = sources.layer(cleanup)
-        front = _front()
-        standing = source.end_in(output, front.data) if own else 0
+        in_memory = io.BytesIO()
+        front, before = _front(in_memory), in_memory.getvalue()
+        standing = source.end_in(output, before) if own else 0
         with renewed(output, standing) if standing else files.published(str(output)) as stream:
             with files.errors_named(f"write {output}"):
                 settings = imageconfig.read(source.config)
@@ -234,9 +211,9 @@ def _packed(
                 if contents.judge:
                     contents.judge(source.tree, settings.env)
                 if standing:
-                    stream.seek(len(front.data))
+                    stream.seek(len(before))
                 else:
-                    stream.write(front.data)
+                    stream.write(before)
                 writer = BundleWriter.after(stream, front.members, front.segments)
                 layer = source.write(writer)
                 manifest = _write(writer, contents, layer, settings, folders, codec)._replace(mount_points=made)
@@ -251,33 +228,19 @@ def _packed(
         return Packed(output, digest, output.stat().st_size, manifest, source.reused, plans)
 
 
-class _Front(NamedTuple):
-    """What is before the layer.
-
-    Attributes:
-        data: the bytes.
-        members: the members in them.
-        segments: the segments in them.
-    """
-
-    data: bytes
-    members: Sequence[BundleMember]
-    segments: Sequence[Segment]
-
-
-def _front() -> _Front:
-    stream = io.BytesIO()
+def _front(stream: IO[bytes]) -> BundleWriter:
+    """Write what is before the layer."""
     writer = BundleWriter(stream)
     writer.member("deployer.pyz", make_pyz(), 0o755)
     writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
-    return _Front(stream.getvalue(), writer.members, writer.segments)
+    return writer
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:
     """Return the contents with the MPI families of the programs of image and app, unless the contents name them."""
     if contents.mpi is not None:
         return contents
-    wheels = any(name.startswith(WHEELS_PREFIX) for name in contents.carried)
+    wheels = any(name.startswith(manifests.WHEELS_PREFIX) for name in contents.carried)
     app = datafolder.app_files(contents.app) if contents.app else []
     in_app = [(f"{APP}/{file.name}", OnDisk(file.path, file.size)) for file in app]
     found = families.find(sources.users(), contents.jobs, wheels, in_app)
@@ -308,7 +271,7 @@ def _plans(
 
 
 def _checked(
-    writer: BundleWriter, manifest: Manifest, pairs: "Sequence[tuple[Profile, Plan]]", checking: Checking
+    writer: BundleWriter, manifest: manifests.Manifest, pairs: "Sequence[tuple[Profile, Plan]]", checking: Checking
 ) -> list[Plan]:
     """Write the plans, each with the verdict on the members written so far. These are all that a job can load."""
     if not pairs:
@@ -316,15 +279,12 @@ def _checked(
     from deployer.connected.check.check import check_plan
 
     written = writer.written(manifest)
-    checked = [
-        plan._replace(checked=check_plan(written, profile, plan, checking.accept, checking.cache))
-        for profile, plan in pairs
-    ]
+    checked = [plan._replace(checked=check_plan(written, profile, plan, checking)) for profile, plan in pairs]
     sites: set[str] = set()
     for plan in checked:
         below = f"/{plan.partition}" if plan.site in sites else ""
         sites.add(plan.site)
-        writer.member(f"{PLANS_PREFIX}{plan.site}{below}.json", json_records.pretty(plan.record()).encode())
+        writer.member(f"{manifests.PLANS_PREFIX}{plan.site}{below}.json", json_records.pretty(plan.record()).encode())
     return checked
 
 
@@ -345,10 +305,8 @@ def _mount_points(
     for path in [*bound, *map(mount_points.check_site, contents.mount_points)]:
         part = mount_points.in_the_way(path, is_folder)
         if part:
-            raise UsageError(
-                f"{path} must be a mount point, but {part} is not a folder in the image",
-                "bind to another path, or make it a folder in the Dockerfile",
-            )
+            hint = "bind to another path, or make it a folder in the Dockerfile"
+            raise UsageError(f"{path} must be a mount point, but {part} is not a folder in the image", hint)
     partitions = [profile.partition(name)[1] for profile in profiles for name in profile.partitions]
     file_systems = [path for partition in partitions for path in partition.filesystems]
     free = (path for path in mount_points.possible(file_systems) if not mount_points.in_the_way(path, is_folder))
@@ -358,7 +316,11 @@ def _mount_points(
 
 def _refuse_missing(contents: Contents, settings: imageconfig.ImageConfig, tree: Tree, plans: Sequence[Plan]) -> None:
     """Raise Refused if a job's command cannot start in the image at any site."""
-    wheels = [path for name, path in contents.carried.items() if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX))]
+    wheels = [
+        path
+        for name, path in contents.carried.items()
+        if name.startswith((manifests.WHEELS_PREFIX, manifests.VARIANTS_PREFIX))
+    ]
     look = commands.in_tree(tree, contents.app)
     place = commands.place(look, settings.env, settings.workdir or "/", plans, commands.of_wheels(wheels))
     commands.refuse(contents.jobs, place)
@@ -377,22 +339,22 @@ def _write(
     settings: imageconfig.ImageConfig,
     folders: Mapping[str, Sequence[DataFile]],
     codec: codecs.Codec,
-) -> Manifest:
+) -> manifests.Manifest:
     """Write what follows the layer up to the SBOM. Return the manifest without its tables."""
     config = writer.blob(oci.config(layer.architecture, settings.kept(), layer.raw.digest))
     image_manifest = writer.blob(oci.manifest(config, layer.layer, codec.name))
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, layer.architecture))
     for file in datafolder.app_files(contents.app) if contents.app else ():
-        writer.member(APP_PREFIX + file.name, b"".join(datafolder.pieces(file)), file.mode)
+        writer.member(manifests.APP_PREFIX + file.name, b"".join(datafolder.pieces(file)), file.mode)
     for name, path in sorted(contents.carried.items()):
         _write_file(writer, name, path)
     _write_data(writer, folders)
-    return Manifest(
+    return manifests.Manifest(
         name=contents.name,
         version=contents.version,
         codec=codec.record(),
         tools={"deployer": deployer.__version__, "zstandard": zstandard.__version__, **vendored()},
-        image=Image(
+        image=manifests.Image(
             config_digest=config.digest,
             layer_digest=layer.layer.digest,
             architecture=layer.architecture,
@@ -435,7 +397,7 @@ def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]])
     with progress.bar("data", sum(file.size for found in folders.values() for file in found)) as advance:
         for name, found in folders.items():
             for file in found:
-                member = f"{DATA_PREFIX}{name}/{file.name}"
+                member = f"{manifests.DATA_PREFIX}{name}/{file.name}"
                 writer.pieces(member, file.size, datafolder.pieces(file, advance), file.mode)
 
 
@@ -446,7 +408,11 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
     the imports for a new one take longer than all else beside the layer.
     """
     found = writer.contents()
-    carried = {name: found[name] for name in found if name.startswith((WHEELS_PREFIX, VARIANTS_PREFIX, KIT_PREFIX))}
+    carried = {
+        name: found[name]
+        for name in found
+        if name.startswith((manifests.WHEELS_PREFIX, manifests.VARIANTS_PREFIX, manifests.KIT_PREFIX))
+    }
     digests = sealed_file.contents(writer.members, writer.segments)
     inputs = [[name, [segment.sha256 for segment in digests[name]]] for name in carried]
     made_of = hashlib.sha256(json.dumps([contents.name, contents.version, sorted(contents.data), inputs]).encode())
@@ -462,7 +428,7 @@ def _sbom(contents: Contents, layer: KnownLayer, carried: Mapping[str, Stored]) 
     from deployer.connected.bundle import sbom
 
     wheels = [sbom.of_wheel(data, name) for name, data in carried.items() if sbom.WHEELS.match(name)]
-    if any(name.startswith(KIT_PREFIX) for name in carried):
+    if any(name.startswith(manifests.KIT_PREFIX) for name in carried):
         from deployer.connected.bundle import kit
 
         wheels += kit.packages(carried)

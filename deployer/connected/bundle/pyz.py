@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import deployer
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError
 from deployer.system import documents, files
@@ -52,8 +52,6 @@ _OF_RANKS = (
 )
 #: The module that Python runs first.
 _MAIN = "cli/site/__main__.py"
-#: The cache with the last file.
-_CACHE = "tool"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 #: The size limit in bytes, so that the file stays small enough to mail and to review.
@@ -129,20 +127,18 @@ def _digest_of(sources: Mapping[str, bytes]) -> str:
 def _kept(key: str) -> bytes:
     """Return the file that was made of the sources with this digest; empty if it is not kept, or is damaged."""
     try:
-        data = (xdg.cache_folder(_CACHE) / key).read_bytes()
+        data = (caches.TOOL.folder / key).read_bytes()
     except OSError:
         return b""
     return data[64:] if hashlib.sha256(data[64:]).hexdigest().encode() == data[:64] else b""
 
 
 def _keep(key: str, made: bytes) -> None:
-    """Keep the file in place of the last one."""
-    folder = xdg.cache_folder(_CACHE)
-    with contextlib.suppress(OSError, DeployerError):
-        for old in folder.glob("*"):
-            old.unlink()
-        with files.published(str(folder / key), flushed=False) as stream:
-            stream.write(hashlib.sha256(made).hexdigest().encode() + made)
+    """Keep the file."""
+    path = str(caches.TOOL.folder / key)
+    with contextlib.suppress(DeployerError), files.published(path, flushed=False) as stream:
+        stream.write(hashlib.sha256(made).hexdigest().encode() + made)
+    caches.TOOL.trim()
 
 
 def without_words(source: bytes) -> bytes:

@@ -5,13 +5,13 @@ Like ``files.published``, the file has its name only when it is complete. Meanwh
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from deployer.connected.ground.locked_folder import lock
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
@@ -28,11 +28,9 @@ def renewed(path: Path, size: int) -> Iterator[IO[bytes]]:
         stream = open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC), "r+b")
     with stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(stream)
         except BlockingIOError:
             raise UsageError(f"another process writes {path}", "wait until it has ended") from None
-        except OSError:  # a file system without locks: then nothing removes the temporary file
-            pass
         try:
             with files.errors_named(f"write {path}"):
                 os.rename(path, temporary)

@@ -79,9 +79,8 @@ def as_files(
     with files.errors_named(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageError(
-                f"{folder} is not empty", "give a new or empty folder: parts of different bundles must not mix"
-            )
+            hint = "give a new or empty folder: parts of different bundles must not mix"
+            raise UsageError(f"{folder} is not empty", hint)
     made: list[Path] = []
     sums = ""
 

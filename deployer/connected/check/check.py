@@ -4,13 +4,13 @@ The image, the chosen variant's wheels and the site's libraries are linked dry, 
 container, and the rules look at what would be mapped. Nothing is unpacked and nothing is run.
 """
 
-import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from deployer.connected.check import rehearsed
+from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.check.rules import (
     command,
     cpu,
@@ -137,40 +137,33 @@ class Verdict(NamedTuple):
         return {**where, "runtimes": order, "memory_copies": copies, **records.plain(self.checked)}
 
 
-def check_all(
-    path: str,
-    profile: Profile,
-    accept: Sequence[str] = (),
-    cache: Path | None = None,
-    today: dt.date | None = None,
-    job: str | None = None,
-) -> list[Verdict]:
+def check_all(path: str, profile: Profile, how: Checking = USUAL, job: str | None = None) -> list[Verdict]:
     """Return the verdicts on the bundle ``path`` on each partition of a site; with ``job``, on this job alone.
 
-    Facts of files are kept in the folder ``cache``. With ``today`` the age of the site's facts is looked at: plans have
-    none of it, since the same input makes the same plan. That there can be no plan for a partition is a finding. Raises
-    IntegrityError, and UsageError for a code that there is not, or a job that the bundle does not have.
+    Plans have nothing of the age of the site's facts, since the same input makes the same plan. That there can be no
+    plan for a partition is a finding. Raises IntegrityError, and UsageError for a code that there is not, or a job
+    that the bundle does not have.
     """
-    known_codes(accept)
+    known_codes(how.accept)
     with opened(path) as stream:
         bundle = begin(stream, path)
         if job is not None:
             find(bundle.manifest.name, bundle.manifest.jobs, job)
-        found = [_verdict(bundle, profile, name, accept, cache, today) for name in profile.partitions or [None]]
+        found = [_verdict(bundle, profile, name, how) for name in profile.partitions or [None]]
     return [each.of_job(job) for each in found] if job is not None else found
 
 
-def all_plans(path: str, profile: Profile, accept: Sequence[str] = (), cache: Path | None = None) -> list[Plan]:
+def all_plans(path: str, profile: Profile, how: Checking = USUAL) -> list[Plan]:
     """Return the plans for the bundle ``path`` on all partitions of a site that can have one, each with its verdict.
 
     Raises as ``make_plans`` does, IntegrityError, and UsageError for a code that there is not.
     """
-    known_codes(accept)
+    known_codes(how.accept)
     with opened(path) as stream:
         bundle = begin(stream, path)
         manifest = bundle.manifest
         made = make_plans(profile, f"{manifest.name}:{manifest.version}", manifest.mpi)
-        return [plan._replace(checked=check_plan(bundle, profile, plan, accept, cache)) for plan in made]
+        return [plan._replace(checked=check_plan(bundle, profile, plan, how)) for plan in made]
 
 
 def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> list[Verdict]:
@@ -187,7 +180,7 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
         if name != first and carried.partition not in profile.partitions:
             continue
         accepted = carried.checked.accepted if carried.checked else []
-        checked = check_plan(bundle, profile, carried, accepted, cache)
+        checked = check_plan(bundle, profile, carried, Checking(accepted, cache))
         checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accepted)
         to_send = carried._replace(checked=carried.checked and _to_send(carried.checked))
         found.append(Verdict(carried.bundle, carried.site, carried.partition, _to_send(checked), to_send))
@@ -215,40 +208,26 @@ def accepted(bundle: Bundle, site: str) -> set[str]:
     return set(checked.accepted) if checked else set()
 
 
-def _verdict(
-    bundle: Bundle,
-    profile: Profile,
-    partition: str | None,
-    accept: Sequence[str],
-    cache: Path | None,
-    today: dt.date | None,
-) -> Verdict:
+def _verdict(bundle: Bundle, profile: Profile, partition: str | None, how: Checking) -> Verdict:
     label = f"{bundle.manifest.name}:{bundle.manifest.version}"
     try:
         made = make_plan(profile, label, bundle.manifest.mpi, partition)
-        checked = check_plan(bundle, profile, made, accept, cache, today)
-        checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], accept)
+        checked = check_plan(bundle, profile, made, how)
+        checked = judged([*checked.findings, *rehearsed.required(bundle, profile)], how.accept)
     except (Refused, Unknown) as error:
         found = [site.no_plan(profile, error)]
-        found += inside.suggested(found, profile.name, bundle.manifest, index.of_image(bundle, cache))
-        return Verdict(label, profile.name, partition or "", judged(found, accept))
+        found += inside.suggested(found, profile.name, bundle.manifest, index.of_image(bundle, how.cache))
+        return Verdict(label, profile.name, partition or "", judged(found, how.accept))
     return Verdict(label, made.site, made.partition, checked, made._replace(checked=checked))
 
 
-def check_plan(
-    bundle: Bundle,
-    profile: Profile,
-    plan: Plan,
-    accept: Sequence[str] = (),
-    cache: Path | None = None,
-    today: dt.date | None = None,
-) -> Checked:
+def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USUAL) -> Checked:
     """Return the verdict on a bundle under a plan that was made for it from ``profile``. Raises IntegrityError."""
     manifest = bundle.manifest
     if manifest.is_data:
-        return judged([], accept)
-    files = index.of_image(bundle, cache)
-    overlays = _overlays(bundle, plan, cache)
+        return judged([], how.accept)
+    files = index.of_image(bundle, how.cache)
+    overlays = _overlays(bundle, plan, how.cache)
     host = host_files(profile, plan)
     place = profile.partition(plan.partition)[1]
     image_for, node_is = cpu.machines(place, manifest)
@@ -257,12 +236,12 @@ def check_plan(
     found = {}
     for each in linked:
         own = manifest._replace(jobs=[each.job] if each.job else [])
-        case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], today)
+        case = Case(profile, place, plan, own, files, overlays, list(each.processes) if captured else [], how.today)
         rules: programs.Rules = uncaptured.RULES
         if captured:
             rules = [*PROCESS_RULES, *(partial(rule, case) for rule in NODE_RULES)]
         found[each.job.name if each.job else ""] = list(_of_job(each, case, rules))
-    return judged(_by_job(found), accept)
+    return judged(_by_job(found), how.accept)
 
 
 def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:

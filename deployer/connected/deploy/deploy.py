@@ -18,21 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from deployer.connected.build.definition import load
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import rehearsed
-from deployer.connected.deploy import last_deploy
-from deployer.connected.deploy.packing import (
-    CHECK,
-    DONE,
-    PUSH,
-    REHEARSE,
-    RUN,
-    UNCHANGED,
-    WOULD,
-    DeployRequest,
-    DeployStage,
-    PackedBundle,
-    Packing,
-    megabytes,
-)
+from deployer.connected.deploy import last_deploy, packing
+from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
@@ -183,13 +170,13 @@ class Deploy(Packing):
         """Do the stages after the build."""
         packed = self._pack(contents) if contents else None
         if packed is None:
-            rehearses = [REHEARSE] if self._needs_rehearsal() else []
-            self._not_yet(*rehearses, CHECK, PUSH, *([] if self.definition.is_data else [RUN]))
+            rehearses = [packing.REHEARSE] if self._needs_rehearsal() else []
+            self._not_yet(*rehearses, packing.CHECK, packing.PUSH, *([] if self.definition.is_data else [packing.RUN]))
             return Deployed(None)
         if self._needs_rehearsal():
             packed = self._rehearse(packed)
-            if self.stages[-1].state == WOULD:  # without the outcomes check would refuse it
-                self._not_yet(CHECK, PUSH, RUN)
+            if self.stages[-1].state == packing.WOULD:  # without the outcomes check would refuse it
+                self._not_yet(packing.CHECK, packing.PUSH, packing.RUN)
                 return Deployed(packed.path, packed.digest)
         verdict = None if self.definition.is_data else self._check(packed)
         shipped = self._push(packed, self._submission(packed))
@@ -209,7 +196,7 @@ class Deploy(Packing):
     def _not_yet(self, *names: str) -> None:
         for name in names:
             with self._stage(name) as said:
-                said += [WOULD, "depends on the stages before it"]
+                said += [packing.WOULD, "depends on the stages before it"]
 
     def _requires_rehearsal(self) -> bool:
         policy = self._profile.policy
@@ -221,23 +208,29 @@ class Deploy(Packing):
     def _rehearse(self, packed: PackedBundle) -> PackedBundle:
         """Rehearse the jobs of which the bundle has no clean outcome, and store it. Return the bundle as it is then."""
         from deployer.connected.bundle import rehearsals
-        from deployer.connected.rehearse import usual
+        from deployer.connected.rehearse import ways
 
         request, path = self._request, packed.path
-        with self._stage(REHEARSE) as said, self._forgotten_if_damaged(path):
+        with self._stage(packing.REHEARSE) as said, self._forgotten_if_damaged(path):
             with opened(str(path)) as stream:
                 bundle = begin(stream, str(path))
                 names = [each.subject for each in rehearsed.required(bundle, self._profile)]
                 self._warn_of(rehearsed.of(bundle))
             if not names or request.dry_run:
-                said += [WOULD, f"rehearse {', '.join(names)}"] if names else [UNCHANGED, "each job was rehearsed"]
+                said += (
+                    [packing.WOULD, f"rehearse {', '.join(names)}"]
+                    if names
+                    else [packing.UNCHANGED, "each job was rehearsed"]
+                )
                 return packed
             last = last_deploy.read(path)
             digest = packed.digest
             for name in names:
-                outcome = usual.rehearsal(str(path), name, self._profile, self._say, request.partition)
+                outcome = ways.usual(str(path), name, self._profile, self._say, request.partition)
                 if not outcome.is_clean:
-                    raise self._not_clean(outcome)
+                    against = outcome.checked.against[0]
+                    text = f"the rehearsal of {outcome.job}: {against.code}: {against.subject}: {against.message}"
+                    raise Refused(text, against.remedy)
                 self._warn_of([outcome])
                 rehearsals.record(path, outcome)
                 with opened(str(path)) as stream:
@@ -246,7 +239,7 @@ class Deploy(Packing):
                     self._keep(path, last, digest)
             if request.key:  # once, since a security key may have to be touched
                 self._keep(path, last, digest)
-            said += [DONE, f"{', '.join(names)}: no error"]
+            said += [packing.DONE, f"{', '.join(names)}: no error"]
             return PackedBundle(path, digest)
 
     def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
@@ -257,16 +250,11 @@ class Deploy(Packing):
             ):
                 self._say(f"warning: the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}")
 
-    def _not_clean(self, outcome: Rehearsal) -> Refused:
-        """Return the error for a rehearsal that the site would not accept."""
-        found = outcome.checked.against[0]
-        return Refused(f"the rehearsal of {outcome.job}: {found.code}: {found.subject}: {found.message}", found.remedy)
-
     def _check(self, packed: PackedBundle) -> "Verdict":
         from deployer.connected.check.check import verdict_of
         from deployer.connected.transfer import push as pushing
 
-        with self._stage(CHECK) as said, self._forgotten_if_damaged(packed.path):
+        with self._stage(packing.CHECK) as said, self._forgotten_if_damaged(packed.path):
             found = [each for each in map(verdict_of, packed.plans) if each]
             if found and not self._requires_rehearsal():  # `pack` has just checked the same files with this profile
                 verdict: Verdict | None = pushing.chosen(found, self._profile, self._request.force, self._jobs)
@@ -275,7 +263,7 @@ class Deploy(Packing):
                     verdict = pushing.check_for(begin(stream, str(packed.path)), self._profile, self._push_options())
             if verdict is None:
                 raise AssertionError("a bundle without a plan is refused")
-            said += [DONE, f"{verdict.checked.verdict}: {verdict.way}"]
+            said += [packing.DONE, f"{verdict.checked.verdict}: {verdict.way}"]
             return verdict
 
     def _push_options(self) -> "PushOptions":
@@ -305,7 +293,7 @@ class Deploy(Packing):
         from deployer.connected.transfer import push as pushing
 
         with ExitStack() as stage:
-            said = stage.enter_context(self._stage(PUSH))
+            said = stage.enter_context(self._stage(packing.PUSH))
             remote = self.remote
             if not (self.definition.is_data or self._request.dry_run):
                 self._name_others(packed)
@@ -320,7 +308,7 @@ class Deploy(Packing):
                 handed_over()  # another push may have been faster
                 self._installed(packed, pushed, said)
                 stage.close()
-                said = stage.enter_context(self._stage(RUN))
+                said = stage.enter_context(self._stage(packing.RUN))
 
             options = self._push_options()._replace(
                 packed=packed.digest, then=submission, handed_over=handed_over, installed=installed, hear=self._say
@@ -336,11 +324,11 @@ class Deploy(Packing):
     def _installed(self, packed: PackedBundle, pushed: "Pushed", said: list[str]) -> None:
         """Tell and record what came of a push."""
         if pushed.sent == 0:
-            said += [UNCHANGED, f"installed at {self.remote.host}: {pushed.folder}"]
+            said += [packing.UNCHANGED, f"installed at {self.remote.host}: {pushed.folder}"]
         elif pushed.folder is None:
-            said += [WOULD, f"send {megabytes(pushed.sent)} to {self.remote.host}"]
+            said += [packing.WOULD, f"send {megabytes(pushed.sent)} to {self.remote.host}"]
         else:
-            said += [DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
+            said += [packing.DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
         last = last_deploy.read(packed.path)
         now = last._replace(pushed=packed.digest) if pushed.folder else last
         # The user knows what this command made and pushed before.
@@ -354,18 +342,18 @@ class Deploy(Packing):
     def _run(self, packed: PackedBundle, done: Deployed) -> Deployed:
         request = self._request
         words = self._words()
-        with self._stage(RUN) as said:
+        with self._stage(packing.RUN) as said:
             if request.dry_run:
-                said += [WOULD, " ".join(["submit", self._label, *words])]
+                said += [packing.WOULD, " ".join(["submit", self._label, *words])]
                 return done
             if packed.digest == self._submitted:
-                said += [UNCHANGED, "the bundle is the same as before: not submitted again"]
+                said += [packing.UNCHANGED, "the bundle is the same as before: not submitted again"]
                 return done
             last = last_deploy.read(packed.path)
             if last.job and list(last.words) == self._signature(packed):
                 status = self._active(last.job)
                 if status:
-                    said += [UNCHANGED, f"{status.text('job')} is {status.text('state')} as {_number(status)}"]
+                    said += [packing.UNCHANGED, f"{status.text('job')} is {status.text('state')} as {_number(status)}"]
                     self._record(packed.path, last._replace(job=status.text("job")))
                     return self._with_job(done, status)
             command = self._run_command(packed)
@@ -452,9 +440,9 @@ class Deploy(Packing):
         self.submitting = False
         job, number = status.text("job"), _number(status)
         if status.maybe_flag("repeated"):
-            said += [UNCHANGED, f"{job} was submitted before as {number}: {status.text('state')}"]
+            said += [packing.UNCHANGED, f"{job} was submitted before as {number}: {status.text('state')}"]
         else:
-            said += [DONE, f"{job} submitted as {number}"]
+            said += [packing.DONE, f"{job} submitted as {number}"]
         last = last_deploy.read(packed.path)
         self._record(packed.path, last._replace(job=job, words=self._signature(packed)))
         self._asked(packed).answered()

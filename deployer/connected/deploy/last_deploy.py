@@ -5,7 +5,6 @@ data and wheels by size, times and inode.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ import deployer
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.pyz import vendored
 from deployer.connected.ground import xdg
+from deployer.connected.ground.locked_folder import lock
 from deployer.connected.rootfs import datafolder
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import json_records, records
@@ -89,12 +89,10 @@ def alone(bundle: Path) -> Iterator[None]:
         stream = path.open("a")
     with stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(stream)
         except BlockingIOError:
             hint = "wait until it has submitted its job, then repeat the command"
             raise UsageError(f"another deploy into {bundle} runs", hint) from None
-        except OSError:  # a file system without locks
-            pass
         yield
 
 

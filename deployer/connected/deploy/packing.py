@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from deployer.connected.build.definition import Definition
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.check.checking import Checking
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
@@ -169,7 +170,6 @@ class Packing:
                 said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
                 return contents
             from deployer.connected.build.build import BuildOptions, build
-            from deployer.connected.bundle import caches
             from deployer.connected.check.check import CODES
 
             accepted = tuple(code for code in self._request.accept if code not in CODES)
@@ -194,7 +194,7 @@ class Packing:
     def _pack(self, contents: Contents) -> PackedBundle | None:
         """Return the bundle; None in a dry run that would pack."""
         from deployer.connected.build.bases import alone
-        from deployer.connected.bundle import caches, framecache, pack
+        from deployer.connected.bundle import framecache, pack
         from deployer.connected.check.check import CODES
         from deployer.connected.linker import index
 
@@ -222,7 +222,7 @@ class Packing:
             path.parent.mkdir(parents=True, exist_ok=True)
             accepted = [code for code in request.accept if code in CODES]
             sites = [] if self.definition.is_data else self._sites
-            checking = pack.Checking(accepted, index.default_folder())
+            checking = Checking(accepted, index.default_folder())
             cache = framecache.default_folder()
             with caches.in_use():
                 own = request.output is None
@@ -286,11 +286,8 @@ def _only_rehearsed(path: Path, packed: str) -> str:
     try:
         with opened(str(path)) as stream:
             bundle = begin(stream, str(path), ())  # new outcomes void its signatures: it is signed again
-            names = [member.name for member in bundle.manifest.members]
-            first = next((place for place, name in enumerate(names) if name.startswith(REHEARSALS_PREFIX)), len(names))
-            if payload(bundle.manifest) != packed or not all(
-                name.startswith(REHEARSALS_PREFIX) for name in names[first:]
-            ):
+            outcomes = [member.name.startswith(REHEARSALS_PREFIX) for member in bundle.manifest.members]
+            if payload(bundle.manifest) != packed or outcomes != sorted(outcomes):  # they are last
                 return ""
             return verify_rest(bundle, str(path)).digest
     except (IntegrityError, UsageError):
@@ -305,4 +302,4 @@ def megabytes(size: int) -> str:
 def bundle_of(definition: Definition, site: Profile | None) -> Path:
     """Return the file in the cache that a definition is packed into for a site, or for none."""
     words = [definition.name, definition.version, *([site.name] if site else [])]
-    return xdg.cache_folder("deploy") / f"{'-'.join(words)}.tar"
+    return caches.DEPLOY.folder / f"{'-'.join(words)}.tar"

@@ -104,9 +104,8 @@ def _environment() -> dict[str, str]:
     key = hashlib.sha256(str(name).encode()).hexdigest()
     endpoint = _settings(folder / "contexts/meta" / key / "meta.json").children("Endpoints").get("docker")
     if endpoint is None:
-        raise MissingTool(
-            f"there is no Docker context {name!r}", "docker context ls shows them; docker context use NAME"
-        )
+        hint = "docker context ls shows them; docker context use NAME"
+        raise MissingTool(f"there is no Docker context {name!r}", hint)
     own = {"DOCKER_HOST": endpoint.text("Host"), "DOCKER_CERT_PATH": "", "DOCKER_TLS_VERIFY": ""}
     certificates = folder / "contexts/tls" / key / "docker"
     if certificates.is_dir():

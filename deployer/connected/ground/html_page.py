@@ -21,16 +21,6 @@ def page(template: str, **values: object) -> str:
     return _templates().get_template(template).render(values)
 
 
-def as_code(text: str) -> Markup:
-    """Return a text as code, for a cell of a table."""
-    return Markup("<code>{}</code>").format(_clean(text))
-
-
-def as_bad(text: str) -> Markup:
-    """Return a text that is marked, for a cell of a table."""
-    return Markup('<span class="bad">{}</span>').format(_clean(text))
-
-
 def write(path: Path, text: str) -> None:
     """Write a page whole or not at all."""
     files.write_text(str(path), text)
@@ -48,7 +38,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _clean(value: Any) -> Any:
-    """Return a text without control characters, which HTML does not allow; line ends stay."""
+    """Return a text without control characters, which HTML does not allow; line ends stay. None is an empty text."""
     if not isinstance(value, str) or isinstance(value, Markup):
-        return value
+        return "" if value is None else value
     return "\n".join(map(printable, value.split("\n")))

@@ -8,6 +8,7 @@ import stat
 import tempfile
 import time
 from pathlib import Path
+from typing import IO, Any
 
 SSH, PARTS, REHEARSAL = "ssh", "parts", "rehearsal"
 #: The names that tempfile makes for these purposes. Nothing else is removed.
@@ -40,6 +41,16 @@ class LockedFolder(tempfile.TemporaryDirectory[str]):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def lock(stream: IO[Any], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> None:
+    """Lock a file until it is closed; nothing is done on a file system without locks. Raises BlockingIOError."""
+    try:
+        fcntl.flock(stream, how)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
 
 
 def reap(parent: Path) -> None:

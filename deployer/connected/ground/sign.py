@@ -57,9 +57,8 @@ def sign(bundle: Path, key: Path) -> Signed:
     try:
         stream = bundle.open("r+b")
     except OSError as error:
-        raise UsageError(
-            f"cannot write to {bundle}: {error.strerror}", "sign writes into the bundle: check the file's permissions"
-        ) from error
+        hint = "sign writes into the bundle: check the file's permissions"
+        raise UsageError(f"cannot write to {bundle}: {error.strerror}", hint) from error
     with stream, files.errors_named(f"sign {bundle}"):
         _finish(stream, bundle)
         # Policies do not apply here: a bundle that lacks a required signature must be accepted to be signed.
@@ -120,9 +119,8 @@ def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
         if signature.is_too_old(done):
             raise MissingTool("this ssh-keygen cannot sign files", "install openssh-client, 8.1 or newer")
         if done.returncode:
-            raise UsageError(
-                f"ssh-keygen cannot sign with {key}: {done.last_words()}", "check that ssh-keygen -y -f KEY works"
-            )
+            hint = "check that ssh-keygen -y -f KEY works"
+            raise UsageError(f"ssh-keygen cannot sign with {key}: {done.last_words()}", hint)
         return sshsig.unarmored(path.with_name("bundle.json.sig").read_text())
 
 

@@ -4,7 +4,6 @@ An option of a command counts before a variable, and a variable before the file.
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -38,14 +37,23 @@ _File = Annotated[str, AfterValidator(_file)]
 
 
 class UserSettings(Model):
-    """The settings of ``config.yaml``. Each may be left out."""
+    """The settings of ``config.yaml``. Each may be left out.
 
-    site: str | None = Field(None, min_length=1, description="the site of commands that are not given one")
-    ssh_config: _File | None = Field(None, description="the ssh configuration, instead of ~/.ssh/config")
-    key: _File | None = Field(None, description="the key with which `deploy` signs bundles, for `sign` as well")
-    ca_bundle: _File | None = Field(None, description="CA certificates for downloads of a build")
-    pip_conf: _File | None = Field(None, description="pip's settings for a build, instead of this host's")
-    apt_sources: _File | None = Field(None, description="deb lines of a Debian mirror, for the base and the build")
+    Attributes:
+        site: the site of commands that are not given one
+        ssh_config: the ssh configuration, instead of ~/.ssh/config
+        key: the key with which ``deploy`` signs bundles, for ``sign`` as well
+        ca_bundle: CA certificates for downloads of a build
+        pip_conf: pip's settings for a build, instead of this host's
+        apt_sources: deb lines of a Debian mirror, for the base and the build
+    """
+
+    site: str | None = Field(default=None, min_length=1)
+    ssh_config: _File | None = None
+    key: _File | None = None
+    ca_bundle: _File | None = None
+    pip_conf: _File | None = None
+    apt_sources: _File | None = None
 
 
 #: Each setting's variable.
@@ -71,7 +79,7 @@ def config_file() -> Path:
     return xdg.config_folder("config.yaml")
 
 
-def in_effect(environ: Mapping[str, str] = os.environ) -> dict[str, UserSetting]:
+def in_effect() -> dict[str, UserSetting]:
     """Return all settings by name.
 
     Raises:
@@ -88,7 +96,7 @@ def in_effect(environ: Mapping[str, str] = os.environ) -> dict[str, UserSetting]
                 where, line = document.at((name,))
                 found[name] = UserSetting(name, value, f"{where}:{line}")
     for name, variable in VARIABLES.items():
-        if value := environ.get(variable):
+        if value := os.environ.get(variable):
             found[name] = UserSetting(name, _of_variable(name, variable, value), variable)
     return found
 

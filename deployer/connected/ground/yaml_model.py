@@ -306,10 +306,8 @@ class Document:
             return counts[id(node)]
 
         if count(self._root) > _MAX_VALUES:
-            raise UsageError(
-                f"{self._path} has more than {_MAX_VALUES} values when its aliases are expanded",
-                "an alias (*name) refers to itself",
-            )
+            hint = "an alias (*name) refers to itself"
+            raise UsageError(f"{self._path} has more than {_MAX_VALUES} values when its aliases are expanded", hint)
 
     def _broken(self, error: yaml.YAMLError) -> UsageError:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)

@@ -1,16 +1,12 @@
 """What is known of the code of files, kept for the next time. Code is only decoded if a node lacks what it may use."""
 
-import contextlib
-import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from deployer.connected.ground.caches import CachedFacts
 from deployer.contract import json_records
 from deployer.contract.elf import ReadAt
-from deployer.contract.errors import DeployerError
-from deployer.system import files
 
 _SCHEMA = "code-facts"
 #: Raise it when something else is looked for: older facts are made again.
@@ -46,30 +42,21 @@ class CodeFacts:
 
     def __init__(self, reader: Callable[[str], ReadAt | None], kept: Path | None) -> None:
         self._reader = reader
-        self._kept = kept
+        self._kept = CachedFacts(kept, _SCHEMA, _VERSION)
         self._known: dict[str, Instructions] | None = None
 
     def of(self, path: str) -> Instructions:
         """Return the sets of the ELF file at a path; none if there is no such file. Raises IntegrityError."""
         if self._known is None:
-            self._known = self._load() if self._kept else {}
+            self._known = self._kept.load(_read) or {}
         if path not in self._known:
             from deployer.connected.linker import instructions  # the decoder takes a moment to import
 
             read_at = self._reader(path)
             self._known[path] = instructions.of_file(read_at) if read_at else Instructions()
-            fields = json_records.stamped(_SCHEMA, {"version": _VERSION, "files": self._known})
-            with contextlib.suppress(DeployerError, OSError):  # it is made again then
-                if self._kept:
-                    self._kept.parent.mkdir(parents=True, exist_ok=True)
-                    files.write_text(str(self._kept), json.dumps(fields))
+            self._kept.save({"files": self._known})
         return self._known[path]
 
-    def _load(self) -> dict[str, Instructions]:
-        path = self._kept or Path()
-        with contextlib.suppress(OSError, DeployerError, ValueError, TypeError):
-            fields = json_records.loads(path.read_bytes(), _SCHEMA, str(path), own=True, limit=json_records.MAX_LARGE)
-            os.utime(path)
-            if fields.number("version") == _VERSION:
-                return {name: Instructions(*found) for name, found in fields.child("files").record.items()}
-        return {}
+
+def _read(fields: json_records.Fields) -> dict[str, Instructions]:
+    return {name: Instructions(*sets) for name, sets in fields.child("files").record.items()}

@@ -4,10 +4,9 @@ Nothing is unpacked. Of a large file, which spans several frames, only the frame
 """
 
 import base64
+import dataclasses
 import functools
 import hashlib
-import json
-import logging
 import os
 import posixpath
 import re
@@ -17,7 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from deployer.connected.ground import progress, xdg
+from deployer.connected.ground import caches, progress
+from deployer.connected.ground.caches import CachedFacts
 from deployer.connected.linker import fatbin, package_imports
 from deployer.connected.linker.code_facts import CodeFacts
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
@@ -25,13 +25,10 @@ from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.contract import dynamic, json_records, records, tarformat, wheel
 from deployer.contract.dynamic import BadElf, Facts
 from deployer.contract.elf import ReadAt
-from deployer.contract.errors import DeployerError
 from deployer.contract.manifest import APP_PREFIX, Manifest, Segment
 from deployer.contract.tarformat import HARDLINK, SYMLINK, TarEntry
-from deployer.system import codec, files
+from deployer.system import codec
 from deployer.system.wheel import Wheel
-
-_log = logging.getLogger("deployer.linker")
 
 SCHEMA = "link-index"
 #: Raise it when what is read of a file changes: older indexes are made again.
@@ -90,41 +87,33 @@ class ContentPlace(NamedTuple):
     size: int
 
 
+@dataclasses.dataclass
 class Index:
-    """The files of an image, as the dry link sees them (``view.Files``); ``programs`` are those that wheels bring.
+    """The files of an image, as the dry link sees them (``view.Files``).
 
-    ``places`` are those of small files, whose content ``read`` returns, and of ELF files. ``packages`` are Python
-    packages by path, and what they import; by the empty path what plugins import. ``code`` has the instruction sets of
-    ELF files, and ``imports`` are what files of packages import at their top.
+    Attributes:
+        entries: what is at each path.
+        contents: the content of files that is kept.
+        programs: the names of programs that wheels bring.
+        places: where the content of small files and of ELF files is.
+        packages: Python packages by path, and what they import; by the empty path what plugins import.
+        imports: what files of packages import at their top.
+        read: returns the content of a small file.
+        code: the instruction sets of ELF files.
     """
 
-    def __init__(
-        self,
-        entries: dict[str, Indexed],
-        contents: dict[str, bytes],
-        programs: Collection[str] = (),
-        places: Mapping[str, ContentPlace] | None = None,
-        packages: Mapping[str, PackageImports] | None = None,
-        imports: Mapping[str, Sequence[str]] | None = None,
-        read: Callable[[ContentPlace], bytes] | None = None,
-        code: CodeFacts | None = None,
-    ) -> None:
-        self.entries = entries
-        self.programs = frozenset(programs)
-        self.packages = packages or {}
-        self.imports = imports or {}
-        self._contents = contents
-        self._places = places or {}
-        self._read = read
-        self.code = code
-
-    def reading(self, read: Callable[[ContentPlace], bytes], code: CodeFacts) -> "Index":
-        """Return the index with access to the content of small files and to the code of ELF files."""
-        return Index(self.entries, self._contents, self.programs, self._places, self.packages, self.imports, read, code)
+    entries: Mapping[str, Indexed]
+    contents: Mapping[str, bytes]
+    programs: Collection[str] = ()
+    places: Mapping[str, ContentPlace] = dataclasses.field(default_factory=dict)
+    packages: Mapping[str, PackageImports] = dataclasses.field(default_factory=dict)
+    imports: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    read: Callable[[ContentPlace], bytes] | None = None
+    code: CodeFacts | None = None
 
     def place(self, path: str) -> ContentPlace | None:
         """Return where the content of a small file or of an ELF file is; None if it is not in the layer."""
-        return self._places.get(path)
+        return self.places.get(path)
 
     def kind(self, path: str) -> str | None:
         entry = self.entries.get(path)
@@ -141,11 +130,11 @@ class Index:
 
     def content(self, path: str) -> bytes:
         """Return a small file's content; of a script that is not at hand the first line. Raises IntegrityError."""
-        place, entry = self._places.get(path), self.entries.get(path)
-        if place and self._read and not (entry and entry.facts):
-            return self._read(place)
+        place, entry = self.places.get(path), self.entries.get(path)
+        if place and self.read and not (entry and entry.facts):
+            return self.read(place)
         script = _SCRIPT + os.fsencode(entry.target) if entry and entry.kind == FILE and entry.target else b""
-        return self._contents.get(path, script)
+        return self.contents.get(path, script)
 
     def names(self, path: str) -> list[str]:
         """Return the names in a folder."""
@@ -153,23 +142,17 @@ class Index:
 
     def record(self) -> json_records.Record:
         """Return the index as a JSON record."""
-        entries = {
-            path: [
-                entry.kind,
-                entry.target,
-                entry.facts.record() if entry.facts else None,
-                entry.bad,
-                entry.executable,
-                entry.kernels,
-            ]
-            for path, entry in self.entries.items()
+        return {
+            "entries": {
+                path: [value.record() if isinstance(value, Facts) else value for value in entry]
+                for path, entry in self.entries.items()
+            },
+            "contents": {path: base64.b64encode(data).decode() for path, data in self.contents.items()},
+            "programs": sorted(self.programs),
+            "places": self.places,
+            "imports": self.imports,
+            "packages": {path: list(map(sorted, imports)) for path, imports in self.packages.items()},
         }
-        contents = {path: base64.b64encode(data).decode() for path, data in self._contents.items()}
-        fields = {"version": VERSION, "entries": entries, "contents": contents, "programs": sorted(self.programs)}
-        fields["places"] = self._places
-        fields["imports"] = self.imports
-        fields["packages"] = {path: [sorted(each) for each in found] for path, found in self.packages.items()}
-        return json_records.stamped(SCHEMA, fields)
 
 
 def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
@@ -185,8 +168,8 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
         place = found.place(path)
         return _reader(frame, segments, *place) if place else None
 
-    code = CodeFacts(elf, _code_file(cache, key))
-    return found.reading(lambda place: _reader(frame, segments, *place)(0, place.size), code)
+    code = CodeFacts(elf, _file(cache, f"{key}.code"))
+    return dataclasses.replace(found, read=lambda place: _reader(frame, segments, *place)(0, place.size), code=code)
 
 
 def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
@@ -206,13 +189,13 @@ def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -
         found = _kept(key, cache, functools.partial(_read_wheel, bundle, name))
         entries |= found.entries
         owners.update(dict.fromkeys(found.entries, name))
-        programs |= found.programs
+        programs.update(found.programs)
         plugins = packages.get("", PackageImports(frozenset(), frozenset())).possible
         packages |= found.packages
         imports |= found.imports
         packages[""] = PackageImports(frozenset(), plugins | packages[""].possible)
     all_of_them = hashlib.sha256("".join(keys).encode()).hexdigest()
-    code = CodeFacts(_in_wheels(bundle, owners), _code_file(cache, all_of_them))
+    code = CodeFacts(_in_wheels(bundle, owners), _file(cache, f"{all_of_them}.code"))
     return Index(entries, {}, programs, {}, packages, imports, code=code)
 
 
@@ -239,49 +222,35 @@ def _at(data: bytes) -> ReadAt:
     return lambda offset, size: data[offset : offset + size]
 
 
-def _code_file(cache: Path | None, key: str) -> Path | None:
-    return cache / f"{key}.code.json" if cache else None
+def _file(cache: Path | None, name: str) -> Path | None:
+    return cache / f"{name}.json" if cache else None
 
 
 def _kept(key: str, cache: Path | None, make: Callable[[], Index]) -> Index:
-    kept = cache / f"{key}.json" if cache else None
-    found = _load(kept) if kept else None
-    if found is None:
-        found = make()
-        if kept:
-            try:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                files.write_text(str(kept), json.dumps(found.record()))
-            except (DeployerError, OSError) as error:
-                _log.debug("not kept: %s", error)
-    return found
+    kept = CachedFacts(_file(cache, key), SCHEMA, VERSION)
+    index = kept.load(_read_index)
+    if index is None:
+        index = make()
+        kept.save(index.record())
+    return index
 
 
 def _read_entry(
     name: str, kind: str, target: str, facts: Any, bad: str, executable: bool, kernels: Sequence[str]
 ) -> Indexed:
-    found = records.read(Facts, json_records.Fields(facts, name, own=True)) if facts else None
-    return Indexed(kind, target, found, bad, executable, tuple(kernels))
+    elf = records.read(Facts, json_records.Fields(facts, name, own=True)) if facts else None
+    return Indexed(kind, target, elf, bad, executable, tuple(kernels))
 
 
-def _load(path: Path) -> Index | None:
-    try:
-        fields = json_records.loads(path.read_bytes(), SCHEMA, str(path), own=True, limit=json_records.MAX_LARGE)
-        if fields.number("version") != VERSION:
-            return None
-        entries = {name: _read_entry(name, *found) for name, found in fields.child("entries").record.items()}
-        contents = {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()}
-        programs = fields.texts("programs")
-        places = {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()}
-        packages = {
-            name: PackageImports(*map(frozenset, found)) for name, found in fields.child("packages").record.items()
-        }
-        imports = {name: [str(each) for each in found] for name, found in fields.child("imports").record.items()}
-        os.utime(path)
-    except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
-        _log.debug("%s is not used: %s", path, error)
-        return None
-    return Index(entries, contents, programs, places, packages, imports)
+def _read_index(fields: json_records.Fields) -> Index:
+    return Index(
+        {name: _read_entry(name, *entry) for name, entry in fields.child("entries").record.items()},
+        {name: base64.b64decode(text) for name, text in fields.mapping("contents").items()},
+        fields.texts("programs"),
+        {name: ContentPlace(*map(int, numbers)) for name, numbers in fields.child("places").record.items()},
+        {name: PackageImports(*map(frozenset, sets)) for name, sets in fields.child("packages").record.items()},
+        {name: list(map(str, modules)) for name, modules in fields.child("imports").record.items()},
+    )
 
 
 # ------------------------------------------------------------------------------------------------ reading a wheel
@@ -467,4 +436,4 @@ def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, 
 
 def default_folder() -> Path:
     """Return where indexes are kept."""
-    return xdg.cache_folder("link")
+    return caches.LINK.folder

@@ -10,7 +10,7 @@ from deployer.connected.linker.extensions import Extensions
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
-from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process
+from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process, Start
 from deployer.connected.linker.starts import started
 from deployer.connected.linker.starts.python_packages import ARCHIVES, Around
 from deployer.connected.linker.starts.started import StartedProgram, Surroundings
@@ -70,21 +70,14 @@ class _Linker:
         self.modules = process.modules(files)
         self._made: dict[tuple[object, ...], Process] = {}
 
-    def start(
-        self,
-        path: str,
-        packages: frozenset[str] | None = None,
-        environment: Mapping[str, str] | None = None,
-        script: str = "",
-        module: str = "",
-        extensions: Sequence[str] = (),
-    ) -> Process:
-        """Return the process of a program; the arguments are those of ``process.start``."""
-        seen = None if environment is None else frozenset(environment.items())
-        key = path, packages, seen, script, module, extensions
+    def start(self, wanted: Start) -> Process:
+        """Return the process of a program."""
+        seen = None if wanted.environment is None else frozenset(wanted.environment.items())
+        key = wanted._replace(environment=None), seen
         if key not in self._made:
-            place = self.plan, self.manifest.image, self.files, self.overlays, self.host
-            self._made[key] = process.start(*place, path, packages, environment, script, module, extensions)
+            self._made[key] = process.start(
+                self.plan, self.manifest.image, self.files, self.overlays, self.host, wanted
+            )
         return self._made[key]
 
     def program(self, program: StartedProgram) -> Process:
@@ -111,7 +104,7 @@ class _Linker:
             environment = {**environment, LIBRARY_PATH: self.plan.environment.get(LIBRARY_PATH, "")}
         path = program.path or program.argv[0]
         extensions = program.packages.extensions if program.packages and _unsure(program) is None else ()
-        found = self.start(path, packages, environment, program.script or "", module, extensions)
+        found = self.start(Start(path, packages, environment, program.script or "", module, extensions))
         found = found._replace(missing=program.missing, unreadable=program.unreadable)
         return found._replace(via=program.via, removed=program.removed)
 
@@ -119,11 +112,11 @@ class _Linker:
         """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
         python = self.manifest.image.python
         if python:
-            found = self.start(python)
+            found = self.start(Start(python))
             if found.users:
                 yield found
         for path in process.callers(self.files, self.overlays):
-            yield self.start(path)
+            yield self.start(Start(path))
 
     def of_job(self, job: Job) -> LinkedJob:
         surroundings = self._surroundings(job)
@@ -135,7 +128,7 @@ class _Linker:
             return not program.via or bool(started.follow(job.command, surroundings, job.stdin, key).status)
 
         unclear = [*seen.unclear, *filter(None, map(_unsure, seen.programs))]
-        certain = [self.program(each) for each in seen.programs if each.certain] or [self.start(job.command[0])]
+        certain = [self.program(each) for each in seen.programs if each.certain] or [self.start(Start(job.command[0]))]
         names = {each.name for each in certain}
         known = [(each.name, each.packages) for each in certain]
         conditional = [self.program(each) for each in seen.programs if not each.certain]
@@ -152,12 +145,7 @@ class _Linker:
         folder = command.workdir(job.workdir, image.workdir)
         look = commands.in_bundle(self.files, app)
         place = commands.place(look, image.env, folder, [self.plan], brought)
-        environment = {
-            "PATH": place.path,
-            **command.variables(image.env),
-            **job.environment,
-            **self.plan.environment,
-        }
+        environment = {"PATH": place.path, **command.variables(image.env), **job.environment, **self.plan.environment}
         searched = hostfiles.library_path(self.plan.environment, environment)
         unknown = {name: UnknownWord(f"${name}") for name in ("HOME", "TMPDIR", "USER")}
         environment = {**environment, "PATH": place.path, LIBRARY_PATH: searched, **unknown}
@@ -233,6 +221,6 @@ def link(
     linker = _Linker(manifest, plan, files, overlays, host)
     if manifest.jobs:
         return [linker.of_job(job) for job in manifest.jobs]
-    python = [linker.start(manifest.image.python)] if manifest.image.python else []
+    python = [linker.start(Start(manifest.image.python))] if manifest.image.python else []
     names = {each.name for each in python}
     return [LinkedJob(None, [*python, *(each for each in linker.candidates() if each.name not in names)])]

@@ -181,23 +181,10 @@ def _everything(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str
         yield target, [(path, entry.facts) for path, entry in index.entries.items() if entry.facts]
 
 
-def start(
-    plan: Plan,
-    image: Image,
-    files: Index,
-    overlays: Sequence[Overlay],
-    host: Mapping[str, Files],
-    command: str,
-    packages: Collection[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    script: str = "",
-    module: str = "",
-    extensions: Sequence[str] = (),
-) -> Process:
-    """Start a program dry.
+class Start(NamedTuple):
+    """What is started dry.
 
-    Args:
-        host: the site's files by where the plan binds them.
+    Attributes:
         command: the program's path, or its name in PATH.
         packages: the paths of the Python packages that a Python program imports, None: all that call MPI.
         environment: the variables that the program sees, None: those of the plan and the image.
@@ -205,6 +192,20 @@ def start(
         module: a file that it loads as well.
         extensions: extension modules without which it ends with an error.
     """
+
+    command: str
+    packages: Collection[str] | None = None
+    environment: Mapping[str, str] | None = None
+    script: str = ""
+    module: str = ""
+    extensions: Sequence[str] = ()
+
+
+def start(
+    plan: Plan, image: Image, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files], wanted: Start
+) -> Process:
+    """Start a program dry. ``host`` are the site's files by where the plan binds them."""
+    command, packages, environment, script, module, extensions = wanted
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
     if environment is None:
@@ -219,7 +220,8 @@ def start(
     is_python = _is_python(loader)
     users, passed_over, serial = [], [], {}
     text = _text(view, script)
-    for group in _groups(files, overlays, packages, _starts_nvshmem_by_mpi(environment)) if is_python else ():
+    nvshmem = environment.get(_NVSHMEM_CHOICE, "").upper() in ("MPI", "SHMEM")
+    for group in _groups(files, overlays, packages, nvshmem) if is_python else ():
         families = {path: family_of(facts) for path, facts in group.items()}
         for path in sorted(group):
             chooser = choosers.of_file(path)
@@ -255,7 +257,8 @@ def start(
         for path, facts in found
         if facts.dynamic.machine == machine
     )
-    opened = _tensorflow_plugins(files, overlays) if is_python and (packages is None or _opens(packages)) else []
+    tensorflow = packages is None or any(posixpath.basename(top) == "tensorflow" for top in packages)
+    opened = _tensorflow_plugins(files, overlays) if is_python and tensorflow else []
     seen = Process(plan, view, loader, program, users, sonames, opened, command)
     seen = seen._replace(passed_over=passed_over, unloadable=loader.lacking(extensions) if is_python else ())
     return seen._replace(may_load=module, serial=serial, text=text, packages=packages, environment=environment)
@@ -269,10 +272,6 @@ def _text(view: JobFilesystem, script: str) -> str:
     return view.content(path).decode("utf-8", "replace") if path and view.is_file(path) else ""
 
 
-def _starts_nvshmem_by_mpi(environment: Mapping[str, str]) -> bool:
-    return environment.get(_NVSHMEM_CHOICE, "").upper() in ("MPI", "SHMEM")
-
-
 def _is_python(loader: Loader) -> bool:
     """Return whether the program is a Python, or has one in it, and so may load packages."""
     paths = [posixpath.basename(each.path) for each in loader.objects]
@@ -282,11 +281,6 @@ def _is_python(loader: Loader) -> bool:
 def is_of(path: str, packages: Collection[str]) -> bool:
     """Return whether a file is of one of the packages, which are folders and modules by their paths."""
     return any(path.startswith((top + "/", top + ".")) or path == top for top in packages)
-
-
-def _opens(packages: Collection[str]) -> bool:
-    """Return whether one of the packages is TensorFlow."""
-    return any(posixpath.basename(top) == "tensorflow" for top in packages)
 
 
 def filesystem(files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]) -> JobFilesystem:
@@ -374,8 +368,7 @@ def _groups(
     """
     seen: dict[str, str] = {}  # a module to the place that has it
     groups: dict[str, dict[str, Facts]] = defaultdict(dict)
-    places = [(overlay.target, _all(overlay.files)) for overlay in overlays]
-    for target, found in [*places, ("", _packages(files))]:
+    for target, found in _python_files(files, overlays):
         for inner, (path, facts) in found.items():
             if not _calls(facts) or (not nvshmem and NVSHMEM_BY_MPI.match(posixpath.basename(inner))):
                 continue
@@ -388,17 +381,19 @@ def _groups(
 
 
 def _tensorflow_plugins(files: Index, overlays: Sequence[Overlay]) -> list[str]:
-    places = [(overlay.target, _all(overlay.files)) for overlay in overlays]
     return [
         target + path
-        for target, found in [*places, ("", _packages(files))]
+        for target, found in _python_files(files, overlays)
         for inner, (path, _) in found.items()
         if inner.startswith("/" + _TENSORFLOW_PLUGINS)
     ]
 
 
-def _all(files: Index) -> dict[str, tuple[str, Facts]]:
-    return {path: (path, entry.facts) for path, entry in files.entries.items() if entry.facts}
+def _python_files(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str, dict[str, tuple[str, Facts]]]]:
+    """Yield the ELF files of Python packages: of each overlay with its target, then of the image."""
+    for target, index in overlays:
+        yield target, {path: (path, entry.facts) for path, entry in index.entries.items() if entry.facts}
+    yield "", _packages(files)
 
 
 def _packages(files: Index) -> dict[str, tuple[str, Facts]]:

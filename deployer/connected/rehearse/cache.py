@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from docker.errors import APIError, NotFound
 
-from deployer.connected.bundle import caches
-from deployer.connected.ground import engine, xdg
+from deployer.connected.ground import caches, engine
 from deployer.connected.rehearse.container import KEPT, reap, volume_name, volume_record
 from deployer.contract.errors import MissingTool, Refused
 from deployer.system import files
 
-#: The name of the cache, and in it the root folder of the simulated site.
-NAME, ROOT = "rehearse", "root"
+#: The root folder of the simulated site in the cache.
+ROOT = "root"
 _BUSY = "wait until it has ended"
 
 
@@ -27,8 +26,8 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
     Raises:
         Refused: a rehearsal runs.
     """
-    folder = xdg.cache_folder(NAME)
-    found = caches.entries(caches.named(NAME))
+    folder = caches.REHEARSE.folder
+    held = caches.usage(caches.REHEARSE)
     was_used = volume_record().is_file() or (folder / KEPT).is_dir()
     if dry_run and was_used:
         warn(f"the size of the Docker volume {volume_name()} is not counted")
@@ -40,7 +39,7 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
                 raise Refused("a rehearsal runs", _BUSY) from None
             _remove_volume(was_used, warn)
             files.remove_tree(str(folder))
-    return caches.Pruned(NAME, len(found), sum(entry.size for entry in found))
+    return caches.Pruned(held.cache.name, held.entries, held.bytes)
 
 
 def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:

@@ -28,23 +28,8 @@ from docker.utils.socket import STDOUT, frames_iter
 
 import deployer
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.ground import engine, progress, xdg
-from deployer.connected.rehearse import container_image, own_paths
-from deployer.connected.rehearse.crossing import (
-    BINDS,
-    BUNDLES,
-    ERROR,
-    LIMITS,
-    LOG,
-    OPENED,
-    ORDER,
-    OUTCOME,
-    PROGRAMS,
-    PYZ,
-    RESULT,
-    STATE,
-    WHOLE,
-)
+from deployer.connected.ground import caches, engine, progress
+from deployer.connected.rehearse import container_image, crossing, own_paths
 from deployer.connected.rehearse.judged import DOCKER, Judged
 from deployer.connected.rehearse.namespaces import SYSCTL
 from deployer.connected.rehearse.request import RehearsalRequest, job_of
@@ -71,7 +56,7 @@ _UNCONFINED, _CH_RUN = "unconfined", "ch-run"
 #: The folder in the cache for the files that come back, and how many rehearsals it has.
 KEPT = "docker"
 _MOST_KEPT = 5
-_HOME = f"{STATE}/home"
+_HOME = f"{crossing.STATE}/home"
 _PROGRAM = ["python3", "-S", "-m", "deployer.connected.rehearse.in_container"]
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ALLOW = f"allow user namespaces on the engine's machine ({SYSCTL})"
@@ -112,7 +97,7 @@ class _Host:
     ) -> None:
         self._client = client
         self._tell = tell
-        self._folder = xdg.cache_folder("rehearse") / KEPT
+        self._folder = caches.REHEARSE.folder / KEPT
         self._uid, self._gid = (os.getuid(), os.getgid()) if os.getuid() else (_ORDINARY, _ORDINARY)
         self._owner = volume_name()
         self._bundles = [_bundle(path) for path in (request.bundle, *request.others)]
@@ -127,7 +112,8 @@ class _Host:
             {"request": inside.record(), "accepted": list(accepted), "progress": terminal.shows_progress()}
         ).encode()
         self._sources = _sources()
-        self._programs = f"{PROGRAMS}/{_digest(self._sources)}"
+        digests = {name: hashlib.sha256(data).hexdigest() for name, data in self._sources.items()}
+        self._programs = f"{crossing.PROGRAMS}/{caches.key(digests)}"
 
     def rehearse(self) -> Judged:
         image = container_image.ensure(self._client, self._tell)
@@ -142,9 +128,9 @@ class _Host:
             answer = self._answer(image, profile, int(known["MemTotal"] * _SHARE_OF_MEMORY))
             if answer is None:  # the engine's machine has no such profile
                 break
-            if ERROR not in answer:
+            if crossing.ERROR not in answer:
                 return self._kept(answer)
-            error = json_records.parse(answer[ERROR], "the error of a rehearsal")
+            error = json_records.parse(answer[crossing.ERROR], "the error of a rehearsal")
             if "forbidden" not in error:
                 raise self._raised(error)
             forbidden = str(error["forbidden"])
@@ -161,7 +147,7 @@ class _Host:
                 network_mode="none", cap_drop=["ALL"], auto_remove=True, pids_limit=_MOST_PROCESSES, mem_limit=memory,
                 memswap_limit=memory, log_config=LogConfig(type="none"),
                 security_opt=["no-new-privileges", "seccomp=unconfined", f"apparmor={profile}"],
-                mounts=[Mount(STATE, self._owner, "volume"), *self._mounts],
+                mounts=[Mount(crossing.STATE, self._owner, "volume"), *self._mounts],
             )  # fmt: skip
             settings["MaskedPaths"] = settings["ReadonlyPaths"] = []  # else the kernel mounts no /proc for the nodes
             container = api.create_container(
@@ -169,8 +155,8 @@ class _Host:
                 stdin_open=True, working_dir="/", host_config=settings, platform=container_image.PLATFORM,
                 labels={_OWNER: self._owner, **engine.labels()},
                 environment={
-                    "PATH": _PATH, "HOME": _HOME, "USER": _user(), "LANG": "C.UTF-8", "XDG_CACHE_HOME": STATE,
-                    "PYTHONPATH": f"{self._programs}:{self._programs}/{PYZ}",
+                    "PATH": _PATH, "HOME": _HOME, "USER": _user(), "LANG": "C.UTF-8", "XDG_CACHE_HOME": crossing.STATE,
+                    "PYTHONPATH": f"{self._programs}:{self._programs}/{crossing.PYZ}",
                 },
             )["Id"]  # fmt: skip
             cleanup.callback(engine.remove, self._client, container)
@@ -192,7 +178,7 @@ class _Host:
             hear = dialogue.listener(progress.late_far_bar("install", bars))
             for kind, data in frames_iter(connection, tty=False):  # type: ignore[no-untyped-call]
                 if kind == STDOUT:
-                    if spool.tell() + len(data) > 2 * sum(LIMITS.values()):
+                    if spool.tell() + len(data) > 2 * sum(crossing.LIMITS.values()):
                         raise DeployerError("the answer of the rehearsal is too large")
                     spool.write(data)
                     continue
@@ -205,12 +191,10 @@ class _Host:
                     self._tell(last)
             spool.seek(0)
             answer = _files(spool)
-        if OUTCOME not in answer and ERROR not in answer:
+        if crossing.OUTCOME not in answer and crossing.ERROR not in answer:
             said = printable(last or partial.decode("utf-8", "replace")) or "it printed nothing"
-            raise DeployerError(
-                f"the container of the rehearsal ended without an answer: {said}",
-                "if the engine's machine lacks memory, give it more, or rehearse with --ranks 1",
-            )
+            hint = "if the engine's machine lacks memory, give it more, or rehearse with --ranks 1"
+            raise DeployerError(f"the container of the rehearsal ended without an answer: {said}", hint)
         return answer
 
     def _outside(self, text: str) -> str:
@@ -229,15 +213,19 @@ class _Host:
         """Copy what the rehearsal needs into a container that was not started yet."""
         api, user = self._client.api, _user()
         own = {
-            ORDER: self._order,
+            crossing.ORDER: self._order,
             "/etc/passwd": f"root:x:0:0::/root:/bin/sh\n{user}:x:{self._uid}:{self._gid}::{_HOME}:/bin/bash\n".encode(),
             "/etc/group": f"root:x:0:\n{user}:x:{self._gid}:\n".encode(),
         }
-        api.put_archive(container, "/", self._tar(own, (STATE, BUNDLES, PROGRAMS, _HOME)))
+        api.put_archive(container, "/", self._tar(own, (crossing.STATE, crossing.BUNDLES, crossing.PROGRAMS, _HOME)))
         if not self._is_there(container, self._programs):
             found = {f"{self._programs}/{name}": data for name, data in self._sources.items()}
-            folders = {str(parent) for name in found for parent in Path(name).parents if str(parent) > PROGRAMS}
-            api.put_archive(container, "/", self._tar({**found, self._programs + WHOLE: b"whole"}, sorted(folders)))
+            folders = {
+                str(parent) for name in found for parent in Path(name).parents if str(parent) > crossing.PROGRAMS
+            }
+            api.put_archive(
+                container, "/", self._tar({**found, self._programs + crossing.WHOLE: b"whole"}, sorted(folders))
+            )
         for item in self._bundles:
             if self._is_there(container, item.place):
                 continue
@@ -248,7 +236,7 @@ class _Host:
     def _is_there(self, container: str, path: str) -> bool:
         """Return whether the volume has a file or folder: the file after it is there only if all of it arrived."""
         with contextlib.suppress(NotFound):
-            chunks, _ = self._client.api.get_archive(container, path + WHOLE)
+            chunks, _ = self._client.api.get_archive(container, path + crossing.WHOLE)
             return bool(b"".join(chunks))
         return False
 
@@ -259,7 +247,7 @@ class _Host:
             yield chunk
             advance(len(chunk))
         yield b"\0" * padding(item.size)
-        yield self._entry(item.place + WHOLE, 0).tobuf(tarfile.PAX_FORMAT) + b"\0" * 1024
+        yield self._entry(item.place + crossing.WHOLE, 0).tobuf(tarfile.PAX_FORMAT) + b"\0" * 1024
 
     def _tar(self, contents: Mapping[str, bytes], folders: Iterable[str]) -> bytes:
         """Return a tar with files and folders of the user."""
@@ -281,16 +269,16 @@ class _Host:
 
     def _kept(self, answer: dict[str, bytes]) -> Judged:
         """Keep the files of an answer in the cache, beside those of the last rehearsals."""
-        outcome = rehearsal.read(answer[OUTCOME], "the outcome of the rehearsal")
+        outcome = rehearsal.read(answer[crossing.OUTCOME], "the outcome of the rehearsal")
         with files.errors_named(f"write {self._folder}"):
             folder = Path(tempfile.mkdtemp(prefix=f"{outcome.job}-", dir=self._folder))
-            for name in (LOG, RESULT):
+            for name in (crossing.LOG, crossing.RESULT):
                 if name in answer:
                     (folder / name).write_bytes(answer[name])
             older = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
             for path in older[:-_MOST_KEPT]:
                 shutil.rmtree(path, ignore_errors=True)
-        listed = answer.get(OPENED)
+        listed = answer.get(crossing.OPENED)
         opened = listed.decode("utf-8", "surrogateescape").splitlines() if listed is not None else None
         return Judged(outcome, folder, DOCKER, opened)
 
@@ -302,7 +290,7 @@ def reap(client: docker.DockerClient, owner: str) -> None:
 
 def volume_record() -> Path:
     """Return the file with the name of the volume. It is there once a rehearsal has used the volume."""
-    return xdg.cache_folder("rehearse") / "volume"
+    return caches.REHEARSE.folder / "volume"
 
 
 def volume_name() -> str:
@@ -314,14 +302,13 @@ def volume_name() -> str:
         known = volume_record().read_text()
         if _VOLUME.match(known):
             return known
-    words = [socket.gethostname(), os.getuid(), str(xdg.cache_folder("rehearse"))]
-    return _VOLUME_PREFIX + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:12]
+    return _VOLUME_PREFIX + caches.key(socket.gethostname(), os.getuid(), str(caches.REHEARSE.folder))[:12]
 
 
 def _sources() -> dict[str, bytes]:
     """Return the programs of a simulated site: the modules of this package, and the site's program."""
     package = Path(deployer.__file__).parent
-    found = {PYZ: make_pyz()}
+    found = {crossing.PYZ: make_pyz()}
     for part in _PARTS:
         root = package / part
         for path in [root] if root.is_file() else sorted(root.rglob("*.py")):
@@ -329,15 +316,10 @@ def _sources() -> dict[str, bytes]:
     return found
 
 
-def _digest(sources: Mapping[str, bytes]) -> str:
-    words = [[name, hashlib.sha256(data).hexdigest()] for name, data in sorted(sources.items())]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
-
-
 def _bundle(path: str) -> _Bundle:
     with opened(path) as stream:
         found = begin(stream, path)
-        place = f"{BUNDLES}/{found.digest.rpartition(':')[2]}.tar"
+        place = f"{crossing.BUNDLES}/{found.digest.rpartition(':')[2]}.tar"
         return _Bundle(path, place, os.fstat(stream.fileno()).st_size, found.manifest)
 
 
@@ -352,8 +334,8 @@ def _binds(binds: Sequence[str]) -> tuple[list[Mount], list[str]]:
         path = os.path.abspath(os.path.expanduser(source))
         if not files.exists(path):
             raise UsageError(f"--bind {bind}: {path} does not exist", "--bind requires SRC or SRC:DST")
-        mounts.append(Mount(f"{BINDS}/{number}", path, "bind"))
-        inside.append(f"{BINDS}/{number}:{target or path}")
+        mounts.append(Mount(f"{crossing.BINDS}/{number}", path, "bind"))
+        inside.append(f"{crossing.BINDS}/{number}:{target or path}")
     return mounts, inside
 
 
@@ -362,8 +344,8 @@ def _files(stream: IO[bytes]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=stream) as archive:
         for member in archive:
-            content = archive.extractfile(member) if member.name in LIMITS and member.isreg() else None
-            if content is not None and member.size <= LIMITS[member.name]:
+            content = archive.extractfile(member) if member.name in crossing.LIMITS and member.isreg() else None
+            if content is not None and member.size <= crossing.LIMITS[member.name]:
                 found[member.name] = content.read()
     return found
 

@@ -6,7 +6,6 @@ it.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -20,7 +19,7 @@ from deployer.connected.build.bases import base
 from deployer.connected.build.build import Transcript
 from deployer.connected.build.definition import Base
 from deployer.connected.build.settings import FOLDER, BuildSettings
-from deployer.connected.ground import engine, xdg
+from deployer.connected.ground import caches, engine, xdg
 from deployer.contract.errors import JobFailed
 from deployer.system import files
 
@@ -81,5 +80,4 @@ def _dockerfile(host: BuildSettings, debian: str) -> str:
 def _tag(host: BuildSettings, debian: str) -> str:
     """Return the name of the image that Docker builds."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in host.contents().items()}
-    words = json.dumps([_dockerfile(host, debian), digests], sort_keys=True)
-    return "deployer/rehearsal:" + hashlib.sha256(words.encode()).hexdigest()[:16]
+    return "deployer/rehearsal:" + caches.key(_dockerfile(host, debian), digests)

@@ -18,20 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import deployer
-from deployer.connected.rehearse import namespaces, request
-from deployer.connected.rehearse.crossing import (
-    BUNDLES,
-    ERROR,
-    LIMITS,
-    LOG,
-    OPENED,
-    ORDER,
-    OUTCOME,
-    PROGRAMS,
-    PYZ,
-    RESULT,
-    WHOLE,
-)
+from deployer.connected.rehearse import crossing, namespaces, request
 from deployer.connected.rehearse.outcome import judge
 from deployer.connected.rehearse.rehearse import SiteTools, no_bar, rehearse
 from deployer.contract import dialogue, json_records
@@ -46,12 +33,14 @@ _FREE = "see how much space the engine's machine has; `deployer cache prune rehe
 def main() -> int:
     """Rehearse what is ordered, and send the answer."""
     threading.Thread(target=_end_with_the_laptop, daemon=True).start()
-    order = json_records.parse(files.read_bytes(ORDER), ORDER)
+    order = json_records.parse(files.read_bytes(crossing.ORDER), crossing.ORDER)
     try:
         answer = _answer(order)
     except (DeployerError, OSError) as found:
         error = found if isinstance(found, DeployerError) else _named(found)
-        answer = {ERROR: _json(code=error.exit_code, message=error.message, hint=error.hint, details=error.details)}
+        answer = {
+            crossing.ERROR: _json(code=error.exit_code, message=error.message, hint=error.hint, details=error.details)
+        }
     _send(answer)
     return 0
 
@@ -74,19 +63,21 @@ def _end_with_the_laptop() -> None:
 def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
     forbidden = namespaces.forbidden()
     if forbidden:
-        return {ERROR: _json(forbidden=forbidden)}
+        return {crossing.ERROR: _json(forbidden=forbidden)}
     wanted = request.read(order["request"])
-    _remove_old(BUNDLES, {wanted.bundle, *wanted.others})
+    _remove_old(crossing.BUNDLES, {wanted.bundle, *wanted.others})
     programs = Path(deployer.__file__).parent.parent
-    _remove_old(PROGRAMS, {str(programs)})
-    tools = SiteTools((programs / PYZ).read_bytes(), Path(shutil.which("ch-run") or "/usr/bin/ch-run"))
+    _remove_old(crossing.PROGRAMS, {str(programs)})
+    tools = SiteTools((programs / crossing.PYZ).read_bytes(), Path(shutil.which("ch-run") or "/usr/bin/ch-run"))
     bar = _far_bar if order["progress"] else no_bar
     judged = judge(rehearse(wanted, tools, _tell, bar), tuple(order["accepted"]))
-    answer = {OUTCOME: _json(**judged.outcome.record()), LOG: _end_of(judged.folder / LOG)}
+    answer = {crossing.OUTCOME: _json(**judged.outcome.record()), crossing.LOG: _end_of(judged.folder / crossing.LOG)}
     with contextlib.suppress(DeployerError):
-        answer[RESULT] = files.read_bytes(str(judged.folder / RESULT), limit=LIMITS[RESULT], follow=False)
+        answer[crossing.RESULT] = files.read_bytes(
+            str(judged.folder / crossing.RESULT), limit=crossing.LIMITS[crossing.RESULT], follow=False
+        )
     if judged.opened is not None:
-        answer[OPENED] = "".join(f"{path}\n" for path in judged.opened).encode("utf-8", "surrogateescape")
+        answer[crossing.OPENED] = "".join(f"{path}\n" for path in judged.opened).encode("utf-8", "surrogateescape")
     return answer
 
 
@@ -94,7 +85,7 @@ def _remove_old(folder: str, used: set[str]) -> None:
     """Remove bundles, or programs, that were copied for earlier rehearsals."""
     for name in sorted(files.names(folder), reverse=True):  # what tells that a copy is whole, then the copy
         path = os.path.join(folder, name)
-        if path.removesuffix(WHOLE) not in used and os.lstat(path).st_mtime < time.time() - _OLD:
+        if path.removesuffix(crossing.WHOLE) not in used and os.lstat(path).st_mtime < time.time() - _OLD:
             with contextlib.suppress(FileNotFoundError):  # another rehearsal removes it as well
                 files.remove_tree(path) if files.is_folder(path) else os.unlink(path)
 
@@ -102,8 +93,8 @@ def _remove_old(folder: str, used: set[str]) -> None:
 def _end_of(path: Path) -> bytes:
     """Return the end of the job's log, which the job can write; a link is not followed."""
     with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path), follow=False) as stream:
-        stream.seek(max(0, os.fstat(stream.fileno()).st_size - LIMITS[LOG]))
-        return stream.read(LIMITS[LOG])
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - crossing.LIMITS[crossing.LOG]))
+        return stream.read(crossing.LIMITS[crossing.LOG])
     return b""
 
 

@@ -28,9 +28,7 @@ class Judged(NamedTuple):
     def opened_files(self) -> list[str]:
         """Return the files of the container that the job opened. Raises Unknown."""
         if self.opened is None:
-            raise Unknown(
-                "the files that the job opened are not all known",
-                "the kernel could not observe its processes, or it opened more files than a rehearsal lists, "
-                "or one with a line break in its name",
-            )
+            hint = "the kernel could not observe its processes, or it opened more files than a rehearsal lists, "
+            hint += "or one with a line break in its name"
+            raise Unknown("the files that the job opened are not all known", hint)
         return self.opened

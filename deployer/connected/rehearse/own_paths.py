@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import deployer
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches, xdg
 from deployer.contract.errors import UsageError
 
 
@@ -45,7 +45,7 @@ def check_binds(binds: Sequence[str], programs: Iterable[str] = ()) -> None:
         UsageError: one of the folders contains such a path.
     """
     below = "bind a folder below it, or "
-    cache = xdg.cache_folder("rehearse")
+    cache = caches.REHEARSE.folder
     own = [(str(cache), "the rehearsal's own folder", below + "set XDG_CACHE_HOME to a folder elsewhere")]
     what, hint = "a program that deployer consists of,", below + "install deployer in a folder elsewhere"
     own += [(path, what, hint) for path in (*python(), str(bytecode()), *programs)]

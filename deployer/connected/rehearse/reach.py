@@ -16,16 +16,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from deployer.connected.rehearse import tracee
 from deployer.connected.rehearse.syscalls import CallListener, Trapped
-from deployer.connected.rehearse.tracee import (
-    AT_FDCWD,
-    FileIdentity,
-    FoundFile,
-    ProcessRoot,
-    Tracee,
-    read_memory,
-    read_text,
-)
 
 #: Receives kind, text and what more is known: ``deployer.contract.observation``.
 Note = Callable[[str, str, dict[str, str]], None]
@@ -95,7 +87,7 @@ _MOST_MISSED, _MOST_MISSED_BY_PYTHON = 10, 3
 class _Search(NamedTuple):
     """A program that was not found, so far."""
 
-    who: Tracee
+    who: tracee.Tracee
     path: str
     since: float
     why: str
@@ -131,11 +123,11 @@ class Reach:
         self._local = set(local)
         self._ports = ports or listening
         self._last = last
-        self._tasks: dict[int, tuple[float, Tracee]] = {}
+        self._tasks: dict[int, tuple[float, tracee.Tracee]] = {}
         self._searches: dict[tuple[int, str], _Search] = {}
-        self._misses: dict[int, dict[str, tuple[Tracee, str, str]]] = {}
-        self._waiting: dict[tuple[str, int], Tracee] = {}
-        self._pythons: dict[int, Tracee] = {}
+        self._misses: dict[int, dict[str, tuple[tracee.Tracee, str, str]]] = {}
+        self._waiting: dict[tuple[str, int], tracee.Tracee] = {}
+        self._pythons: dict[int, tracee.Tracee] = {}
         self._listed = 0
         self._read: set[tuple[tuple[int, ...], bytes]] = set()
         self.resolving: dict[int, str] = {}
@@ -167,7 +159,7 @@ class Reach:
         who = self._who(call.task, name in ("execve", "execveat"))
         if name in ("connect", "sendto") and who.apart:  # whoever does it: a program could be called as our tool is
             at, size = (1, 2) if name == "connect" else (4, 5)
-            return self._connecting(who, read_memory(who.task, args[at], min(args[size], 128)))
+            return self._connecting(who, tracee.read_memory(who.task, args[at], min(args[size], 128)))
         if not who.inside and name.startswith("execve"):
             return lambda: self._forget(who.process)
         if not who.inside or (who.own and not name.startswith("execve")):
@@ -179,20 +171,25 @@ class Reach:
         if name in _CHANGES:
             identity = who.identity()
             places = [
-                (who.path(_signed(args[at]) if at is not None else AT_FDCWD, read_text(who.task, args[path])), there)
+                (
+                    who.path(
+                        _signed(args[at]) if at is not None else tracee.AT_FDCWD, tracee.read_text(who.task, args[path])
+                    ),
+                    there,
+                )
                 for at, path, there in _CHANGES[name]
             ]
             return lambda: self._changed(who, identity, places)
         if name == "truncate":
-            identity, path = who.identity(), who.path(AT_FDCWD, read_text(who.task, args[0]))
+            identity, path = who.identity(), who.path(tracee.AT_FDCWD, tracee.read_text(who.task, args[0]))
             return lambda: self._opened(who, path, os.O_WRONLY, identity)
         if name.startswith("execve"):
-            folder, place = (AT_FDCWD, 0) if name == "execve" else (_signed(args[0]), 1)
-            text = read_text(who.task, args[place])
+            folder, place = (tracee.AT_FDCWD, 0) if name == "execve" else (_signed(args[0]), 1)
+            text = tracee.read_text(who.task, args[place])
             path = who.path(folder, text) if text else who.opened(folder)
             return lambda: self._executed(who, path)
         if name == "write":
-            return self._writing(who, read_memory(who.task, args[1], min(args[2], 1024)))
+            return self._writing(who, tracee.read_memory(who.task, args[1], min(args[2], 1024)))
         if name == "exit_group":
             code = args[0] & 0xFF
             if self._last is not None:
@@ -200,7 +197,7 @@ class Reach:
             return lambda: self._ended(who, code)
         return None
 
-    def _who(self, task: int, fresh: bool) -> Tracee:
+    def _who(self, task: int, fresh: bool) -> tracee.Tracee:
         since, known = self._tasks.get(task, (0.0, None))
         now = time.monotonic()
         # One that is not in a container may have ended, and its number be that of a program in one.
@@ -209,7 +206,7 @@ class Reach:
                 self._forget()
             elif known is not None:
                 known.close()
-            known = Tracee(task)
+            known = tracee.Tracee(task)
             self._tasks[task] = (now, known)
         return known
 
@@ -222,11 +219,11 @@ class Reach:
 
     # ---------------------------------------------------------------------------------------------- files
 
-    def _opening(self, who: Tracee, name: str, args: tuple[int, ...]) -> _Judge | None:
-        folder, place = (_signed(args[0]), 1) if name in ("openat", "openat2") else (AT_FDCWD, 0)
-        text = read_text(who.task, args[place])
+    def _opening(self, who: tracee.Tracee, name: str, args: tuple[int, ...]) -> _Judge | None:
+        folder, place = (_signed(args[0]), 1) if name in ("openat", "openat2") else (tracee.AT_FDCWD, 0)
+        text = tracee.read_text(who.task, args[place])
         if name == "openat2":
-            flags = struct.unpack("=Q", read_memory(who.task, args[2], 8))[0]
+            flags = struct.unpack("=Q", tracee.read_memory(who.task, args[2], 8))[0]
         else:
             flags = os.O_CREAT | os.O_WRONLY if name == "creat" else args[place + 1] & 0xFFFFFFFF
         if _OF_PYTHON.search(text):
@@ -250,7 +247,7 @@ class Reach:
             return lambda: self._opened(who, path, flags, identity)
         return lambda: self._looked_for(who, path, text, not flags & os.O_NOFOLLOW)
 
-    def _looked_for(self, who: Tracee, path: str, text: bytes, follow: bool) -> None:
+    def _looked_for(self, who: tracee.Tracee, path: str, text: bytes, follow: bool) -> None:
         found = who.root.find(path, follow)
         if found is None:
             inside = who.root.find("/" + path.split("/")[1])
@@ -281,11 +278,11 @@ class Reach:
         self._listed += size
         return True
 
-    def _not_missed(self, who: Tracee, name: bytes) -> None:
+    def _not_missed(self, who: tracee.Tracee, name: bytes) -> None:
         if who.process in self._misses:
             self._misses[who.process].pop(os.fsdecode(name.rpartition(b"/")[2]), None)
 
-    def _missed(self, who: Tracee, path: str, why: str) -> None:
+    def _missed(self, who: tracee.Tracee, path: str, why: str) -> None:
         path = _plain(who.root, path)
         if _USUAL_FILES.search(path) or (who.process not in self._misses and len(self._misses) >= _MAX_PROCESSES):
             return
@@ -296,7 +293,7 @@ class Reach:
         if len(missed) > _MAX_MISSES:
             del missed[next(iter(missed))]
 
-    def _opened(self, who: Tracee, path: str, flags: int, identity: FileIdentity) -> None:
+    def _opened(self, who: tracee.Tracee, path: str, flags: int, identity: tracee.FileIdentity) -> None:
         root = who.root
         found = root.find(path, not flags & os.O_NOFOLLOW)
         if found is None:
@@ -309,17 +306,19 @@ class Reach:
         elif stat.S_ISREG(found.state.st_mode) and not (flags & os.O_CREAT and flags & os.O_EXCL):
             self._refused(who, path, found.refuses(identity))
 
-    def _changed(self, who: Tracee, identity: FileIdentity, places: list[tuple[str, bool | None]]) -> None:
+    def _changed(
+        self, who: tracee.Tracee, identity: tracee.FileIdentity, places: list[tuple[str, bool | None]]
+    ) -> None:
         root = who.root
         for path, there in places:
             if _KERNEL.match(path) or (there is not None and (root.find(path, False) is not None) != there):
                 continue
             self._made(who, identity, root, path)
 
-    def _made(self, who: Tracee, identity: FileIdentity, root: ProcessRoot, path: str) -> None:
+    def _made(self, who: tracee.Tracee, identity: tracee.FileIdentity, root: tracee.ProcessRoot, path: str) -> None:
         """Observe that something would be made or removed at ``path``; its folder may be missing as well."""
         folder = path
-        found: FoundFile | None = None
+        found: tracee.FoundFile | None = None
         while found is None and folder != "/":
             folder = os.path.dirname(folder)
             found = root.find(folder)
@@ -329,22 +328,22 @@ class Reach:
             if why is None and folder != os.path.dirname(path):
                 self._missed(who, path, "its folder does not exist")
 
-    def _refused(self, who: Tracee, path: str, why: str | None) -> None:
+    def _refused(self, who: tracee.Tracee, path: str, why: str | None) -> None:
         if why and not _BYTECODE.search(path) and not _USUAL_WRITES.match(path):
             self._tell("write", _plain(who.root, path), who, why=why)
 
-    def _without_terminal(self, who: Tracee) -> None:
+    def _without_terminal(self, who: tracee.Tracee) -> None:
         self._tell("missing", _TERMINAL, who, why="a job has no terminal")
 
     # ------------------------------------------------------------------------------------------- programs
 
-    def _executed(self, who: Tracee, path: str) -> None:
+    def _executed(self, who: tracee.Tracee, path: str) -> None:
         try:
             self._execute(who, path)
         finally:
             self._forget(who.process)
 
-    def _execute(self, who: Tracee, path: str) -> None:
+    def _execute(self, who: tracee.Tracee, path: str) -> None:
         root = who.root
         found = root.find(path)
         key = (who.process, os.path.basename(path))
@@ -370,7 +369,7 @@ class Reach:
             else:
                 self._add(loader)
 
-    def _writing(self, who: Tracee, text: bytes) -> _Judge | None:
+    def _writing(self, who: tracee.Tracee, text: bytes) -> _Judge | None:
         names = [os.fsdecode(name) for name in _NOT_FOUND.findall(text)] if who.name in _SHELLS else []
         if not names:
             return None
@@ -381,7 +380,7 @@ class Reach:
 
         return judge
 
-    def _ended(self, who: Tracee, code: int) -> None:
+    def _ended(self, who: tracee.Tracee, code: int) -> None:
         self._forget(who.process)
         self._searched(who.process)
         self._unhooked(who.process)
@@ -409,14 +408,14 @@ class Reach:
 
     # -------------------------------------------------------------------------------------------- network
 
-    def _connecting(self, who: Tracee, address: bytes) -> _Judge | None:
+    def _connecting(self, who: tracee.Tracee, address: bytes) -> _Judge | None:
         family = struct.unpack_from("=H", address)[0]
         if family == socket.AF_UNIX:
             name = address[2:]
             if name.startswith(b"\0"):
                 text = "@" + name[1:].split(b"\0")[0].decode("utf-8", "backslashreplace")
                 return lambda: self._unix(who, text)
-            path = who.path(AT_FDCWD, name.split(b"\0")[0])
+            path = who.path(tracee.AT_FDCWD, name.split(b"\0")[0])
             return lambda: self._unix(who, path)
         if family in (socket.AF_UNSPEC, socket.AF_NETLINK):  # the end of a connection; the kernel itself
             return None
@@ -441,13 +440,13 @@ class Reach:
             licence = "" if own else who.licence(ip)
         return lambda: self._connected(who, ip, port, own, {"licence": licence, "main": main})
 
-    def _connected(self, who: Tracee, ip: str, port: int, own: bool, about: dict[str, str]) -> None:
+    def _connected(self, who: tracee.Tracee, ip: str, port: int, own: bool, about: dict[str, str]) -> None:
         if not own or len(self._waiting) >= _MAX_WAITING:
             self._tell("address", f"{ip} port {port}", who, **about)
         elif (ip, port) not in self._waiting and port not in self._ports():
             self._waiting[(ip, port)] = who
 
-    def _unix(self, who: Tracee, name: str) -> None:
+    def _unix(self, who: tracee.Tracee, name: str) -> None:
         if _USUAL_SOCKETS.match(name):
             return
         if name.startswith("@"):
@@ -484,7 +483,7 @@ class Reach:
         self._misses.clear()
         self._forget()
 
-    def _tell(self, kind: str, what: str, who: Tracee, **about: str) -> None:
+    def _tell(self, kind: str, what: str, who: tracee.Tracee, **about: str) -> None:
         self._note(kind, what, dict(who.about(), **about))
 
 
@@ -520,7 +519,7 @@ def _abstract_sockets() -> set[str]:
         return {line.split(None, 7)[7].rstrip("\n") for line in stream if len(line.split(None, 7)) == 8}
 
 
-def _plain(root: ProcessRoot, path: str) -> str:
+def _plain(root: tracee.ProcessRoot, path: str) -> str:
     """Return a path without ``..``; what is before it may be a link, so it is looked up."""
     if ".." not in path.split("/"):
         return path

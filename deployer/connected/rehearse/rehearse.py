@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.connected.ground.locked_folder import REHEARSAL, LockedFolder
 from deployer.connected.rehearse import far_launcher, far_shell, limits, machine, own_paths, simulated_plan
 from deployer.connected.rehearse.crossing import LOG
@@ -44,6 +44,7 @@ _WITHOUT_LAUNCHER = (
     "launcher of its MPI in the image (Debian: mpich, or openmpi-bin), and python3"
 )
 _TOOL, _DIGITS = "deployer.pyz", 16
+_JOB = ("/bin/bash", "-l", "./job.sh")
 #: Files of a job's folder that run outside of the container: nothing can change them while it runs. And those that
 #: job.sh writes: the nodes cannot change them.
 _JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "machines")
@@ -130,7 +131,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
     cores = len(os.sched_getaffinity(0))
     wanted = simulated_plan.layout(job, request.ranks, cores)
     memory_mb = _memory_of_rank(job, request.site)
-    root = xdg.cache_folder("rehearse") / "root"
+    root = caches.REHEARSE.folder / "root"
     own_paths.check_binds(request.binds, [str(tools.ch_run)])
     with LockedFolder(REHEARSAL, root.parent) as made, open(root.parent / "used", "w") as used:
         world = Path(made)
@@ -149,7 +150,7 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
         where = counted(wanted.nodes, "simulated node")
         tell(f"running {job.name} on {where}, {request.seconds} s at most")
         layered = _layered(Path(installed["folder"]), site.carriers(folder), request.site)
-        report = _run(request, wanted, folder, world, root, memory_mb, tools, layered)
+        report = site.run(request, wanted, folder, memory_mb, layered)
     if report.stopped.startswith(limits.FILLED):
         _clear(folder)
     return Rehearsed(
@@ -182,7 +183,7 @@ class _Site:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         # In a folder of its own: a deployer of another version may rehearse meanwhile.
         self._tool = root / dialogue.TOOLS / hashlib.sha256(tools.pyz).hexdigest()[:_DIGITS] / _TOOL
-        self._pyz = tools.pyz
+        self._pyz, self._ch_run = tools
         for name in ("bin", "home", "sockets", "site", "machine"):
             (world / name).mkdir()
         own = world / "bin"
@@ -245,7 +246,8 @@ class _Site:
         memory_mb: int | None,
     ) -> None:
         """Give the installed image the plan of this rehearsal, and the launcher what it gives to ranks."""
-        node_mb = memory_mb * wanted.ranks_per_node if memory_mb else _memory_of_this_machine()
+        of_this_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2
+        node_mb = memory_mb * wanted.ranks_per_node if memory_mb else of_this_machine
         plan = simulated_plan.make(manifest, wanted, request.site, sys.executable, node_mb, self._empty)
         rootfs = Path(installed["folder"], "rootfs")
         there = [bind for bind in plan.binds if Path(f"{rootfs}{bind.target}").is_dir()]
@@ -275,6 +277,55 @@ class _Site:
         for name in _SCRIPTS_OWN:
             (folder / name).touch(0o600)
         return folder
+
+    def run(
+        self, request: RehearsalRequest, wanted: RehearsedLayout, folder: Path, memory_mb: int | None,
+        layered: Sequence[str],
+    ) -> WorldReport:  # fmt: skip
+        """Run the job at the simulated site. What it changes in the folders of ``layered`` ends with it."""
+        order = WorldOrder(
+            parent=os.getpid(),
+            nodes=wanted.nodes,
+            folder=str(self._world),
+            readable=[
+                *map(
+                    str,
+                    (self._root, self._ch_run.parent, own_paths.bytecode(), *(folder / name for name in _JOB_PROGRAMS)),
+                ),
+                *own_paths.python(),
+            ],
+            writable=[str(folder), str(self._world / "site"), *map(own_paths.source, request.binds)],
+            fixed=[str(folder / name) for name in _SCRIPTS_OWN],
+            seen=str(_observed(self._root, folder)),
+            job=str(folder),
+            words=[
+                "/usr/bin/timeout",
+                f"--kill-after={_PATIENCE}",
+                str(request.seconds),
+                "/bin/bash",
+                "-l",
+                "./job.sh",
+            ],
+            memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
+            observer=_observer(folder, wanted.nodes),
+            layered=layered,
+        )
+        own = process.base_environment("LC_CTYPE")
+        own["PYTHONPATH"] = str(own_paths.package().parent)
+        argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
+        limit = request.seconds + _PATIENCE + _AROUND
+        done = process.run(argv, limit, own, stdin=order.text(), check=False)
+        try:
+            report = WorldReport(**json_records.parse(done.stdout.encode(), "the report of the simulated site"))
+        except (DeployerError, TypeError) as error:
+            raise DeployerError(f"the simulated site ended without a report: {done.last_words()}") from error
+        if report.exit_code is None:
+            raise Refused(
+                f"this machine cannot simulate a site: {report.error}",
+                report.hint
+                or f"allow user namespaces ({SYSCTL}), use --engine docker, or rehearse on another Linux machine",
+            )
+        return report
 
     def carriers(self, folder: Path) -> list[Path]:
         """Return the installed images of other bundles whose data a prepared job reads."""
@@ -336,56 +387,6 @@ def _memory_of_rank(job: Job, site: Plan | None) -> int | None:
     if job.memory is not None:
         return job.memory
     return site.node.memory_mb // job.ranks_per_node if site else None
-
-
-def _memory_of_this_machine() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2
-
-
-def _run(
-    request: RehearsalRequest,
-    wanted: RehearsedLayout,
-    folder: Path,
-    world: Path,
-    root: Path,
-    memory_mb: int | None,
-    tools: SiteTools,
-    layered: Sequence[str] = (),
-) -> WorldReport:
-    """Run the job at the simulated site. What it changes in the folders of ``layered`` ends with it."""
-    order = WorldOrder(
-        parent=os.getpid(),
-        nodes=wanted.nodes,
-        folder=str(world),
-        readable=[
-            *map(str, (root, tools.ch_run.parent, own_paths.bytecode(), *(folder / name for name in _JOB_PROGRAMS))),
-            *own_paths.python(),
-        ],
-        writable=[str(folder), str(world / "site"), *map(own_paths.source, request.binds)],
-        fixed=[str(folder / name) for name in _SCRIPTS_OWN],
-        seen=str(_observed(root, folder)),
-        job=str(folder),
-        words=["/usr/bin/timeout", f"--kill-after={_PATIENCE}", str(request.seconds), "/bin/bash", "-l", "./job.sh"],
-        memory_mb=memory_mb * wanted.ranks_per_node if memory_mb else None,
-        observer=_observer(folder, wanted.nodes),
-        layered=layered,
-    )
-    own = process.base_environment("LC_CTYPE")
-    own["PYTHONPATH"] = str(own_paths.package().parent)
-    argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
-    limit = request.seconds + _PATIENCE + _AROUND
-    done = process.run(argv, limit, own, stdin=order.text(), check=False)
-    try:
-        report = WorldReport(**json_records.parse(done.stdout.encode(), "the report of the simulated site"))
-    except (DeployerError, TypeError) as error:
-        raise DeployerError(f"the simulated site ended without a report: {done.last_words()}") from error
-    if report.exit_code is None:
-        raise Refused(
-            f"this machine cannot simulate a site: {report.error}",
-            report.hint
-            or f"allow user namespaces ({SYSCTL}), use --engine docker, or rehearse on another Linux machine",
-        )
-    return report
 
 
 def _layered(installed: Path, carriers: Sequence[Path], site: Plan | None) -> list[str]:

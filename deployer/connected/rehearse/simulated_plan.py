@@ -5,23 +5,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from deployer.connected.rehearse import machine
+from deployer.contract import plan as plans
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.image_launcher import HYDRA, OF_ABI
 from deployer.contract.job import Job
 from deployer.contract.manifest import Manifest
-from deployer.contract.plan import (
-    FOLDER_OF_SITE,
-    INSIDE,
-    JOB,
-    NO_MPI,
-    NOT_STAGED,
-    OUTSIDE,
-    Batch,
-    Bind,
-    NodeShape,
-    Plan,
-    StartOption,
-)
 from deployer.contract.text import counted
 from deployer.system.observations import HOOK, HOOK_VARIABLE, SEEN, VARIABLE
 
@@ -36,7 +24,7 @@ _CONTAINER = "charliecloud"
 _PASSED = ("PMI_*", "PMIX_*", "OMPI_*", "MPI_LOCAL*")
 _SRUN, _PASSED_BY_SLURM = "srun", ("SLURM_*", "SLURMD_*")
 #: The variables by which the audit hook starts in each Python of the job.
-OBSERVED = {VARIABLE: f"{JOB}/{SEEN}", HOOK_VARIABLE: f"{JOB}/{HOOK}"}
+OBSERVED = {VARIABLE: f"{plans.JOB}/{SEEN}", HOOK_VARIABLE: f"{plans.JOB}/{HOOK}"}
 
 #: Without them, Open MPI's mpirun starts nothing for root. A rehearsal runs as the user, in a namespace without others.
 _AS_ROOT = {f"{launcher}_ALLOW_RUN_AS_ROOT{end}": "1" for launcher in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
@@ -82,9 +70,8 @@ def layout(job: Job, ranks: int | None, cores: int) -> RehearsedLayout:
         raise UsageError(f"--ranks {wanted}: two nodes cannot have the same number of ranks", "give an even number")
     each = wanted // nodes
     if wanted > max(cores, 2):
-        raise Refused(
-            f"--ranks {wanted}: this machine has {counted(cores, 'core')}", f"--ranks {max(cores, 2)} at most"
-        )
+        hint = f"--ranks {max(cores, 2)} at most"
+        raise Refused(f"--ranks {wanted}: this machine has {counted(cores, 'core')}", hint)
     own = max(1, cores // nodes, each)
     return RehearsedLayout(nodes, each, max(1, min(job.threads, own // each)), own)
 
@@ -92,11 +79,11 @@ def layout(job: Job, ranks: int | None, cores: int) -> RehearsedLayout:
 def make(
     manifest: Manifest,
     wanted: RehearsedLayout,
-    site: Plan | None,
+    site: plans.Plan | None,
     python: str,
     memory_mb: int,
     empty: Callable[[str], str],
-) -> Plan:
+) -> plans.Plan:
     """Return the plan of a rehearsal.
 
     Args:
@@ -109,18 +96,18 @@ def make(
     own = next(iter(manifest.mpi), None)
     inside = own in OF_ABI and wanted.ranks > 1
     launcher = OF_ABI[own or ""] if inside else HYDRA
-    return Plan(
+    return plans.Plan(
         site=SITE,
         partition=SITE,
         bundle=f"{manifest.name}:{manifest.version}",
         workspace="",
         python=[python],
-        node=NodeShape(1, wanted.cores, 1, memory_mb),
+        node=plans.NodeShape(1, wanted.cores, 1, memory_mb),
         scheduler="hosts",
         directives=[],
         modules=[],
         mpi=None,
-        binds=[Bind(empty(bind.target), bind.target, "a folder of the site, empty") for bind in folders(way)],
+        binds=[plans.Bind(empty(bind.target), bind.target, "a folder of the site, empty") for bind in folders(way)],
         environment={
             **environment(way),
             **OBSERVED,
@@ -128,26 +115,28 @@ def make(
             "HWLOC_SYNTHETIC": f"core:{wanted.cores} pu:1",
         },
         pass_environment=[] if inside else _passed(manifest, site),
-        start_options=[StartOption(f"{_CONTAINER}-{NOT_STAGED}", _CONTAINER, NOT_STAGED, launcher, "", None)],
+        start_options=[
+            plans.StartOption(f"{_CONTAINER}-{plans.NOT_STAGED}", _CONTAINER, plans.NOT_STAGED, launcher, "", None)
+        ],
         abi=own,
         namespaces=True,
-        batch=Batch(hosts=tuple(machine.names(wanted.nodes))),
-        launch=INSIDE if inside else OUTSIDE,
+        batch=plans.Batch(hosts=tuple(machine.names(wanted.nodes))),
+        launch=plans.INSIDE if inside else plans.OUTSIDE,
     )
 
 
-def slurm(manifest: Manifest, site: Plan | None) -> dict[str, str]:
+def slurm(manifest: Manifest, site: plans.Plan | None) -> dict[str, str]:
     """Return the variables that Slurm gives to all jobs like this one; empty if the ranks have no variables of Slurm.
 
     They have those of the site's Slurm if they do without MPI. An MPI would look for Slurm's own programs by them; it
     is started by its own launcher here, to which the site passes none of them either.
     """
-    if site is None or site.scheduler != "slurm" or NO_MPI not in manifest.mpi:
+    if site is None or site.scheduler != "slurm" or plans.NO_MPI not in manifest.mpi:
         return {}
     return {"SLURM_JOB_NAME": manifest.name, "SLURM_JOB_PARTITION": site.queue or site.partition}
 
 
-def _passed(manifest: Manifest, site: Plan | None) -> list[str]:
+def _passed(manifest: Manifest, site: plans.Plan | None) -> list[str]:
     """Return the names (globs) of the launcher's variables that ranks without MPI have: of srun's, Slurm's alone."""
     if site is None or not slurm(manifest, site):
         return list(_PASSED)
@@ -155,11 +144,11 @@ def _passed(manifest: Manifest, site: Plan | None) -> list[str]:
     return [*(() if by_srun else _PASSED), *_PASSED_BY_SLURM]
 
 
-def folders(site: Plan | None) -> list[Bind]:
+def folders(site: plans.Plan | None) -> list[plans.Bind]:
     """Return the binds that are the site's own folders on the same path, for data; not those of its programs."""
-    return [bind for bind in (site.binds if site else []) if bind.why == FOLDER_OF_SITE]
+    return [bind for bind in (site.binds if site else []) if bind.why == plans.FOLDER_OF_SITE]
 
 
-def environment(site: Plan | None) -> dict[str, str]:
+def environment(site: plans.Plan | None) -> dict[str, str]:
     """Return the site's variables, without those for its networks, MPI and drivers."""
     return {name: value for name, value in (site.environment if site else {}).items() if not _OF_A_FABRIC.match(name)}

@@ -92,12 +92,7 @@ _OBSERVED = {
 }
 #: Calls that a simulated site does not have. The keys of the laptop's user are in no namespace; and what goes through
 #: io_uring would not be observed.
-_REFUSED = {
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "io_uring_setup": (425, 425),
-}
+_REFUSED = {"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "io_uring_setup": (425, 425)}
 
 
 def _numbers(table: Mapping[str, tuple[int, int | None]], column: int) -> dict[str, int]:
@@ -282,9 +277,4 @@ def _assembled(steps: Sequence[_Step], answers: Mapping[str, int], others: Mappi
 def _nonzero(place: int) -> list[_Step]:
     """Return the steps that announce a call if an argument, a pointer, is not null, and allow it otherwise."""
     low, high = _ARGS + 8 * place, _ARGS + 8 * place + 4
-    return [
-        (_LOAD, "", "", low),
-        (_EQUAL, "", "notify", 0),
-        (_LOAD, "", "", high),
-        (_EQUAL, "allow", "notify", 0),
-    ]
+    return [(_LOAD, "", "", low), (_EQUAL, "", "notify", 0), (_LOAD, "", "", high), (_EQUAL, "allow", "notify", 0)]

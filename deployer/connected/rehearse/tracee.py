@@ -11,7 +11,6 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from deployer.contract.first_bytes import PROGRAM
@@ -197,7 +196,7 @@ class Tracee:
         self.command = " ".join(words)[:_MAX_COMMAND]
         self.name = os.path.basename(words[0]).lstrip("-") if words else ""
         self.python = self.name.startswith("python")
-        self.own = _is_tool(words)
+        self.own = any(tuple(words[1 : 1 + len(known)]) == known for known in _TOOL)
         state, mine = os.stat(f"/proc/{task}/root"), os.stat("/")
         self.inside = not os.path.samestat(state, mine)
         mounts = os.stat(f"/proc/{task}/ns/mnt").st_ino
@@ -258,10 +257,6 @@ class Tracee:
         groups = tuple(int(each) for each in fields.get("Groups", "").split())
         effective = int(fields.get("CapEff", "0"), 16)
         return FileIdentity(uids[3], (gids[3], *groups), bool(effective >> _CAP_DAC_OVERRIDE & 1))
-
-
-def _is_tool(words: Sequence[str]) -> bool:
-    return any(tuple(words[1 : 1 + len(known)]) == known for known in _TOOL)
 
 
 def _checked(result: int) -> int:

@@ -1,17 +1,29 @@
 """Where a simulated site is made: in namespaces of this machine, or in a container of Docker."""
 
+from __future__ import annotations
+
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from deployer.connected.ground import progress
+from deployer.connected.ground import caches, progress
 from deployer.connected.rehearse import namespaces
 from deployer.connected.rehearse.judged import DOCKER, NAMESPACES, Judged
 from deployer.connected.rehearse.request import RehearsalRequest
 from deployer.contract import programs
 from deployer.contract.errors import MissingTool, Refused
+from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START, Plan
+from deployer.contract.rehearsal import Rehearsal
+from deployer.system.verify import begin, opened
+
+if TYPE_CHECKING:
+    from deployer.connected.site_profile.profile import Profile
 
 WAYS = (NAMESPACES, DOCKER)
+#: The usual time limit in seconds.
+SECONDS = 120
 
 _ELSEWHERE = "or rehearse on another machine"
 
@@ -35,11 +47,47 @@ def rehearsed(
         return container.rehearse(request, accepted, tell)
     if way == NAMESPACES and (forbidden := namespaces.forbidden()):
         raise Refused(f"this machine cannot simulate a site: {forbidden}", f"use --engine docker, or {_remedy()}")
+    from deployer.connected.bundle.pyz import make_pyz
     from deployer.connected.rehearse.outcome import judge
-    from deployer.connected.rehearse.own_tools import own_tools
-    from deployer.connected.rehearse.rehearse import rehearse
+    from deployer.connected.rehearse.rehearse import SiteTools, rehearse
 
-    return judge(rehearse(request, own_tools(tell), tell, progress.far_bar), tuple(accepted))
+    tools = SiteTools(make_pyz(), _ch_run(tell))
+    return judge(rehearse(request, tools, tell, progress.far_bar), tuple(accepted))
+
+
+def usual(
+    bundle: str, job: str | None, site: Profile | None, tell: Callable[[str], None], partition: str | None = None
+) -> Rehearsal:
+    """Rehearse a job of a bundle (None: the first) with the usual settings, and return the outcome.
+
+    Args:
+        site: what is simulated; None: no site in particular.
+        tell: receives a line about what is done now.
+        partition: of the site; None: its first.
+    """
+    plan = plan_of(bundle, site, partition or next(iter(site.partitions), None)) if site else None
+    return rehearsed(RehearsalRequest(bundle, job, plan, None, SECONDS), (), None, tell).outcome
+
+
+def plan_of(bundle: str, profile: Profile, partition: str | None) -> Plan:
+    """Return the plan of a bundle for a partition of a site. Raises as ``make_plan`` does."""
+    from deployer.connected.site_profile.plan import make_plan
+
+    with opened(bundle) as stream:
+        manifest = begin(stream, bundle).manifest
+    return make_plan(profile, f"{manifest.name}:{manifest.version}", manifest.mpi, partition)
+
+
+def _ch_run(tell: Callable[[str], None]) -> Path:
+    """Return the ch-run of the kit; this machine's own if the kit would first have to be made."""
+    from deployer.connected.bundle import kit
+
+    here = shutil.which("ch-run")
+    folder = caches.KIT.folder / kit.PARTS["charliecloud"].recipe.key()
+    if here and not folder.is_dir():
+        return Path(here)
+    kit.members("charliecloud", tell)
+    return folder / CHARLIECLOUD_FOLDER / CHARLIECLOUD_START
 
 
 def _remedy() -> str:
@@ -61,8 +109,7 @@ def _possible(tell: Callable[[str], None]) -> str:
     try:
         engine.connect().close()
     except MissingTool as error:
-        raise Refused(
-            f"this machine cannot simulate a site: {forbidden}; {error.message}", f"start Docker, or {_remedy()}"
-        ) from error
+        hint = f"start Docker, or {_remedy()}"
+        raise Refused(f"this machine cannot simulate a site: {forbidden}; {error.message}", hint) from error
     tell(f"the simulated site runs in a container of Docker, because {forbidden}")
     return DOCKER

@@ -221,9 +221,8 @@ def _one(index: dict[str, Any]) -> dict[str, Any]:
             + "/" + str((entry.get("platform") or {}).get("architecture"))
             for entry in found
         )  # fmt: skip
-        raise UsageError(
-            f"the layout holds {len(found)} Linux images: {names}", "copy only one of them, with skopeo copy"
-        )
+        hint = "copy only one of them, with skopeo copy"
+        raise UsageError(f"the layout holds {len(found)} Linux images: {names}", hint)
     return dict(found[0])
 
 
@@ -285,9 +284,8 @@ def _magic(part: ArchivePart) -> bytes | None:
     start = os.pread(part.stream.fileno(), min(6, part.size), part.offset)
     for magic, name in _OTHERS.items():
         if start.startswith(magic):
-            raise UsageError(
-                f"it is compressed with {name}, which deployer cannot read", "give a plain, gzip or zstd tar"
-            )
+            hint = "give a plain, gzip or zstd tar"
+            raise UsageError(f"it is compressed with {name}, which deployer cannot read", hint)
     return next((magic for magic in (_GZIP, _ZSTD) if start.startswith(magic)), None)
 
 

@@ -19,21 +19,21 @@ from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, 
 #: Kinds that an unprivileged user cannot make, or that have no meaning on another machine. Files whose names begin with
 #: .wh. are dropped too: other programs would read them as whiteouts.
 _DROPPED = {DEVICE: "devices_dropped", SOCKET: "sockets_dropped"}
-#: What each kind of change means, for people who did not make the bundle.
+#: What each kind of change means, for people who did not make the bundle; up to the colon in a few words.
 CHANGES = {
     "capabilities": "file capabilities and other extended attributes removed",
     "devices_dropped": "device files left out",
-    "engine_files_dropped": "files left out that an engine or the kernel makes (/.dockerenv, /dev, /proc, /sys)",
-    "engine_files_reset": "files emptied that the container engine fills (/etc/hosts, /etc/resolv.conf, ...)",
-    "folders_made": "folders added that contain files but were not in the image",
-    "modes": "permissions changed, so that the owner can read and write",
-    "mount_points": "empty folders added, over which the site binds its own",
+    "engine_files_dropped": "files of the engine or the kernel left out: /.dockerenv, /dev, /proc, /sys",
+    "engine_files_reset": "files of the engine emptied: /etc/hosts, /etc/resolv.conf, ...",
+    "folders_made": "folders added: they contain files, but were not in the image",
+    "modes": "permissions changed: the owner can read and write",
+    "mount_points": "mount points added: empty folders, over which the site binds its own",
     "owners": "owners replaced by root",
-    "pyc_repaired": "compiled Python files: the time of their source corrected in the header",
-    "pyc_stale": "compiled Python files older than their source; kept, and not used by Python",
+    "pyc_repaired": "times of compiled Python files corrected: in the header, to the source's time",
+    "pyc_stale": "outdated compiled Python files kept: older than their source, and not used by Python",
     "setuid": "setuid and setgid bits removed: no program can run with the rights of another user",
     "sockets_dropped": "sockets left out",
-    "whiteouts_dropped": "files left out whose names other programs read as deletions (.wh.*)",
+    "whiteouts_dropped": "files named .wh.* left out: other programs read these names as deletions",
 }
 #: Folders that the kernel or the runtime fills. Files that an engine left in them are not part of the image.
 _KERNEL_FOLDERS = (b"dev", b"proc", b"sys")
@@ -198,9 +198,8 @@ class FlattenedRootfs:
             hint = "give the image itself with --archive"
             raise UsageError("it holds an image's layers, not a root filesystem", hint)
         found = ", ".join(shown(name) for name in sorted(names)[:5])
-        raise UsageError(
-            f"it is not a root filesystem: it has none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}"
-        )
+        text = f"it is not a root filesystem: it has none of /bin, /usr, /lib, /sbin, but {found or 'nothing'}"
+        raise UsageError(text)
 
     # --- making missing entries ---
 
@@ -228,10 +227,8 @@ class FlattenedRootfs:
             if entry is None:
                 self._make(TarEntry(FOLDER, part, 0o755))
             elif entry.kind != FOLDER:
-                raise UsageError(
-                    f"/{shown(path)} must be a mount point, but /{shown(part)} is not a folder in the image",
-                    "make it a folder in the Dockerfile",
-                )
+                text = f"/{shown(path)} must be a mount point, but /{shown(part)} is not a folder in the image"
+                raise UsageError(text, "make it a folder in the Dockerfile")
 
     # --- .pyc ---
 

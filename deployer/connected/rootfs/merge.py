@@ -123,10 +123,9 @@ class Rootfs:
         followed = self._follow(parts[:-1], make=False)
         node = followed[1].children.get(parts[-1]) if parts and followed else None
         if node is None or node.kind == FOLDER:
-            raise UsageError(
-                f"/{shown(path)} is a hard link to what is {'a folder' if node else 'not there'}: "
-                f"/{shown(entry.target.strip(b'/'))}"
-            )
+            text = f"/{shown(path)} is a hard link to what is {'a folder' if node else 'not there'}: "
+            text += f"/{shown(entry.target.strip(b'/'))}"
+            raise UsageError(text)
         return node
 
     # --- whiteouts ---

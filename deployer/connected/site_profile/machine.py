@@ -7,17 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, form
-from deployer.connected.site_profile.forms import (
-    Absolute,
-    Architecture,
-    BatchName,
-    Count,
-    Device,
-    FileFacts,
-    GpuVendor,
-    Names,
-    RuntimeName,
-)
+from deployer.connected.site_profile import forms
 
 #: Options of a runtime for what a profile has words of its own, with or without a value; ``--`` would end the options.
 _OURS = re.compile(
@@ -55,7 +45,7 @@ class SiteRuntime(Model):
     """
 
     version: str | None = None
-    module: Names = []
+    module: forms.Names = []
     arguments: list[Annotated[str, form(r"^-.*$", "one option, with its value after =: --no-mount=hostfs")]] = []
     setuid: bool | None = None
     starts: bool | None = None
@@ -98,7 +88,7 @@ class Fabric(Model):
     provider: str | None = None
     providers: list[str] = []
     devices: list[str] = []
-    libraries: dict[str, Absolute] = {}
+    libraries: dict[str, forms.Absolute] = {}
     source: FactSource | None = None
 
 
@@ -113,10 +103,10 @@ class Driver(Model):
         source: where these facts come from.
     """
 
-    kind: GpuVendor
+    kind: forms.GpuVendor
     version: str | None = None
-    libraries: dict[str, Absolute] = {}
-    smi: Absolute | None = None
+    libraries: dict[str, forms.Absolute] = {}
+    smi: forms.Absolute | None = None
     source: FactSource | None = None
 
 
@@ -167,7 +157,7 @@ class Machine(Model):
         links: targets of symbolic links to them, by path; capture writes them.
     """
 
-    architecture: Architecture | None = None
+    architecture: forms.Architecture | None = None
     os: str | None = None
     kernel: str | None = None
     glibc: str | None = None
@@ -175,14 +165,14 @@ class Machine(Model):
     pythons: dict[str, str] = {}
     user_namespaces: bool | None = None
     fuse: bool | None = None
-    runtimes: dict[RuntimeName, SiteRuntime] = {}
+    runtimes: dict[forms.RuntimeName, SiteRuntime] = {}
     launchers: list[str] = []
     fabric: Fabric | None = None
-    devices: list[Device] = []
+    devices: list[forms.Device] = []
     driver: Driver | None = None
-    filesystems: dict[Absolute, Filesystem] = {}
-    files: dict[Absolute, FileFacts] = {}
-    links: dict[Absolute, str] = {}
+    filesystems: dict[forms.Absolute, Filesystem] = {}
+    files: dict[forms.Absolute, forms.FileFacts] = {}
+    links: dict[forms.Absolute, str] = {}
 
 
 class NodeGpus(Model):
@@ -198,11 +188,11 @@ class NodeGpus(Model):
         target: AMD's name of the architecture: ``gfx90a``.
     """
 
-    kind: GpuVendor | None = None
+    kind: forms.GpuVendor | None = None
     model: str | None = None
-    type: BatchName | None = None
-    count: Count | None = None
-    memory_mb: Count | None = None
+    type: forms.BatchName | None = None
+    count: forms.Count | None = None
+    memory_mb: forms.Count | None = None
     capability: str | None = None
     target: Annotated[str, form(r"^gfx[0-9a-f]{3,5}$", "AMD's name of an architecture: gfx90a")] | None = None
 
@@ -247,13 +237,13 @@ class NodeHardware(Model):
         affinity: what is near each NUMA domain. Ranks that have a GPU each then get the nearest.
     """
 
-    sockets: Count | None = None
-    cores: Count | None = None
-    threads_per_core: Count | None = None
-    numa_domains: Count | None = None
-    cpus: Count | None = None
-    memory_mb: Count | None = None
-    memory_total_mb: Count | None = None
+    sockets: forms.Count | None = None
+    cores: forms.Count | None = None
+    threads_per_core: forms.Count | None = None
+    numa_domains: forms.Count | None = None
+    cpus: forms.Count | None = None
+    memory_mb: forms.Count | None = None
+    memory_total_mb: forms.Count | None = None
     cpu: Cpu | None = None
     gpus: NodeGpus | None = None
     affinity: list[Affinity] = []

@@ -11,26 +11,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_validator
 
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
-from deployer.connected.site_profile.forms import (
-    Absolute,
-    Account,
-    Allowed,
-    BatchName,
-    Constraint,
-    Count,
-    Directive,
-    FileFacts,
-    FolderVariable,
-    HostName,
-    Names,
-    PartitionName,
-    QueueName,
-    SiteFolder,
-    SiteMount,
-    SiteName,
-    Storage,
-    UsersFolder,
-)
+from deployer.connected.site_profile import forms
 from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
@@ -64,9 +45,9 @@ class Login(Machine):
         source: where these facts come from.
     """
 
-    host: HostName | None = None
-    transfer: HostName | None = None
-    inbox: SiteFolder | None = None
+    host: forms.HostName | None = None
+    transfer: forms.HostName | None = None
+    inbox: forms.SiteFolder | None = None
     python: list[str] = Field(default=["python3"], min_length=1)
     mksquashfs: bool | None = None
     source: FactSource | None = None
@@ -91,9 +72,9 @@ class SiteScheduler(Model):
     kind: Literal["slurm", "gridengine", "pbs", "lsf", "hosts", "local"]
     version: str | None = None
     pmi: list[str] = []
-    account: Account | None = None
-    gpu_request: BatchName | None = None
-    storage: list[Storage] = []
+    account: forms.Account | None = None
+    gpu_request: forms.BatchName | None = None
+    storage: list[forms.Storage] = []
     source: FactSource | None = None
 
     @field_validator("gpu_request")
@@ -135,7 +116,7 @@ class RuntimePolicy(Model):
         source: where these facts come from.
     """
 
-    runtimes: list[Allowed] = Field(min_length=1)
+    runtimes: list[forms.Allowed] = Field(min_length=1)
     account: bool | None = None
     rehearsal: bool | None = None
     source: FactSource | None = None
@@ -169,13 +150,13 @@ class Mpi(Model):
 
     family: Literal["intel", "mpich", "openmpi", "cray", "mvapich"]
     version: str | None = None
-    prefix: Absolute
+    prefix: forms.Absolute
     library: str | None = None
     libraries: list[str] = ["lib"]
     providers: str | None = None
-    binds: list[Absolute] = []
-    folders: dict[FolderVariable, Absolute] = {}
-    module: Names = []
+    binds: list[forms.Absolute] = []
+    folders: dict[forms.FolderVariable, forms.Absolute] = {}
+    module: forms.Names = []
     launcher: str | None = None
     environment: dict[str, str] = {}
     says: str | None = None
@@ -184,7 +165,7 @@ class Mpi(Model):
         Annotated[str, form(r"^(build-id|sha256):[0-9a-f]+$", "build-id:HEX or sha256:HEX, as capture writes it")]
         | None
     ) = None
-    files: dict[str, FileFacts] = {}
+    files: dict[str, forms.FileFacts] = {}
     links: dict[str, str] = {}
     source: FactSource | None = None
 
@@ -248,34 +229,34 @@ class Partition(Machine):
 
     variables = frozenset({"environment"})
 
-    nodes: Count | None = None
-    max_nodes: Count | None = None
+    nodes: forms.Count | None = None
+    max_nodes: forms.Count | None = None
     max_time: (
         Annotated[str, form(r"^((\d+-)?\d+(:[0-5]\d){0,2}|infinite)$", "[D-]HH:MM:SS, or infinite: 2-00:00:00")] | None
     ) = None
     node: NodeHardware | None = None
-    queue: QueueName | None = None
-    qos: BatchName | None = None
-    cluster: BatchName | None = None
-    constraint: Constraint | None = None
-    account: Account | None = None
+    queue: forms.QueueName | None = None
+    qos: forms.BatchName | None = None
+    cluster: forms.BatchName | None = None
+    constraint: forms.Constraint | None = None
+    account: forms.Account | None = None
     account_suffix: Annotated[str, form(r"^[A-Za-z0-9_.+-]+$", "letters, digits and _ . + -: -gpu")] | None = None
-    gpu_request: BatchName | None = None
-    storage: list[Storage] = []
+    gpu_request: forms.BatchName | None = None
+    storage: list[forms.Storage] = []
     exclusive: bool | None = None
     request_memory: bool | None = None
-    mpi: Names = []
+    mpi: forms.Names = []
     launch: LaunchWay | None = None
     launcher: Literal["srun", "mpiexec.hydra", "mpirun"] | None = None
     pmi: str | None = None
-    scripts: list[Absolute] = []
-    module_paths: list[Absolute] = []
+    scripts: list[forms.Absolute] = []
+    module_paths: list[forms.Absolute] = []
     modules: list[str] = []
     environment: dict[str, str] = {}
-    mounts: list[SiteMount] = []
-    directives: list[Directive] = []
+    mounts: list[forms.SiteMount] = []
+    directives: list[forms.Directive] = []
     parallel_environment: str | None = None
-    hosts: list[HostName] = []
+    hosts: list[forms.HostName] = []
     source: FactSource | None = None
 
 
@@ -322,7 +303,7 @@ class Profile(Machine):
 
     # The order of the fields matters: a validator sees those before its own.
     format: Literal[1]
-    name: SiteName
+    name: forms.SiteName
     extends: str | None = None
     description: str = ""
     retired: Annotated[str, form(r"^(before )?\d{4}(-\d\d){0,2}$", 'a year or a day: "2021", "before 2026"')] | None = (
@@ -332,16 +313,16 @@ class Profile(Machine):
     facts: FactsFile | None = None
     notes: list[str] = []
     login: Login = Login()
-    workspace: UsersFolder | None = None
+    workspace: forms.UsersFolder | None = None
     scheduler: SiteScheduler | None = None
     policy: RuntimePolicy | None = None
-    scripts: list[Absolute] = []
-    module_paths: list[Absolute] = []
+    scripts: list[forms.Absolute] = []
+    module_paths: list[forms.Absolute] = []
     modules: list[str] = []
-    mounts: list[SiteMount] = []
+    mounts: list[forms.SiteMount] = []
     launch: LaunchWay | None = None
     mpi: dict[str, Mpi] = {}
-    partitions: dict[PartitionName, Partition] = {}
+    partitions: dict[forms.PartitionName, Partition] = {}
     _left_out: dict[str, str | None] = PrivateAttr(default={})
 
     @field_validator("partitions")
@@ -397,9 +378,8 @@ class Profile(Machine):
         own = {name: self.partition(name)[1].mpi for name in names}
         if mpi is not None and not any(mpi in each for each in own.values()):
             known = ", ".join(dict.fromkeys(each for group in own.values() for each in group)) or "none"
-            raise UsageError(
-                f"no partition of {self.name} has the MPI {mpi!r}", f"in partitions of the profile: {known}"
-            )
+            hint = f"in partitions of the profile: {known}"
+            raise UsageError(f"no partition of {self.name} has the MPI {mpi!r}", hint)
         one: dict[str, dict[str, object]] = {name: {"mpi": [mpi]} if mpi in own[name] else {} for name in names}
         if launch is not None:
             one = {name: {**each, "launch": launch} for name, each in one.items()}

@@ -9,31 +9,9 @@ from deployer.connected.site_profile.machine import NodeGpus
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract import placeholders, runtime_table
+from deployer.contract import plan as plans
 from deployer.contract.errors import DeployerError, Refused, Unknown
 from deployer.contract.image_launcher import OF_ABI
-from deployer.contract.plan import (
-    CHARLIECLOUD_KIT,
-    FOLDER_OF_SITE,
-    INSIDE,
-    NATIVE,
-    NO_MPI,
-    NO_REQUEST,
-    NOT_STAGED,
-    OUTSIDE,
-    SONAMES,
-    Batch,
-    Bind,
-    GpuPlace,
-    GpuRequest,
-    HostMpi,
-    InsideWay,
-    Limits,
-    NodeShape,
-    Plan,
-    StartOption,
-    inside_options,
-    requests_gpus,
-)
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"
@@ -41,28 +19,25 @@ _STARTS_ALONE = "intel"
 _KIT_ARCHITECTURE = "x86_64"
 
 
-def make_plan(
-    profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None, mpi_name: str | None = None
-) -> Plan:
+def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> plans.Plan:
     """Return the plan for a bundle on a partition.
 
     Args:
         bundle: NAME:VERSION.
         abis: the MPI families that the bundle's programs run on, the image's own first; ``NO_MPI``; empty if unknown.
         partition: None: the profile's first.
-        mpi_name: the MPI to use, of those of the partition; None: the first of a family of the bundle.
 
     Raises:
         Refused: the site's MPIs belong to none of these families, or no runtime can be used; or ranks start inside-out,
             and the bundle has no MPI of a known family.
-        UsageError: the site has no such partition, or the partition no such MPI.
+        UsageError: the site has no such partition.
         Unknown: the profile lacks a fact that a plan needs.
     """
-    without = NO_MPI in abis
-    name, chosen = profile.partition(partition, mpi_name or (None if without else _fitting(profile, partition, abis)))
+    without = plans.NO_MPI in abis
+    name, chosen = profile.partition(partition, None if without else _fitting(profile, partition, abis))
     own = next(iter(abis), None)
     launcher = OF_ABI.get(own or "")
-    inside = chosen.launch == INSIDE and not without  # without MPI there is no launcher to choose
+    inside = chosen.launch == plans.INSIDE and not without  # without MPI there is no launcher to choose
     if inside:
         chosen = chosen.model_copy(update={"mpi": []})
         if launcher is None:
@@ -77,7 +52,7 @@ def make_plan(
     if host_mpi and abis and host_mpi.abi not in abis:
         raise Refused(
             f"{bundle} cannot run on {profile.name}: the site's MPI, {host_mpi.says or host_mpi.family}, is of the "
-            f"family {host_mpi.abi} ({SONAMES.get(host_mpi.abi, 'unknown')}), and the bundle has programs for "
+            f"family {host_mpi.abi} ({plans.SONAMES.get(host_mpi.abi, 'unknown')}), and the bundle has programs for "
             f"{', '.join(abis)} only",
             f"build its programs for {host_mpi.abi} too, add {host_mpi.abi} to mpi in the definition, and pack again; "
             "or start the ranks with the image's MPI: --launch inside; or write mpi: [] if the ranks do without MPI",
@@ -87,7 +62,7 @@ def make_plan(
     options = _start_options(profile, chosen, host_mpi, way)
     scheduler = known(profile.scheduler, profile, "scheduler")
     policy = known(profile.policy, profile, "policy", "runtimes")
-    return Plan(
+    return plans.Plan(
         site=profile.name,
         partition=name,
         bundle=bundle,
@@ -104,11 +79,11 @@ def make_plan(
             *([] if inside else passed(way, abi if host_mpi else None, mpi.family if mpi else None)),
             *bound.passed,
         ],
-        start_options=inside_options(options, way.launcher) if inside else options,
+        start_options=plans.inside_options(options, way.launcher) if inside else options,
         abi=abi,
         host=bound.host,
         account=chosen.account or scheduler.account,
-        limits=Limits(
+        limits=plans.Limits(
             _most_nodes(profile, name, chosen),
             None if chosen.max_time == "infinite" else chosen.max_time,
             policy.account is True,
@@ -120,7 +95,7 @@ def make_plan(
         module_paths=_distinct(profile.module_paths, chosen.module_paths),
         mounts=tuple(path for path in _distinct(profile.mounts, chosen.mounts) if placeholders.names(path)),
         devices=tuple(chosen.devices),
-        launch=INSIDE if inside else OUTSIDE,
+        launch=plans.INSIDE if inside else plans.OUTSIDE,
         inside=_inside(profile, name, chosen, own, launcher) if launcher and own and not inside else None,
         **_gpus(chosen),
     )
@@ -134,7 +109,7 @@ def _most_nodes(profile: Profile, name: str, partition: Partition) -> int | None
     return min((most for most in (partition.max_nodes, None if shared else partition.nodes) if most), default=None)
 
 
-def _inside(profile: Profile, name: str, partition: Partition, abi: str, launcher: str) -> InsideWay:
+def _inside(profile: Profile, name: str, partition: Partition, abi: str, launcher: str) -> plans.InsideWay:
     """Return what changes if a user chooses the image's own launcher, for an image of the MPI family ``abi``.
 
     No variable of the batch system is passed: the launcher would find the batch system, whose programs are not in the
@@ -142,7 +117,7 @@ def _inside(profile: Profile, name: str, partition: Partition, abi: str, launche
     """
     bare = partition.model_copy(update={"mpi": []})
     bound = bindmap.make(profile, name, bare)
-    return InsideWay(
+    return plans.InsideWay(
         launcher=launcher,
         abi=abi,
         modules=tuple(_modules(profile, bare, None)),
@@ -153,7 +128,7 @@ def _inside(profile: Profile, name: str, partition: Partition, abi: str, launche
     )
 
 
-def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[Plan]:
+def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[plans.Plan]:
     """Return the plans for a bundle on all partitions that can have one, in the profile's order.
 
     The first plan lists the other partitions with the reasons, by the batch system's names for them too.
@@ -164,7 +139,7 @@ def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[
     Raises:
         Refused, Unknown: no partition can have a plan; the reason is that of the first.
     """
-    found: list[Plan] = []
+    found: list[plans.Plan] = []
     against: dict[str, DeployerError] = {}
     for name in profile.partitions or [None]:
         try:
@@ -178,15 +153,17 @@ def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[
     return [found[0]._replace(without=by_queue(reasons, queues, found)), *found[1:]]
 
 
-def by_queue(reasons: Mapping[str, str], queues: Mapping[str, str | None], plans: Sequence[Plan]) -> dict[str, str]:
+def by_queue(
+    reasons: Mapping[str, str], queues: Mapping[str, str | None], others: Sequence[plans.Plan]
+) -> dict[str, str]:
     """Return the reasons against partitions, by their queues too: users may know only these.
 
     Args:
         reasons: by partition.
         queues: the batch system's names of these partitions, if they differ.
-        plans: those of the other partitions, which may have the same queue.
+        others: the plans of the other partitions, which may have the same queue.
     """
-    used = {name for plan in plans for name in (plan.partition, plan.queue)}
+    used = {name for plan in others for name in (plan.partition, plan.queue)}
     found = dict(reasons)
     for name, reason in reasons.items():
         queue = queues[name]
@@ -198,7 +175,7 @@ def by_queue(reasons: Mapping[str, str], queues: Mapping[str, str | None], plans
 def _gpus(partition: Partition) -> dict[str, Any]:
     """Return what a plan has of the places of a node's GPUs."""
     node = partition.node
-    places = [GpuPlace(own, near.numa_domain) for near in (node.affinity if node else []) for own in near.gpus]
+    places = [plans.GpuPlace(own, near.numa_domain) for near in (node.affinity if node else []) for own in near.gpus]
     if not (places and node and node.gpus and node.gpus.kind in gpu.ORDER):
         return {}
     return {"gpu_order": gpu.ORDER[node.gpus.kind], "gpu_places": tuple(sorted(places))}
@@ -215,29 +192,29 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
-def _request(word: str, gpus: NodeGpus | None) -> GpuRequest:
-    return GpuRequest(word, gpus.count or 0, gpus.type) if gpus else GpuRequest(word, 0)
+def _request(word: str, gpus: NodeGpus | None) -> plans.GpuRequest:
+    return plans.GpuRequest(word, gpus.count or 0, gpus.type) if gpus else plans.GpuRequest(word, 0)
 
 
 def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
     """Return the word with which jobs of a partition request its GPUs; None if it has some and the word is unknown."""
     word = partition.gpu_request or scheduler.gpu_request
     needed = partition.node and partition.node.gpus and scheduler.kind not in ("hosts", "local")
-    return word or (None if needed and not any(map(requests_gpus, partition.directives)) else NO_REQUEST)
+    return word or (None if needed and not any(map(plans.requests_gpus, partition.directives)) else plans.NO_REQUEST)
 
 
-def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Partition) -> Batch:
+def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Partition) -> plans.Batch:
     """Return what jobs of a partition request besides their layout."""
     gpus = partition.node.gpus if partition.node else None
     word = known(gpu_word(scheduler, partition), profile, "partitions", name, "gpu_request")
-    return Batch(
+    return plans.Batch(
         queue=partition.queue,
         qos=partition.qos,
         cluster=partition.cluster,
         constraint=partition.constraint,
         account_suffix=partition.account_suffix,
         storage=_distinct(scheduler.storage, partition.storage),
-        gpus=_request(word, gpus) if word != NO_REQUEST and (gpus or partition.gpu_request) else None,
+        gpus=_request(word, gpus) if word != plans.NO_REQUEST and (gpus or partition.gpu_request) else None,
         parallel_environment=partition.parallel_environment,
         hosts=tuple(partition.hosts),
         exclusive=partition.exclusive is True,
@@ -245,16 +222,18 @@ def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Par
     )
 
 
-def _host_mpi(mpi: Mpi, identities: Mapping[str, str]) -> HostMpi:
+def _host_mpi(mpi: Mpi, identities: Mapping[str, str]) -> plans.HostMpi:
     others = {path: identity for path, identity in identities.items() if identity != mpi.identity}
-    return HostMpi(mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity, others)
+    return plans.HostMpi(
+        mpi.family, mpi.version or "", mpi.prefix, mpi.library_path, mpi.says or "", mpi.identity, others
+    )
 
 
-def _node(profile: Profile, name: str, partition: Partition) -> NodeShape:
+def _node(profile: Profile, name: str, partition: Partition) -> plans.NodeShape:
     """Return the shape of a node. If unknown: one socket, one thread per core, and all of its memory is for jobs."""
     group = ("partitions", name, "node")
     node = known(partition.node, profile, *group)
-    return NodeShape(
+    return plans.NodeShape(
         sockets=node.sockets or 1,
         cores=known(node.cores, profile, *group, "cores"),
         threads_per_core=node.threads_per_core or 1,
@@ -279,14 +258,16 @@ def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[st
     return list(_distinct(profile.modules, partition.modules, mpi.module if mpi else ()))
 
 
-def _mounts(profile: Profile, partition: Partition, others: Sequence[Bind]) -> list[Bind]:
+def _mounts(profile: Profile, partition: Partition, others: Sequence[plans.Bind]) -> list[plans.Bind]:
     """Return the binds of the site's folders, outer ones first; ``others`` follow them, and may be inside of them."""
     folders = {*profile.mounts, *partition.mounts} - {bind.target for bind in others}
     folders = {path for path in folders if not placeholders.names(path)}
-    return [Bind(path, path, FOLDER_OF_SITE) for path in sorted(folders)]
+    return [plans.Bind(path, path, plans.FOLDER_OF_SITE) for path in sorted(folders)]
 
 
-def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, way: Way) -> list[StartOption]:
+def _start_options(
+    profile: Profile, partition: Partition, mpi: plans.HostMpi | None, way: Way
+) -> list[plans.StartOption]:
     """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
     # Shared memory copies between processes, which the kernel allows only within one user namespace. Without it, MPICH
@@ -294,14 +275,14 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
     join = mpi is None or mpi.family != _STARTS_ALONE
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     return [
-        StartOption(
+        plans.StartOption(
             f"{runtime}-{staging.kind}",
             runtime,
             staging.kind,
             way.launcher,
             way.pmi,
             staging.max_nodes,
-            join and runtime != NATIVE,
+            join and runtime != plans.NATIVE,
             way.program,
             staging.place,
             staging.room_mb,
@@ -311,7 +292,7 @@ def _start_options(profile: Profile, partition: Partition, mpi: HostMpi | None, 
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
         for staging in stagings(runtime, partition.filesystems, mounts_squashfs(partition, runtime) is True)
-        if steps or staging.kind == NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
+        if steps or staging.kind == plans.NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
 
 
@@ -323,11 +304,11 @@ def _of_runtime(partition: Partition, runtime: str) -> tuple[tuple[str, ...], tu
 
 def _there(partition: Partition, runtime: str) -> bool:
     """Return whether nodes have a runtime, or a bundle can bring it and the nodes need it."""
-    if runtime == CHARLIECLOUD_KIT:
+    if runtime == plans.CHARLIECLOUD_KIT:
         own = partition.runtimes.get(runtime_table.RUNTIMES[runtime].policy_name)
         new = own is not None and own.version is not None and not runtime_table.too_old(runtime, own.version)
         return not new and partition.architecture in (None, _KIT_ARCHITECTURE)
-    return runtime in partition.runtimes or runtime in (*runtime_table.CARRIED, NATIVE)
+    return runtime in partition.runtimes or runtime in (*runtime_table.CARRIED, plans.NATIVE)
 
 
 def needs_namespaces(partition: Partition, runtime: str) -> bool:
@@ -376,5 +357,5 @@ def objections(partition: Partition, runtime: str) -> Iterator[Objection]:
     elif own and own.starts is False:
         said = f" ({own.failure})" if own.failure else ""
         yield Objection("runtime.start", f"it starts no folder of the user's own on the nodes{said}")
-    if own is None and runtime not in (*runtime_table.CARRIED, NATIVE):
+    if own is None and runtime not in (*runtime_table.CARRIED, plans.NATIVE):
         yield Objection("runtime.none", "it is not on the nodes, according to the profile")

@@ -6,7 +6,7 @@ file, which the profile names with its SHA-256.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,25 +22,9 @@ from deployer.contract.json_records import Fields
 from deployer.system import files
 
 __all__ = [
-    "CURATED",
-    "Driver",
-    "Fabric",
-    "Lacking",
-    "Mpi",
-    "NodeGpus",
-    "Partition",
-    "Profile",
-    "Resolved",
-    "SiteFiles",
-    "SiteScheduler",
-    "age",
-    "comparable",
-    "curated",
-    "known",
-    "load",
-    "resolve",
-    "schema",
-]
+    "CURATED", "Driver", "Fabric", "Lacking", "Mpi", "NodeGpus", "Partition", "Profile", "Resolved",
+    "SiteFiles", "SiteScheduler", "age", "comparable", "curated", "known", "load", "of_host", "resolve", "schema",
+]  # fmt: skip
 
 _T = TypeVar("_T")
 
@@ -122,9 +106,8 @@ def resolve(site: str) -> Resolved:
         except UsageError as error:
             raise UsageError(f"{file}:{line}: extends: {error.message}", error.hint) from error
         if base.resolve() in {path.resolve() for path in paths} or len(paths) > _MAX_BASES:
-            raise UsageError(
-                f"{file}:{line}: extends: {base} is circular, or leads through more than {_MAX_BASES} files"
-            )
+            text = f"{file}:{line}: extends: {base} is circular, or leads through more than {_MAX_BASES} files"
+            raise UsageError(text)
         paths.append(base)
         documents.append(Document(base, _WHAT))
         raws.append(documents[-1].mapping())
@@ -137,6 +120,17 @@ def resolve(site: str) -> Resolved:
     if named is not None:
         raw = _with_facts(raw, paths[named])
     return Resolved(checked(Profile, raw, layers, paths[0]), paths, layers)
+
+
+def of_host(host: str, hint: str, python: Sequence[str] = (), workspace: str = "~") -> Profile:
+    """Return the profile of a site of which only the host is known. Raises UsageError for an invalid host."""
+    login = {"host": host, **({"python": list(python)} if python else {})}
+    source = {"kind": "unverified", "where": "the command line"}
+    record = {"format": 1, "name": "unknown", "source": source, "login": login, "workspace": workspace}
+    try:
+        return Profile.model_validate(record)
+    except ValueError as error:
+        raise UsageError(f"{host!r} is not a host for ssh", hint) from error
 
 
 def schema() -> dict[str, Any]:
@@ -208,9 +202,8 @@ def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:
             raise UsageError(f"{place} has {size} bytes: more than the {_MAX_FACTS} that a file of facts may have")
         data = place.read_bytes()
     if hashlib.sha256(data).hexdigest() != named["sha256"]:
-        raise IntegrityError(
-            f"{place} is not the file of facts that {path} names", "take both from one capture, or capture again"
-        )
+        hint = "take both from one capture, or capture again"
+        raise IntegrityError(f"{place} is not the file of facts that {path} names", hint)
     found = captured.read(data, str(place))
     result = dict(raw, login=_filled(raw.get("login"), found.login))
     for group, known in (("mpi", found.mpi), ("partitions", found.partitions)):

@@ -119,10 +119,8 @@ def keep(found: Publication) -> KeptPublication:
     pin, pinned = pin_path(name), _pins(name)
     if pinned and key not in pinned:
         known = ", ".join(each.fingerprint for each in pinned)
-        raise Refused(
-            f"{what} is signed by {key.fingerprint}, not by the pinned {known}",
-            f"ask the admin of {name} by another way; if the key was replaced, write into {pin}: {key.line}",
-        )
+        hint = f"ask the admin of {name} by another way; if the key was replaced, write into {pin}: {key.line}"
+        raise Refused(f"{what} is signed by {key.fingerprint}, not by the pinned {known}", hint)
     _check_whole(record, found, what)
     folder = place(name)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -171,10 +169,8 @@ def _check_one_name(host: str, name: str, what: str) -> None:
     for path in kept():
         other = path.parent.name
         if other != name and _machine(host) in map(_machine, _hosts(other)):
-            raise Refused(
-                f"{what} is called {name}, but {host} published {other} before, whose signer is pinned",
-                f"ask its admin by another way; if the site was renamed: rm -r {path.parent}",
-            )
+            hint = f"ask its admin by another way; if the site was renamed: rm -r {path.parent}"
+            raise Refused(f"{what} is called {name}, but {host} published {other} before, whose signer is pinned", hint)
 
 
 def _hosts(name: str) -> list[str]:
@@ -264,9 +260,8 @@ def kept_from(host: str) -> Path:
     for path in kept():
         if host in _hosts(path.parent.name):
             return _file(path.parent.name)
-    raise UsageError(
-        f"no profile of {host} was fetched", f"deployer check B.tar --site ssh:{host} fetches what it publishes"
-    )
+    hint = f"deployer check B.tar --site ssh:{host} fetches what it publishes"
+    raise UsageError(f"no profile of {host} was fetched", hint)
 
 
 def _file(name: str) -> Path:

@@ -103,11 +103,9 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
             raise UsageError(f"no site profile is called {name!r}, but here is a file {here}", f"give its path: {here}")
         known = names(curated)
         searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
-        raise UsageError(
-            f"no site profile is called {name!r}{guess(name, known)}",
-            f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path; commands that take "
-            "--site also accept ssh:HOST, if that site publishes its profile",
-        )
+        hint = f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path; commands that take "
+        hint += "--site also accept ssh:HOST, if that site publishes its profile"
+        raise UsageError(f"no site profile is called {name!r}{guess(name, known)}", hint)
     folder, path = there[0]
     if not folder.chosen:
         _check_owner(path)

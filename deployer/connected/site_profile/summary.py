@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.model import Partition, Profile, age
 from deployer.connected.site_profile.plan import gpu_word
-from deployer.contract.json_records import Record
 from deployer.contract.text import counted
 
 _UNKNOWN = "unknown"
@@ -33,9 +32,6 @@ class Summary(NamedTuple):
         kind = {"document": "documented"}.get(self.kind, self.kind)
         old = "no date" if self.days is None else f"{counted(self.days, 'day')} old"
         return f"{self.batch}; {self.runtimes}; {self.mpi}; {kind}, {old}"
-
-    def record(self) -> Record:
-        return dict(self._asdict())
 
 
 def summary(profile: Profile, today: dt.date) -> Summary:

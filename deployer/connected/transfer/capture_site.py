@@ -151,11 +151,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
                 notes += answer.words("notes")
                 break
             time.sleep(min(_LAST, _FIRST + (time.monotonic() - began) / 10))
-        _write(
-            request,
-            remote.fetch(captured_there, _MAX_PROFILE),
-            remote.fetch(answer.text("facts"), _MAX_FACTS),
-        )
+        _write(request, remote.fetch(captured_there, _MAX_PROFILE), remote.fetch(answer.text("facts"), _MAX_FACTS))
         _clean(request, remote)
         access = Access(request.host, remote.python, request.workspace)
     made = _decided(request, access)
@@ -168,14 +164,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
         hint = f"the facts are new, and a decision no longer fits them: correct {request.output}"
         problem = UsageError(error.message, hint, error.details)
     return CapturedSite(
-        request.name or captured.name,
-        problem,
-        made,
-        missing,
-        partitions,
-        notes,
-        differences,
-        time.monotonic() - began,
+        request.name or captured.name, problem, made, missing, partitions, notes, differences, time.monotonic() - began
     )
 
 
@@ -191,18 +180,9 @@ def _before(request: SiteRequest) -> tuple[Profile | None, list[str]]:
 
 def _remote(request: SiteRequest) -> Remote:
     """Return a connection to a site of which only the host is known. Raises UsageError for an invalid host."""
-    record = {
-        "format": 1,
-        "name": "captured",
-        "source": {"kind": "unverified", "where": "the command line"},
-        "login": {"host": request.host, "python": [request.python] if request.python else _PYTHONS},
-        "workspace": request.folder,
-    }
-    try:
-        profile = Profile.model_validate(record)
-    except ValueError as error:
-        raise UsageError(f"{request.host!r} is not a host for ssh", "give the name of a login node") from error
-    return Remote(profile, request.ssh_config)
+    pythons = [request.python] if request.python else _PYTHONS
+    reached = profiles.of_host(request.host, "give the name of a login node", pythons, request.folder)
+    return Remote(reached, request.ssh_config)
 
 
 def _words(request: SiteRequest, remote: Remote) -> list[str]:
@@ -234,10 +214,8 @@ def _write(request: SiteRequest, profile: bytes, trees: bytes) -> None:
     chosen = [key for key in _DECISIONS if key in record]
     chosen += [f"login.{key}" for key in _LOGIN_DECISIONS if isinstance(login, dict) and key in login]
     if chosen:
-        raise Refused(
-            f"the capture of {request.host} has {', '.join(chosen)}, which no capture finds out",
-            "it was changed at the site: ask its admin; such a key could decide where bundles go",
-        )
+        hint = "it was changed at the site: ask its admin; such a key could decide where bundles go"
+        raise Refused(f"the capture of {request.host} has {', '.join(chosen)}, which no capture finds out", hint)
     files.write_text(str(request.facts), trees.decode("utf-8"))
     files.write_text(str(request.captured), profile.decode("utf-8"))
 

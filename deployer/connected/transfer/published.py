@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deployer.connected.ground import user_settings
 from deployer.connected.site_profile import published
-from deployer.connected.site_profile.profile import Profile
+from deployer.connected.site_profile.profile import Profile, of_host
 from deployer.connected.site_profile.published import Publication
 from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
 from deployer.contract.errors import DeployerError, Refused, UsageError
@@ -51,24 +51,12 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     if not site.startswith(published.SSH):
         return published.used(site).profile
     host = site[len(published.SSH) :]
-    record = {
-        "format": 1,
-        "name": "published",
-        "source": {"kind": "unverified", "where": "the command line"},
-        "login": {"host": host},
-        "workspace": "~",
-    }
-    try:
-        reached = Profile.model_validate(record)
-    except ValueError as error:
-        raise UsageError(f"{host!r} is not a host for ssh", "write ssh:HOST, as you give it to ssh") from error
+    reached = of_host(host, "write ssh:HOST, as you give it to ssh")
     with Remote(reached, user_settings.path("ssh_config", ssh_config)) as remote:
         found = fetch(remote)
     if found is None:
-        raise UsageError(
-            f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}",
-            f"ask its admin, or make one: deployer capture {host}",
-        )
+        hint = f"ask its admin, or make one: deployer capture {host}"
+        raise UsageError(f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}", hint)
     with contextlib.suppress(DeployerError):  # the other one cannot be read
         other = published.used(found.name, lambda _: None).paths[0]
         if other != published.kept_from(host):
@@ -81,8 +69,6 @@ def _look(remote: Remote) -> set[str]:
     found = remote.admins_files()
     for path, file in found.items():
         if f"{ADMINS_FOLDER}/{published.PROFILE}" in found and (file.owner != 0 or file.mode & 0o022):
-            raise Refused(
-                f"{remote.host}:{path} can be written by others than root (uid {file.owner}, mode {file.mode:o})",
-                "tell the site's admin: chown root, chmod go-w",
-            )
+            text = f"{remote.host}:{path} can be written by others than root (uid {file.owner}, mode {file.mode:o})"
+            raise Refused(text, "tell the site's admin: chown root, chmod go-w")
     return set(found)

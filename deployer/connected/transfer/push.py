@@ -122,6 +122,13 @@ class Pushed(NamedTuple):
         del found["then"]
         return found
 
+    def installed(self, answer: Fields, started: float, sent: float) -> "Pushed":
+        """Return the result after the install, from the site's answer and the times of the transfer."""
+        return self._replace(
+            folder=answer.text("folder"), seconds_transfer=sent - started, seconds_install=time.monotonic() - sent,
+            warnings=tuple(answer.words("warnings")),
+        )  # fmt: skip
+
 
 class FolderPush(NamedTuple):
     """The result of a push into a folder.
@@ -141,9 +148,6 @@ class FolderPush(NamedTuple):
     parts: int
     plans: Sequence[str] = ()
     data: bool = False
-
-    def record(self) -> json_records.Record:
-        return dict(self._asdict())
 
 
 def push(
@@ -172,10 +176,8 @@ def push(
         if not options.packed:
             _verify(verification, bundle)
         elif verification.digest != options.packed:
-            raise IntegrityError(
-                f"{bundle} was replaced during the deploy: packed {options.packed}, found {verification.digest}",
-                "let nothing else write this file, and deploy again",
-            )
+            text = f"{bundle} was replaced during the deploy: packed {options.packed}, found {verification.digest}"
+            raise IntegrityError(text, "let nothing else write this file, and deploy again")
         verdict = None if options.judged else check_for(verification, profile, options)
         if profile.login.inbox and options.transfer_host is None:
             options = options._replace(transfer_host=profile.login.transfer)
@@ -274,19 +276,15 @@ def _no_plan(profile: Profile, manifest: Manifest) -> Refused:
     """Return the error for a bundle without a plan for the site. It could replace a bundle that runs there."""
     label = f"{manifest.name}:{manifest.version}"
     has = ", ".join(plans_in(manifest)) or "none"
-    return Refused(
-        f"{label} has no plan for {profile.name}, so `run` cannot use it there; its plans: {has}",
-        f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only",
-    )
+    hint = f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only"
+    return Refused(f"{label} has no plan for {profile.name}, so `run` cannot use it there; its plans: {has}", hint)
 
 
 def _refused(profile: Profile, checked: Checked) -> Refused:
     first, *others = checked.against
     more = f", and {counted(len(others), 'more finding')}" if others else ""
-    return Refused(
-        f"check predicts that it will not run on {profile.name}: {first.code}: {first.about}: {first.message}{more}",
-        f"{first.remedy}; `push --force` sends it anyway",
-    )
+    text = f"check predicts that it will not run on {profile.name}: {first.code}: {first.about}: {first.message}{more}"
+    return Refused(text, f"{first.remedy}; `push --force` sends it anyway")
 
 
 def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> Pushed:
@@ -411,12 +409,7 @@ class _Sending:
         if self._done.folder:
             return self._done
         sent = self._sent or time.monotonic()  # another push of the same bundle may have been faster
-        return self._done._replace(
-            folder=answer.text("folder"),
-            seconds_transfer=sent - self._started,
-            seconds_install=time.monotonic() - sent,
-            warnings=tuple(answer.words("warnings")),
-        )
+        return self._done.installed(answer, self._started, sent)
 
 
 def _uploaded(
@@ -439,12 +432,7 @@ def _uploaded(
     words = ["receive", folder]
     with progress.far_bar("install") as tell, _named(bundle):
         answer = remote.watch(words, _INSTALL_SECONDS, tell) if tell else remote.site(words, _INSTALL_SECONDS)
-    return done._replace(
-        folder=answer.text("folder"),
-        seconds_transfer=sent - started,
-        seconds_install=time.monotonic() - sent,
-        warnings=tuple(answer.words("warnings")),
-    )
+    return done.installed(answer, started, sent)
 
 
 def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import json_records, limits, plan_update
+from deployer.contract import limits, plan_update
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.plan_update import PlanUpdate
 from deployer.contract.verdict import REFUSE
@@ -36,9 +36,6 @@ class PushedPlan(NamedTuple):
     signers: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def record(self) -> json_records.Record:
-        return dict(self._asdict())
-
 
 def push_plan(
     path: Path, profile: Profile, ssh_config: Path | None = None, dry_run: bool = False, force: bool = False
@@ -57,10 +54,8 @@ def push_plan(
     data = files.read_bytes(str(path), limit=plan_update.MAX_SIZE)
     update = plan_update.read(data, str(path))
     if update.site != profile.name:
-        raise UsageError(
-            f"{path} has plans for {update.site}, not for {profile.name}",
-            f"make one: deployer plan BUNDLE.tar --site {profile.name} -o FILE",
-        )
+        hint = f"make one: deployer plan BUNDLE.tar --site {profile.name} -o FILE"
+        raise UsageError(f"{path} has plans for {update.site}, not for {profile.name}", hint)
     if not force:
         _check(update)
     packed = plan_update.packed(data)
@@ -85,8 +80,6 @@ def _check(update: PlanUpdate) -> None:
     refused = [each for each in checked if each and each.verdict == REFUSE]
     if refused and len(refused) == len(checked):
         first = refused[0].against[0]
-        raise Refused(
-            f"check predicts that {update.bundle} will not run on {update.site}{refused[0].by}: "
-            f"{first.code}: {first.subject}: {first.message}",
-            f"{first.remedy}; `push --force` sends the plan anyway",
-        )
+        text = f"check predicts that {update.bundle} will not run on {update.site}{refused[0].by}: "
+        text += f"{first.code}: {first.subject}: {first.message}"
+        raise Refused(text, f"{first.remedy}; `push --force` sends the plan anyway")

@@ -322,20 +322,17 @@ class Remote:
         answers = dict(line.split("=", 1) for line in marked if "=" in line)
         if done.returncode or "home" not in answers:
             self._check_space(done.stderr)
-            raise TransferError(
-                f"{self.host}: cannot use {self.workspace}: {done.last_words()}",
-                "check that you may write to the workspace given in the profile",
-            )
+            hint = "check that you may write to the workspace given in the profile"
+            raise TransferError(f"{self.host}: cannot use {self.workspace}: {done.last_words()}", hint)
         if "python" not in answers:
             where = "give its path: --python PATH" if tries else "write its path into login.python of the site profile"
             lacking = "no Python 3.6 or newer under these names" if tries else "none of the Pythons of its profile"
             found = [line[len(_USELESS) :] for line in done.stdout.splitlines() if line.startswith(_USELESS)]
             why = "; ".join(printable(each if each[-2:] != ": " else f"{each}older than 3.6") for each in found)
-            raise MissingTool(
-                f"{self.host} has {lacking}: {', '.join(self._pythons)}{f' ({why})' if why else ''}",
-                f"look there for one, also in modules (`module avail python`, `command -v python3`), and {where}; "
-                "for one that needs its module, write a script that sets the variables of the module and starts it",
-            )
+            text = f"{self.host} has {lacking}: {', '.join(self._pythons)}{f' ({why})' if why else ''}"
+            hint = f"look there for one, also in modules (`module avail python`, `command -v python3`), and {where}; "
+            hint += "for one that needs its module, write a script that sets the variables of the module and starts it"
+            raise MissingTool(text, hint)
         self._python, self.workspace = answers["python"], answers["home"]
         version, owner = answers.get("version", ""), answers.get("owner") or "UNKNOWN"
         if _is_newer(version):
@@ -661,10 +658,8 @@ class Remote:
         self._check_line(done)
         if done.returncode:
             self._check_space(done.stderr)
-            raise TransferError(
-                f"{self.host}: cannot write {self.workspace}/{_TOOL}: {done.last_words()}",
-                "if it is another user's, choose a workspace of your own, or of your group, in the profile",
-            )
+            hint = "if it is another user's, choose a workspace of your own, or of your group, in the profile"
+            raise TransferError(f"{self.host}: cannot write {self.workspace}/{_TOOL}: {done.last_words()}", hint)
 
     def _site_argv(self, words: Sequence[str]) -> list[str]:
         if not self._python:
@@ -685,9 +680,8 @@ class Remote:
     def _check_space(self, said: str) -> None:
         if re.search(r"quota exceeded|No space", said, re.IGNORECASE):
             where = f"{self.host}:{self.workspace}"
-            raise SpaceError(
-                f"{where}: no space or quota left", "free some space, or set another workspace in the profile"
-            )
+            hint = "free some space, or set another workspace in the profile"
+            raise SpaceError(f"{where}: no space or quota left", hint)
 
     def _answer(self, done: Completed, words: Sequence[str], hear: Callable[[str], None] | None = None) -> Fields:
         """Return the answer of a command of the site's deployer that has ended. Its errors are raised here."""
@@ -714,11 +708,9 @@ class Remote:
 
     def _not_begun(self, said: str) -> TransferError:
         """Return the error for a login shell that ended before it ran a command, with what it said."""
-        return TransferError(
-            f"{self.host}: the login shell ended before it ran a command{said and ': '}{said}",
-            f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
-            "ends shells without a terminal, or the site allows no commands: see the file, or ask the site",
-        )
+        hint = f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
+        hint += "ends shells without a terminal, or the site allows no commands: see the file, or ask the site"
+        return TransferError(f"{self.host}: the login shell ended before it ran a command{said and ': '}{said}", hint)
 
     def _raise_far(self, done: Completed) -> NoReturn:
         """Raise the error of the site's deployer here, with its exit code and hint."""

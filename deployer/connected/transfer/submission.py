@@ -10,7 +10,6 @@ cannot be used, such as root's, is a warning.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import secrets
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from deployer.connected.ground import xdg
+from deployer.connected.ground.locked_folder import lock
 from deployer.contract.errors import DeployerError, IntegrityError, MissingTool, Refused, SpaceError, UsageError
 from deployer.contract.json_records import Fields
 from deployer.system import files, terminal
@@ -111,7 +111,7 @@ class Submission:
             self._reap()
             self._file = part.open("x", encoding="utf-8")
             try:
-                _lock(self._file)
+                lock(self._file)
                 self._file.write(self._site)
                 self._file.flush()
                 os.fsync(self._file.fileno())
@@ -191,7 +191,7 @@ def _taken(path: Path) -> IO[str] | None:
     with contextlib.ExitStack() as cleanup:
         try:
             stream = cleanup.enter_context(path.open("r+", encoding="utf-8"))
-            _lock(stream)
+            lock(stream)
         except (FileNotFoundError, BlockingIOError):
             return None
         except OSError as error:
@@ -201,13 +201,3 @@ def _taken(path: Path) -> IO[str] | None:
             cleanup.pop_all()
             return stream
     return None
-
-
-def _lock(stream: IO[str]) -> None:
-    """Lock a file; nothing is done on a file system without locks. Raises BlockingIOError."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass

@@ -1,4 +1,4 @@
-"""Install a bundle while it arrives (docs/adr/0062).
+"""Install a bundle while it arrives (docs/adr/0007).
 
 A second process reads the stream and writes the bundle's file from its start on: what arrives, and between the parts
 what kept bundles or an earlier push have. This process verifies and unpacks each segment as soon as the file has it.

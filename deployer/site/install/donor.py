@@ -1,4 +1,4 @@
-"""Files of a new layer that another layer here has already: they are linked, not unpacked (docs/adr/0039).
+"""Files of a new layer that another layer here has already: they are linked, not unpacked (docs/adr/0037).
 
 The donor is a layer of the same user with some of the same frames. The new bundle's frames are checked as always. A
 file is linked only if it is the file that install made from the same frame:

@@ -1,10 +1,10 @@
-"""The last lines of ``run --wait``: how the job ended, where its log is, warnings, and the payload's own result."""
+"""The last lines of ``run --wait``: how the job ended, where its log is, warnings, the payload's result, the proof."""
 
 import json
 import os
 from typing import Any, List
 
-from deployer.contract import json_records, records
+from deployer.contract import json_records, proof, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import WARNING, Finding
 from deployer.contract.text import counted, printable
@@ -34,15 +34,18 @@ def lines(status: Status) -> List[str]:
     except DeployerError as error:
         return [*found, "result: none: %s" % error.message]
     found.append("result: %s" % os.path.join(status.folder, result.RESULT_FILE))
-    payload = fields.record.get("payload")
     found += ["%s; %s" % (each, printable(each.remedy)) for each in findings if each.severity == WARNING]
+    return [*found, *_payload(fields.record.get("payload")), proof.line(fields.record)]
+
+
+def _payload(payload: Any) -> List[str]:
     if payload is None:
-        return [*found, "payload: no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)"]
+        return ["payload: no result of its own (a program writes JSON to the file $DEPLOYER_RESULT)"]
     if json_records.is_deeper(payload, _DEPTH):
-        return [*found, "payload: nested deeper than %d levels" % _DEPTH]
+        return ["payload: nested deeper than %d levels" % _DEPTH]
     if not isinstance(payload, dict):
-        return [*found, "payload: " + _short(payload)]
-    found += ["payload %s: %s" % (_short(name)[1:-1], _short(value)) for name, value in list(payload.items())[:_FIELDS]]
+        return ["payload: " + _short(payload)]
+    found = ["payload %s: %s" % (_short(name)[1:-1], _short(value)) for name, value in list(payload.items())[:_FIELDS]]
     more = len(payload) - _FIELDS
     return [*found, "payload: " + counted(more, "more field")] if more > 0 else found
 

@@ -3,11 +3,8 @@
 What judges is imported only for that: `status` and `jobs` only read.
 """
 
-import calendar
-import glob
 import os
 import re
-import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
@@ -56,6 +53,8 @@ _JOB_TAIL = 64 * 1024
 _MAX_DIGITS = 20
 #: A file in the folder of the hosts: the length of the job's log when the last step before the payload ended.
 _LOG_FROM = "log-from"
+#: Another one: when each step ended.
+_STEPS = "steps"
 
 _T = TypeVar("_T")
 
@@ -78,13 +77,14 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
         except SpaceError as error:
             result_reserve.release(folder)
             outcome = outcome._replace(full=error.message)
-    verdict = assemble(started, found, outcome)
+    steps = _steps(folder, outcome)
+    verdict = assemble(started, found, outcome, steps)
     try:
         write(folder, verdict.record)
     except SpaceError as error:
         # Other files that were to be written here are lost too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
-        verdict = assemble(started, found, outcome._replace(full=error.message))
+        verdict = assemble(started, found, outcome._replace(full=error.message), steps)
         write(folder, verdict.record)
     if outcome.step == PAYLOAD or verdict.exit_code:
         result_reserve.release(folder)
@@ -93,6 +93,19 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
         with suppress(DeployerError):  # without it, more of the log counts as the payload's
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
+
+
+def _steps(folder: str, outcome: "StepOutcome") -> List[json_records.Record]:
+    """Note when a step ended, and return the ends of all steps; if the disk is full, only of this one."""
+    path, steps = os.path.join(folder, HOSTS_FOLDER, _STEPS), []
+    with suppress(DeployerError):
+        before = json_records.loads(files.read_bytes(path), _STEPS, path, own=True)
+        steps = [step.record for step in before.items("steps")]
+    steps = [*steps, {"name": outcome.step, "seconds": round(outcome.ended - outcome.started, 1)}]
+    if files.is_folder(os.path.dirname(path)):  # else job.sh could not make it, and makes it when it starts again
+        with suppress(DeployerError):
+            files.write_text(path, json_records.pretty(json_records.stamped(_STEPS, {"steps": steps})))
+    return steps
 
 
 def write(folder: str, record: json_records.Record) -> None:
@@ -188,46 +201,6 @@ def read_file(path: str) -> Fields:
     """Parse a result.json, which may have a record for each of thousands of ranks."""
     data = files.read_bytes(path, limit=_MAX_RESULT)
     return json_records.loads(data, "result", path, own=True, limit=json_records.MAX_LARGE)
-
-
-def steps(folder: str) -> List[Tuple[str, float, float]]:
-    """Return the steps of a job that has ended: name, start and end, in seconds since the epoch.
-
-    The end of a step is the newest change of its evidence; of all steps before the payload, the change of the file that
-    ``write_result`` writes. A step without evidence, or with times that do not fit the job's own, is left out: a copy
-    of the folder may have lost them. Then the rest is called "job" instead of "payload".
-    """
-    record = read(folder)
-    try:
-        begun = float(calendar.timegm(time.strptime(record.text("started"), "%Y-%m-%dT%H:%M:%SZ")))
-        ended = begun + record.number("seconds")
-    except (UsageError, ValueError):  # the file may come from anywhere
-        return []
-    found = []
-    with suppress(UsageError):  # without the file of the job as it was submitted, its wait is not known
-        found.append(("waited", float(launch(folder).created), begun))
-    at, rest = begun, "job"
-    before = [("nodes looked at", "*.json")]
-    if _has_run(record):
-        before.append(("image and ranks checked", _LOG_FROM))
-        rest = "payload"
-    hosts = glob.escape(os.path.join(folder, HOSTS_FOLDER))
-    for name, evidence_of in before:
-        end = max(map(os.path.getmtime, glob.glob(os.path.join(hosts, evidence_of))), default=0.0)
-        if at <= end <= ended:
-            found.append((name, at, end))
-            at = end
-        else:
-            rest = "job"
-    return [step for step in [*found, (rest, at, ended)] if step[1] <= step[2]]
-
-
-def _has_run(record: Fields) -> bool:
-    """Return whether the payload of a job has ended."""
-    with suppress(UsageError):
-        ranks = [rank.record for rank in record.items("ranks")]
-        return any(rank.get(name) is not None for rank in ranks for name in ("exit_code", "signal"))
-    return False
 
 
 def read(folder: str) -> Fields:

@@ -13,6 +13,8 @@ def test_the_picture_shows_the_recorded_session() -> None:
     assert cast(lines) == recorded
     assert (PICTURES / "session.svg").read_text() == picture(lines)
     assert any("COMPLETED, exit 0" in line.text for line in lines)
+    assert any(line.text.startswith("proof: 2 of 2 ranks used the site's") for line in lines)
+    assert not any("warning" in line.text for line in lines)
 
 
 def shown(text: str) -> list[str]:
@@ -28,12 +30,13 @@ def test_what_a_program_prints_is_text() -> None:
 
 
 def test_colours_of_the_program_are_styles_and_have_no_width() -> None:
-    assert shown("pack     \x1b[32mdone\x1b[0m: " + 70 * "x") == ["pack     done: " + 70 * "x", "green"]
+    assert shown("pack     \x1b[32mdone\x1b[0m: " + 60 * "x") == ["pack     done: " + 60 * "x", "green"]
 
 
 def test_long_lines_are_broken_between_words() -> None:
-    assert shown("push     done         1.0 s  sent to " + 80 * "x") == [
-        "push     done         1.0 s  sent to",
-        29 * " " + 80 * "x",
-    ]
+    for long, indent in ((45, 29), (61, 4)):
+        assert shown("push     done         1.0 s  sent to " + long * "x") == [
+            "push     done         1.0 s  sent to",
+            indent * " " + long * "x",
+        ]
     assert shown("$ " + "word " * 30)[0].endswith("word")

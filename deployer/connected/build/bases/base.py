@@ -1,7 +1,5 @@
 """Base images: from a registry, from an archive, or a small Debian that mmdebstrap makes from packages."""
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -12,7 +10,7 @@ import docker
 from deployer.connected.build.bases import imported, registry
 from deployer.connected.build.definition import Base
 from deployer.connected.build.settings import BuildSettings
-from deployer.connected.ground import engine, xdg
+from deployer.connected.ground import caches, engine
 from deployer.contract.errors import JobFailed, UsageError
 from deployer.contract.shell import quoted
 from deployer.system import files, process
@@ -122,19 +120,13 @@ def debian_tarball(base: Base, host: BuildSettings, say: Callable[[str], None], 
 
 def tarball_of(base: Base) -> Path:
     """Return where the cache has the tarball of a Debian base, once it is made. Raises MissingTool."""
-    return cache_folder() / f"{base.debian}-{base_key(base)}.tar"
+    return caches.BASES.folder / f"{base.debian}-{base_key(base)}.tar"
 
 
 def base_key(base: Base) -> str:
     """Return the key of a base: a short digest of suite, packages, architecture, mmdebstrap's version and recipe."""
     done = process.run(["mmdebstrap", "--version"], timeout=30)
-    words = [RECIPE, base.debian, sorted(set(base.include)), os.uname().machine, done.stdout.strip()]
-    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
-
-
-def cache_folder() -> Path:
-    """Return the folder of cached bases."""
-    return xdg.cache_folder("bases")
+    return caches.key(RECIPE, base.debian, sorted(set(base.include)), os.uname().machine, done.stdout.strip())
 
 
 def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
@@ -145,10 +137,8 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
             _logger.debug("%s", done.stderr)
             # apt's errors come first, then mmdebstrap reports only that apt failed
             said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
-            raise JobFailed(
-                f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}",
-                f"check the package names, and that the mirror is reachable: {quoted(argv)}",
-            )
+            hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
+            raise JobFailed(f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}", hint)
 
 
 def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:

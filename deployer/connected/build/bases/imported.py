@@ -60,9 +60,8 @@ def check(path: Path, sha256: str | None) -> str:
     """Return the SHA-256 of an archive. Raises IntegrityError if it is not ``sha256``, which None does not ask for."""
     digest = digest_of(path)
     if sha256 is not None and digest != sha256:
-        raise IntegrityError(
-            f"{path} is not the base that the definition names: its SHA-256 is {digest}", f"base.sha256 is {sha256}"
-        )
+        hint = f"base.sha256 is {sha256}"
+        raise IntegrityError(f"{path} is not the base that the definition names: its SHA-256 is {digest}", hint)
     return digest
 
 

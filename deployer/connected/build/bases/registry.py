@@ -60,8 +60,6 @@ def _explained(reference: str, said: str) -> DeployerError:
     if engine.is_full(said):
         return SpaceError(f"cannot pull {reference}: {said}", engine.FREE_SPACE)
     if any(words in said.lower() for words in _NO_SUCH):
-        return UsageError(
-            f"the registry does not provide the image {reference}: {said}",
-            "check its name and digest, or log in with docker login",
-        )
+        hint = "check its name and digest, or log in with docker login"
+        return UsageError(f"the registry does not provide the image {reference}: {said}", hint)
     return TransferError(f"cannot pull {reference}: {said}", _INSTEAD)

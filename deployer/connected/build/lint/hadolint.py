@@ -34,9 +34,8 @@ def findings(dockerfile: Path) -> Iterator[Finding]:
         )
         severity = _SEVERITIES.get(str(item["level"]), WARNING)
         where = f"{dockerfile}:{item['line']}"
-        yield Finding(
-            code, severity, where, str(item["message"]), f"{page}{code}; or # hadolint ignore={code} above it"
-        )
+        remedy = f"{page}{code}; or # hadolint ignore={code} above it"
+        yield Finding(code, severity, where, str(item["message"]), remedy)
 
 
 def _program() -> str:

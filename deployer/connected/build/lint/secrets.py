@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from deployer.connected.build.lint import finding
 from deployer.connected.build.lint.source import DefinitionSource, text_of
@@ -37,7 +36,7 @@ _KEYS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "ACCOUNT_KEY")
 def in_files(source: DefinitionSource) -> Iterator[Finding]:
     """secrets.file: names and contents of files in the context and the app folder, and names in data folders."""
     for path in dict.fromkeys((*source.context, *source.app)):
-        what = _by_name(path) or _by_content(text_of(path))
+        what = _NAMES.get(path.name) or _PATHS.get("/".join(path.parts[-2:])) or _by_content(text_of(path))
         if what:
             yield finding("secrets.file", str(path), what=what)
     for data in source.definition.data.values():
@@ -54,10 +53,6 @@ def in_variables(source: DefinitionSource) -> Iterator[Finding]:
                 if _names_a_secret(name) and value and "$" not in value:
                     where = source.at(instruction)
                     yield finding("secrets.variable", where, instruction=instruction.name, name=name)
-
-
-def _by_name(path: Path) -> str:
-    return _NAMES.get(path.name, "") or _PATHS.get("/".join(path.parts[-2:]), "")
 
 
 def _by_content(text: str) -> str:

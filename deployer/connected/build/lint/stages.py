@@ -12,6 +12,7 @@ from deployer.connected.build.lint.source import DefinitionSource
 from deployer.contract.findings import Finding
 
 _OURS = {"BASE", "BUILD_BASE"}
+_APT = ("apt", "apt-get", "aptitude")
 _APT_LISTS = "/var/lib/apt/lists"
 
 
@@ -75,7 +76,7 @@ def late_removals(source: DefinitionSource) -> Iterator[Finding]:
             steps = list(commands(instruction.words()))
             removed = [word for step in steps if _is_removal(step) for word in step[1:]]
             stems = {path: path.rstrip("*/") for path in removed if path.startswith("/")}
-            brings_lists = any(_updates_lists(step) for step in steps)
+            brings_lists = any(posixpath.basename(step[0]) in _APT and "update" in step[1:] for step in steps)
             for path, stem in stems.items():
                 if stem.count("/") < 2 or (brings_lists and stem.startswith(_APT_LISTS)):
                     continue  # unknown, or apt's lists of the same step
@@ -90,11 +91,6 @@ def late_removals(source: DefinitionSource) -> Iterator[Finding]:
 
 def _is_removal(command: list[str]) -> bool:
     return posixpath.basename(command[0]) == "rm"
-
-
-def _updates_lists(command: list[str]) -> bool:
-    """Return whether a command fetches apt's lists of packages."""
-    return posixpath.basename(command[0]) in ("apt", "apt-get", "aptitude") and "update" in command[1:]
 
 
 def build_settings(source: DefinitionSource) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.build.settings import BuildSettings
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.contract.errors import UsageError
 from deployer.system import process
 
@@ -48,7 +48,7 @@ def indexes(host: BuildSettings, folders: Sequence[Path] = ()) -> Iterator[Index
         settings.write_text(host.pip)
         shared = {**process.base_environment("NETRC"), **host.proxies}
         pip = {**shared, "PIP_CONFIG_FILE": str(settings)}
-        own = {**shared, **uv_proxies(values), "UV_CACHE_DIR": str(xdg.cache_folder("resolver"))}
+        own = {**shared, **uv_proxies(values), "UV_CACHE_DIR": str(caches.RESOLVER.folder)}
         if host.ca:
             pip["PIP_CERT"] = own["SSL_CERT_FILE"] = str(certificates)
         found = [f"--find-links={link}" for link in links]

@@ -101,9 +101,8 @@ def read(path: Path) -> Lock | None:
         elif (found := _PIN.fullmatch(line)) and _is_of(found[4], found[1]):
             pins.append(Pin(found[1], found[2], found[3], found[4]))
         elif line and not line.startswith("#"):
-            raise UsageError(
-                f"{path}:{number}: not a line that deployer writes: {line[:100]}", f"remove it, or {_RELOCK}"
-            )
+            hint = f"remove it, or {_RELOCK}"
+            raise UsageError(f"{path}:{number}: not a line that deployer writes: {line[:100]}", hint)
     if target is None or not requirements:
         raise UsageError(f"{path} lacks the header that states its target", f"remove it, or {_RELOCK}")
     return Lock(target, requirements, tuple(pins), of_image)
@@ -159,9 +158,8 @@ def _check_line(where: str, line: str) -> None:
         asked = Requirement(line.partition(" --hash=")[0])
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"{where}: {line[:100]!r} is not a requirement: {reason}", "write it like numpy>=1.26,<2"
-        ) from error
+        hint = "write it like numpy>=1.26,<2"
+        raise UsageError(f"{where}: {line[:100]!r} is not a requirement: {reason}", hint) from error
     if asked.url:
         hint = f"write {asked.name}, and name the folder of its wheel with --find-links"
         raise UsageError(f"{where}: {asked.name} is requested by URL, which the site cannot check", hint)

@@ -88,10 +88,8 @@ class Target(NamedTuple):
             return
         needed = [glibc for tag in parse_wheel_filename(name)[3] if (glibc := _glibc_of(tag.platform))]
         if needed and min(needed) > self.glibc:
-            raise Refused(
-                f"{name} needs glibc {_dotted(min(needed))}, and the image has {_dotted(self.glibc)}",
-                "pin a release whose wheels are for an older glibc, or use a newer base",
-            )
+            hint = "pin a release whose wheels are for an older glibc, or use a newer base"
+            raise Refused(f"{name} needs glibc {_dotted(min(needed))}, and the image has {_dotted(self.glibc)}", hint)
         raise Refused(f"{name} is not for {self}", "the wheelhouse is for the image's own Python: build again")
 
 

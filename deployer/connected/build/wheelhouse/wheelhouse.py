@@ -5,12 +5,10 @@ the cache only after it passed all checks that the site will make.
 """
 
 import contextlib
-import errno
 import functools
 import logging
 import os
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +21,7 @@ from deployer.connected.build.wheelhouse import resolve
 from deployer.connected.build.wheelhouse.indexes import Indexes
 from deployer.connected.build.wheelhouse.lock import Lock, Pin
 from deployer.connected.build.wheelhouse.target import Target
-from deployer.connected.ground import progress, xdg
+from deployer.connected.ground import caches, progress
 from deployer.contract import wheel as wheels
 from deployer.contract.errors import (
     DeployerError,
@@ -39,8 +37,6 @@ from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.wheelhouse")
 
-#: Unfinished folders of the cache begin with this.
-UNFINISHED = ".part-"
 _FETCH_TIMEOUT = 3600
 _BUILD = "run deployer build"
 
@@ -73,7 +69,7 @@ class Wheelhouse(NamedTuple):
 
 def folder() -> Path:
     """Return the folder of cached wheels."""
-    return xdg.cache_folder("wheels")
+    return caches.WHEELS.folder
 
 
 def prepare(
@@ -202,9 +198,8 @@ def _is_cached(pin: Pin, strict: bool) -> bool:
         return False
     if files.sha256_file(str(file)) != pin.sha256:
         if strict:
-            raise IntegrityError(
-                f"{file} does not have the digest of the lock", f"{_BUILD}, with the network, to fetch it again"
-            )
+            hint = f"{_BUILD}, with the network, to fetch it again"
+            raise IntegrityError(f"{file} does not have the digest of the lock", hint)
         _log.debug("%s does not have its digest", file)
         file.unlink()
         return False
@@ -227,19 +222,8 @@ def _keep(file: Path, pin: Pin) -> None:
     except IntegrityError as error:
         hint = "a site would refuse this wheel: pin another release, or install it in the Dockerfile"
         raise IntegrityError(error.message, hint) from error
-    made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder()))
-    try:
-        made.chmod(0o777 & ~files.umask())
-        os.replace(file, made / pin.wheel)
-        with contextlib.suppress(FileNotFoundError):
-            path(pin).parent.rmdir()  # the folder of a damaged wheel
-        try:
-            os.rename(made, path(pin).parent)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with caches.WHEELS.new_entry(pin.sha256) as new:
+        os.replace(file, new / pin.wheel)
 
 
 def _check_together(lock: Lock) -> None:
@@ -264,7 +248,7 @@ def _fetch(pins: Sequence[Pin], target: Target, sources: Indexes) -> None:
     """Download wheels into the cache. Raises TransferError, IntegrityError, UsageError, SpaceError."""
     with files.errors_named(f"write {folder()}"):
         folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder()) as name:
+        with tempfile.TemporaryDirectory(prefix=caches.UNFINISHED, dir=folder()) as name:
             place = Path(name)
             asked = place / "asked.txt"
             asked.write_text("".join(f"{pin.name}=={pin.version} --hash=sha256:{pin.sha256}\n" for pin in pins))
@@ -313,7 +297,5 @@ def _failed(done: process.Completed) -> DeployerError:
             hint = "check that the index is reachable and the CA bundle is right: pip config list, --ca-bundle"
             return TransferError(f"cannot fetch wheels: {said}", hint)
         return UsageError(f"cannot fetch wheels: {said}", hint)
-    return TransferError(
-        f"cannot fetch wheels: {said}",
-        "check that the index is reachable, then build again: complete downloads are kept",
-    )
+    hint = "check that the index is reachable, then build again: complete downloads are kept"
+    return TransferError(f"cannot fetch wheels: {said}", hint)

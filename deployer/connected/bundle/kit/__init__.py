@@ -8,7 +8,6 @@ it, its sources.
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,15 +17,13 @@ from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import charliecloud, squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.bundle.packages import DEB, GENERIC, Package
-from deployer.connected.ground import xdg
+from deployer.connected.ground import caches
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
 from deployer.contract.errors import JobFailed, MissingTool, TransferError
 from deployer.contract.manifest import KIT_PREFIX
 from deployer.contract.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
-from deployer.system import files, terminal
-
-_PART = ".part-"
+from deployer.system import terminal
 
 Say = Callable[[str], None]
 
@@ -116,16 +113,11 @@ def members(name: str, say: Say) -> dict[str, Path]:
         JobFailed: it does not compile, or fails its test.
     """
     part = PARTS[name]
-    folder = xdg.cache_folder("kit") / part.recipe.key()
+    folder = caches.KIT.folder / part.recipe.key()
     if not folder.is_dir():
         host = settings.from_host(None, None, os.environ)
-        with files.errors_named(f"write {folder.parent}"):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=_PART, dir=folder.parent) as work:
-                made = Path(work) / "kit"
-                made.mkdir(mode=0o755)
-                part.make(made, Path(work), host, say)
-                _publish(made, folder)
+        with caches.KIT.new_entry(folder.name) as new:
+            part.make(new, new.parent, host, say)
     os.utime(folder)  # its last use, for `cache prune`
     found = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {KIT_PREFIX + path.relative_to(folder).as_posix(): path for path in found}
@@ -147,11 +139,3 @@ def _packages(contents: Mapping[str, FileContent]) -> Iterator[Package]:
                 GENERIC, name, pin["version"], KIT_PREFIX + program, os.uname().machine, (pin["licence"],), digest
             )
             yield found if part.recipe.compiled else found._replace(kind=DEB, architecture="amd64")
-
-
-def _publish(made: Path, folder: Path) -> None:
-    try:
-        made.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # otherwise another pack made the same part first
-            raise

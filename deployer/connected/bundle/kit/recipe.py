@@ -2,15 +2,15 @@
 
 import functools
 import hashlib
-import json
 import logging
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deployer.connected.ground import own_data
+from deployer.connected.ground import caches, own_data
 from deployer.contract.errors import JobFailed, MissingTool
 from deployer.system import process
 
@@ -61,8 +61,7 @@ class Recipe(NamedTuple):
     def key(self) -> str:
         """Return a short digest of all that the part depends on."""
         recipe = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.folder.iterdir())}
-        words = [self.version, recipe, *(self._compiler() if self.compiled else ()), os.uname().machine]
-        return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+        return caches.key(self.version, recipe, *(self._compiler() if self.compiled else ()), os.uname().machine)
 
     def _compiler(self) -> list[str]:
         said = process.run(["gcc", "--version"], 30, hint=self.compiler).stdout
@@ -97,6 +96,12 @@ class Recipe(NamedTuple):
             errors = re.findall(r"^.*(?:error:|cannot find|No such file).*$", done.stderr, re.MULTILINE)
             said = " / ".join(errors[:2]) or done.last_words()
             raise JobFailed(f"the kit's {what} does not compile: {said}", self.compiler)
+
+    def finish(self, program: Path, made: Path, command: str) -> None:
+        """Put a tested program into the folder of the part, with the README."""
+        shutil.copyfile(program, made / program.name)
+        (made / program.name).chmod(0o755)
+        (made / f"README.{self.name}").write_text(self.readme(command))
 
     def strip(self, program: Path, target: Path) -> None:
         """Write the program without symbols to ``target``."""

@@ -53,9 +53,7 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
     # The licence of mksquashfs requires the sources of all linked libraries.
     for path in sources:
         shutil.copyfile(path, made / path.name)
-    shutil.copyfile(work / PROGRAM, made / PROGRAM)
-    (made / PROGRAM).chmod(0o755)
-    (made / f"README.{RECIPE.name}").write_text(RECIPE.readme(command))
+    RECIPE.finish(work / PROGRAM, made, command)
 
 
 def _compile(work: Path, sources: Mapping[str, Path]) -> str:
@@ -94,9 +92,7 @@ def check(program: Path, reader: Path, work: Path) -> None:
         except DeployerError as error:
             raise JobFailed(f"the kit's mksquashfs fails its test: {error.message}", RECIPE.leave_out) from error
         if not filecmp.cmp(one, two, shallow=False):
-            raise JobFailed(
-                "the kit's mksquashfs fails its test: two runs on the same folder gave different bytes",
-                RECIPE.leave_out,
-            )
+            text = "the kit's mksquashfs fails its test: two runs on the same folder gave different bytes"
+            raise JobFailed(text, RECIPE.leave_out)
         if not filecmp.cmp(folder / "file", read / "file", shallow=False):
             raise JobFailed("the kit's mksquashfs fails its test: a file was changed", RECIPE.leave_out)

@@ -46,9 +46,7 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
     check_root(work / PROGRAM, work)
     for path in (wheel, source, RECIPE.folder / _PATCH):
         shutil.copyfile(path, made / path.name)
-    shutil.copyfile(work / PROGRAM, made / PROGRAM)
-    (made / PROGRAM).chmod(0o755)
-    (made / "README.udocker").write_text(RECIPE.readme(command))
+    RECIPE.finish(work / PROGRAM, made, command)
 
 
 def _compile(work: Path, source: Path, talloc: Path) -> str:
@@ -85,7 +83,5 @@ def check_root(proot: Path, work: Path) -> None:
         raise JobFailed(f"the kit's proot cannot be tested: {error.message}", RECIPE.leave_out) from error
     if done.returncode != 0:
         said = done.last_words(1) or "it sees the host's root"
-        raise JobFailed(
-            f"the kit's proot fails the test of its root: {said}",
-            f"check that this user may use ptrace, {RECIPE.leave_out}",
-        )
+        hint = f"check that this user may use ptrace, {RECIPE.leave_out}"
+        raise JobFailed(f"the kit's proot fails the test of its root: {said}", hint)

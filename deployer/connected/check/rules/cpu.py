@@ -39,13 +39,9 @@ def architecture(case: Case) -> Iterator[Finding]:
     """node.architecture: the image is for another kind of processor."""
     image, node = machines(case.partition, case.manifest)
     if image != node:
-        yield Finding(
-            "node.architecture",
-            ERROR,
-            case.plan.partition,
-            f"its nodes are {node}, and the image is for {image}",
-            f"build the image on a {node} machine, or with an engine that builds for {node}",
-        )
+        text = f"its nodes are {node}, and the image is for {image}"
+        remedy = f"build the image on a {node} machine, or with an engine that builds for {node}"
+        yield Finding("node.architecture", ERROR, case.plan.partition, text, remedy)
 
 
 def machines(partition: Partition, manifest: Manifest) -> tuple[str, str]:

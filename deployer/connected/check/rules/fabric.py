@@ -28,13 +28,9 @@ def library(process: Process) -> Iterator[Finding]:
     """fabric.missing: Intel MPI opens libfabric by name, and there is none."""
     used = process.library
     if used and process.users and _is_intel(process) and process.host_path(used.path) and _fabric(process) is None:
-        yield Finding(
-            "fabric.missing",
-            ERROR,
-            used.path,
-            f"it opens {plugins.FABRIC} at startup, but no searched folder contains it",
-            "in the profile, add the folder that contains it to the MPI's libraries",
-        )
+        text = f"it opens {plugins.FABRIC} at startup, but no searched folder contains it"
+        remedy = "in the profile, add the folder that contains it to the MPI's libraries"
+        yield Finding("fabric.missing", ERROR, used.path, text, remedy)
 
 
 def provider(process: Process) -> Iterator[Finding]:
@@ -60,13 +56,8 @@ def slow(case: Case) -> Iterator[Finding]:
     ranked = {name.partition(";")[0] for name in asked.split(",") if name}
     if (not asked or ranked <= _SLOW) and case.plan.mpi and case.plan.mpi.family == "intel":
         how = f"the plan asks for {asked}" if asked else "the plan names no provider: MPI may fall back to TCP"
-        yield Finding(
-            "fabric.tcp",
-            WARNING,
-            case.plan.partition,
-            f"its network is {fabric.kind}, and {how}",
-            f"set fabric.provider of the partition in the profile: {_FAST[fabric.kind]}",
-        )
+        remedy = f"set fabric.provider of the partition in the profile: {_FAST[fabric.kind]}"
+        yield Finding("fabric.tcp", WARNING, case.plan.partition, f"its network is {fabric.kind}, and {how}", remedy)
 
 
 def nccl(case: Case) -> Iterator[Finding]:

@@ -216,14 +216,10 @@ def toolkit(case: Case) -> Iterator[Finding]:
             usable.add(_soname(path))
     for path, why, floor in refused:
         needed = path in mapped or (_is_needed(path, mapped) and _soname(path) not in usable)
-        yield Finding(
-            "gpu.driver",
-            ERROR if needed else WARNING,
-            path,
-            f"{why}, which needs driver {_dotted(floor)} or newer, and {case.plan.partition} has "
-            f"{driver.version if driver else ''}",
-            "build it with an older CUDA, or with machine code for these GPUs: only the site can update the driver",
-        )
+        text = f"{why}, which needs driver {_dotted(floor)} or newer, and {case.plan.partition} has "
+        text += f"{driver.version if driver else ''}"
+        remedy = "build it with an older CUDA, or with machine code for these GPUs: only the site can update the driver"
+        yield Finding("gpu.driver", ERROR if needed else WARNING, path, text, remedy)
 
 
 def _shown(found: Sequence[str]) -> str:

@@ -38,13 +38,9 @@ def machine(process: Process) -> Iterator[Finding]:
 def program(process: Process) -> Iterator[Finding]:
     """link.program: the job's program is not in the image, or is not a program."""
     if process.program is None and not process.loader.foreign:
-        yield Finding(
-            "link.program",
-            ERROR,
-            process.plan.bundle,
-            f"{process.name}, which the job starts, is not in the image, or is not a program for this machine",
-            "name a program of the image in the job's command; build it for the site's architecture",
-        )
+        text = f"{process.name}, which the job starts, is not in the image, or is not a program for this machine"
+        remedy = "name a program of the image in the job's command; build it for the site's architecture"
+        yield Finding("link.program", ERROR, process.plan.bundle, text, remedy)
 
 
 def missing(process: Process) -> Iterator[Finding]:
@@ -63,13 +59,9 @@ def missing(process: Process) -> Iterator[Finding]:
         other = mpi is not None and FAMILIES.get(each.name, mpi.abi) != mpi.abi
         foreign = any(posixpath.basename(path).startswith(each.name) for path in process.loader.foreign)
         if not known and not other and not foreign and not each.name.startswith(CXX):
-            yield Finding(
-                "link.missing",
-                _severity(process, each.opened),
-                each.needed_by,
-                f"it needs {each.name}, which neither the image nor the site's binds have",
-                _to_have(process, each),
-            )
+            text = f"it needs {each.name}, which neither the image nor the site's binds have"
+            remedy = _to_have(process, each)
+            yield Finding("link.missing", _severity(process, each.opened), each.needed_by, text, remedy)
 
 
 def _to_have(process: Process, lacking: Missing) -> str:
@@ -87,13 +79,9 @@ def plugins(process: Process) -> Iterator[Finding]:
     for path in process.plugins:
         lacking = [name for name in process.loader.attempt(path) if name not in process.sonames]
         if lacking:
-            yield Finding(
-                "link.plugin",
-                ERROR,
-                path,
-                f"TensorFlow loads it on import, but it needs {', '.join(lacking)}, which is not there",
-                "install the plug-in's own libraries beside it (intel-extension-for-tensorflow-lib), or remove it",
-            )
+            text = f"TensorFlow loads it on import, but it needs {', '.join(lacking)}, which is not there"
+            remedy = "install the plug-in's own libraries beside it (intel-extension-for-tensorflow-lib), or remove it"
+            yield Finding("link.plugin", ERROR, path, text, remedy)
 
 
 def versions(process: Process) -> Iterator[Finding]:
@@ -151,6 +139,5 @@ def _severity(process: Process, opened: str) -> str:
 def broken(process: Process) -> Iterator[Finding]:
     """link.broken: a library that is needed is cut off or damaged."""
     for each in process.loader.broken:
-        yield Finding(
-            "link.broken", ERROR, each.path, f"it is not a complete ELF file: {each.reason}", "build the image again"
-        )
+        remedy = "build the image again"
+        yield Finding("link.broken", ERROR, each.path, f"it is not a complete ELF file: {each.reason}", remedy)

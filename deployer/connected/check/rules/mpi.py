@@ -80,13 +80,9 @@ def linked(process: Process) -> Iterator[Finding]:
     program, mpi = process.program, process.plan.mpi
     if mpi and program and program.facts.linked:
         how = "; its symbols are stripped, but texts of the library are in it" if program.facts.linked == TEXTS else ""
-        yield Finding(
-            "mpi.escape",
-            ERROR,
-            program.path,
-            f"it has an MPI library linked into it, so the site's {mpi.library} is not used{how}",
-            f"link it to a shared MPI library, {SONAMES.get(mpi.abi, 'as the site has')}",
-        )
+        text = f"it has an MPI library linked into it, so the site's {mpi.library} is not used{how}"
+        remedy = f"link it to a shared MPI library, {SONAMES.get(mpi.abi, 'as the site has')}"
+        yield Finding("mpi.escape", ERROR, program.path, text, remedy)
 
 
 def escaped(process: Process) -> list[Object]:
@@ -117,13 +113,9 @@ def cxx(process: Process) -> Iterator[Finding]:
             fits = mpi is None or process.host_path(used.path if used else "") or mpi.version.startswith("4.")
             if used is None or not fits:
                 there = "is nowhere" if used is None else "only the image has, not the site's MPI"
-                yield Finding(
-                    "mpi.cxx",
-                    ERROR,
-                    each.path,
-                    f"it needs {name}, the C++ library of Open MPI up to release 4, which {there}",
-                    "build it with -DOMPI_SKIP_MPICXX and -Wl,--as-needed: C++ programs do not need it",
-                )
+                text = f"it needs {name}, the C++ library of Open MPI up to release 4, which {there}"
+                remedy = "build it with -DOMPI_SKIP_MPICXX and -Wl,--as-needed: C++ programs do not need it"
+                yield Finding("mpi.cxx", ERROR, each.path, text, remedy)
 
 
 def symbols(process: Process) -> Iterator[Finding]:
@@ -148,13 +140,9 @@ def symbols(process: Process) -> Iterator[Finding]:
             when = "" if at_once else ": it starts, and aborts when it calls one"
             shown = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
             lazy = NOTE if (user.dynamic.soname or "").startswith(_BINDINGS) else MISSING_FACTS
-            yield Finding(
-                "mpi.symbols",
-                ERROR if at_once or user is process.program else lazy,
-                user.path,
-                f"it calls {shown}, which {used.path} does not have{when}",
-                "build it against an older MPI of this family: these functions were added later",
-            )
+            text = f"it calls {shown}, which {used.path} does not have{when}"
+            remedy = "build it against an older MPI of this family: these functions were added later"
+            yield Finding("mpi.symbols", ERROR if at_once or user is process.program else lazy, user.path, text, remedy)
 
 
 def tree(process: Process) -> Iterator[Finding]:
@@ -185,14 +173,10 @@ def gtl(process: Process) -> Iterator[Finding]:
     loaded = [each.dynamic.soname or "" for each in process.loader.objects]
     preloaded = [posixpath.basename(path) for path in re.split("[ :]", process.variable("LD_PRELOAD"))]
     if not any(name.startswith(_GTL) for name in [*loaded, *preloaded]):
-        yield Finding(
-            "mpi.gtl",
-            ERROR,
-            process.name,
-            f"{_GPU_SUPPORT} is 1, and no {_GTL}*.so is loaded: MPI_Init would abort",
-            f"set {_GPU_SUPPORT} to 0 in the environment of the partition, or LD_PRELOAD to the site's library "
-            "(gtl/lib beside the MPI), which must be in binds of the MPI",
-        )
+        text = f"{_GPU_SUPPORT} is 1, and no {_GTL}*.so is loaded: MPI_Init would abort"
+        remedy = f"set {_GPU_SUPPORT} to 0 in the environment of the partition, or LD_PRELOAD to the site's library "
+        remedy += "(gtl/lib beside the MPI), which must be in binds of the MPI"
+        yield Finding("mpi.gtl", ERROR, process.name, text, remedy)
 
 
 def doubled(process: Process) -> Iterator[Finding]:

@@ -50,13 +50,8 @@ def offered(case: Case) -> Iterator[Finding]:
     for option in case.plan.containers if case.plan.abi != NO_MPI else ():
         known = scheduler.pmi if scheduler else []
         if option.launcher == "srun" and known and option.pmi not in known:
-            yield Finding(
-                "pmi.not-offered",
-                ERROR,
-                option.name,
-                f"srun offers {', '.join(known)}, and the plan asks for --mpi={option.pmi}",
-                "correct pmi of the partition in the profile",
-            )
+            text = f"srun offers {', '.join(known)}, and the plan asks for --mpi={option.pmi}"
+            yield Finding("pmi.not-offered", ERROR, option.name, text, "correct pmi of the partition in the profile")
 
 
 def spoken(case: Case) -> Iterator[Finding]:

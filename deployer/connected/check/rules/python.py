@@ -13,13 +13,9 @@ from deployer.contract.findings import ERROR, Finding
 def syntax(process: Process) -> Iterator[Finding]:
     """python.syntax: a program reads a text that its Python cannot read."""
     for each in process.unreadable:
-        yield Finding(
-            "python.syntax",
-            ERROR,
-            each.place,
-            f"{process.name} cannot read this line, and ends with SyntaxError: {each.reason}",
-            "write it for this Python (2to3 rewrites Python 2), or put the Python that it is for into the image",
-        )
+        text = f"{process.name} cannot read this line, and ends with SyntaxError: {each.reason}"
+        remedy = "write it for this Python (2to3 rewrites Python 2), or put the Python that it is for into the image"
+        yield Finding("python.syntax", ERROR, each.place, text, remedy)
 
 
 def modules(process: Process) -> Iterator[Finding]:
@@ -27,14 +23,9 @@ def modules(process: Process) -> Iterator[Finding]:
     for each in process.missing:
         end = f"it may end with ModuleNotFoundError: {each.doubt}" if each.doubt else "it ends with ModuleNotFoundError"
         severity = MISSING_FACTS if each.doubt else ERROR
-        yield Finding(
-            "import.missing",
-            severity,
-            each.place,
-            f"it imports {each.name}, which is in none of the folders where {process.name} searches: {end}"
-            f"{_there(each)}",
-            _remedy(process, each),
-        )
+        text = f"it imports {each.name}, which is in none of the folders where {process.name} searches: {end}"
+        text += f"{_there(each)}"
+        yield Finding("import.missing", severity, each.place, text, _remedy(process, each))
 
 
 def _there(missing: MissingModule) -> str:

@@ -26,21 +26,13 @@ def room(case: Case) -> Iterator[Finding]:
     ):
         for what, limit in limits:
             if limit is not None and limit < need:
-                yield Finding(
-                    code,
-                    ERROR,
-                    path,
-                    f"the bundle and its image need {need} {unit}, but its {what} is {limit} {unit}",
-                    "name another workspace in the profile, or ask the site for more",
-                )
+                text = f"the bundle and its image need {need} {unit}, but its {what} is {limit} {unit}"
+                remedy = "name another workspace in the profile, or ask the site for more"
+                yield Finding(code, ERROR, path, text, remedy)
     if filesystem.purge_days:
-        yield Finding(
-            "space.purge",
-            NOTE,
-            path,
-            f"files unused for {filesystem.purge_days} days are removed, which would damage an installed image",
-            "after a pause, install again before you start a job; or name another workspace",
-        )
+        text = f"files unused for {filesystem.purge_days} days are removed, which would damage an installed image"
+        remedy = "after a pause, install again before you start a job; or name another workspace"
+        yield Finding("space.purge", NOTE, path, text, remedy)
 
 
 def demand(manifest: Manifest, more: int = 0) -> tuple[int, int]:

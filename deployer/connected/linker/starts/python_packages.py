@@ -204,7 +204,7 @@ class _Search:
         there = False
         for folder in self._path:
             top = f"{folder}/{parts[0]}"
-            if PACKAGED.match(f"{top}/") or self._is_data(top):
+            if PACKAGED.match(f"{top}/") or top in self._data:
                 if self._exists(top):
                     (self._certain if certain else self._possible)[top] = None
                     return True
@@ -216,9 +216,6 @@ class _Search:
             if paths:
                 break
         return there
-
-    def _is_data(self, top: str) -> bool:
-        return top in self._data
 
     def _exists(self, top: str) -> bool:
         """Return whether there is a module at a path, whatever kind of module it is."""

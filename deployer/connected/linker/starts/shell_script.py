@@ -445,15 +445,8 @@ class Script(ShellVariables):
             state.status = None
             return
         path = state.variables.get("PATH")
-        seen = Seen(
-            state.environment(),
-            path if isinstance(path, str) and not isinstance(path, UnknownWord) else None,
-            state.folder,
-            self._line,
-            state.certain,
-            stdin,
-            state.removed,
-        )
+        path = None if isinstance(path, UnknownWord) or not isinstance(path, str) else path
+        seen = Seen(state.environment(), path, state.folder, self._line, state.certain, stdin, state.removed)
         state.status = self._reader.start(words, seen)
         if state.status == NOT_FOUND and _HANDLER in state.functions:
             state.status = None

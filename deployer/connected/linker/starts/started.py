@@ -3,7 +3,7 @@
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
@@ -156,10 +156,7 @@ class _Context(NamedTuple):
 
 
 def follow(
-    words: Sequence[str],
-    surroundings: Surroundings,
-    stdin: str | None = None,
-    failing: tuple[str, str] | None = None,
+    words: Sequence[str], surroundings: Surroundings, stdin: str | None = None, failing: tuple[str, str] | None = None
 ) -> Started:
     """Return what a job's command starts.
 
@@ -244,24 +241,15 @@ class _Walk:
         """Return whether a file is a program, not a script."""
         return self._at.view.facts_or_none(path) is not None or not self._text(path)
 
-    def _add(
-        self,
-        path: str | None,
-        words: Sequence[str],
-        context: _Context,
-        script: str | None = None,
-        packages: Packages | None = None,
-        missing: Sequence[MissingModule] = (),
-        unreadable: Sequence[Unreadable] = (),
-    ) -> int | None:
-        via, environment = _shown(", ".join(context.via)), dict(context.environment)
-        certain, removed = context.certain, context.removed
-        found = StartedProgram(
-            path, tuple(words), via, certain, script, packages, environment, removed, missing, unreadable
-        )
-        if found not in self._programs:
-            self._programs.append(found)
-        if found.key != self._failing:
+    def _add(self, path: str | None, words: Sequence[str], context: _Context, **of_python: Any) -> int | None:
+        """Add a program; ``of_python`` are fields of StartedProgram. Return its status."""
+        program = StartedProgram(
+            path, tuple(words), _shown(", ".join(context.via)), context.certain, environment=dict(context.environment),
+            removed=context.removed, **of_python,
+        )  # fmt: skip
+        if program not in self._programs:
+            self._programs.append(program)
+        if program.key != self._failing:
             return None
         return NOT_FOUND if path is None else 1
 
@@ -368,17 +356,9 @@ class _Walk:
         if path is None and how.login:
             self._not_followed("/etc/profile or a file of /etc/profile.d sets variables", context)
         state = State(
-            name,
-            file or name,
-            arguments,
-            context.folder,
-            dict(environment),
-            frozenset(environment),
-            {},
-            context.certain,
-            stops=how.stops,
-            pipefail=how.pipefail,
-        )
+            name, file or name, arguments, context.folder, dict(environment), frozenset(environment), {},
+            context.certain, stops=how.stops, pipefail=how.pipefail,
+        )  # fmt: skip
         before = (*context.via, shown)
         reader = Reader(
             lambda words, seen: self.command(words, _of_shell(seen, shown, context)),
@@ -435,7 +415,9 @@ class _Walk:
         packages, missing = result.packages, result.missing
         if "PYTHONHOME" in context.environment:
             packages, missing = packages._replace(unclear="PYTHONHOME is set", extensions=()), []
-        status = self._add(found.real, words, context, script, packages, missing, result.unreadable)
+        status = self._add(
+            found.real, words, context, script=script, packages=packages, missing=missing, unreadable=result.unreadable
+        )
         shown = posixpath.basename(script or "python")[:40]
         within = context._replace(via=(*context.via, shown), certain=False)
         for reason in result.unclear:
@@ -532,13 +514,6 @@ def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
 
 def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
     """Return where a command of a script is started."""
-    return _Context(
-        seen.environment,
-        seen.path,
-        seen.folder,
-        (*context.via, f"{shown} line {seen.line}"),
-        seen.certain,
-        seen.stdin if seen.stdin is not None else context.stdin,
-        context.removed | seen.removed,
-        False,
-    )
+    stdin = context.stdin if seen.stdin is None else seen.stdin
+    via, removed = (*context.via, f"{shown} line {seen.line}"), context.removed | seen.removed
+    return _Context(seen.environment, seen.path, seen.folder, via, seen.certain, stdin, removed, alone=False)

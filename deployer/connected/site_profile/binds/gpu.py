@@ -47,10 +47,8 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
         version = _VERSION.search(real)
         if driver.version and version and version.group(1) != driver.version:
             if name == "libcuda.so.1":
-                raise Unknown(
-                    f"{path} belongs to driver {version.group(1)}, but the profile's driver is {driver.version}",
-                    "capture the node again: `python3 deployer.pyz capture --node`",
-                )
+                text = f"{path} belongs to driver {version.group(1)}, but the profile's driver is {driver.version}"
+                raise Unknown(text, "capture the node again: `python3 deployer.pyz capture --node`")
             continue  # a leftover of another driver, which libcuda refuses
         found.append(library(path, "the GPU driver's", name))
         full = f"{name.partition('.so')[0]}.so.{version.group(1) if version else driver.version}"

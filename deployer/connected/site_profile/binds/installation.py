@@ -36,11 +36,10 @@ def check(name: str, mpi: Mpi) -> None:
         Unknown: facts are missing.
     """
     if mpi.family == _CRAY and posixpath.basename(mpi.library_path) != SONAMES[MPICH_ABI]:
-        raise Refused(
-            f"mpi.{name}: {mpi.library_path} is for programs of Cray's compilers; those of an image need "
-            f"{SONAMES[MPICH_ABI]}, which Cray MPICH has in {mpi.prefix}/{_CRAY_ABI}",
-            f"set library to {_CRAY_ABI}/{SONAMES[MPICH_ABI]} in the profile, or ask the site for cray-mpich-abi",
-        )
+        text = f"mpi.{name}: {mpi.library_path} is for programs of Cray's compilers; those of an image need "
+        text += f"{SONAMES[MPICH_ABI]}, which Cray MPICH has in {mpi.prefix}/{_CRAY_ABI}"
+        hint = f"set library to {_CRAY_ABI}/{SONAMES[MPICH_ABI]} in the profile, or ask the site for cray-mpich-abi"
+        raise Refused(text, hint)
     if mpi.in_system:
         packaged.check(name, mpi)
 

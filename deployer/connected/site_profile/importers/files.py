@@ -25,9 +25,8 @@ def draft(paths: Sequence[Path], name: str | None = None) -> Draft:
         UsageError: a file cannot be read, or is not of Slurm.
     """
     if name is not None and name != _site_name(name):
-        raise UsageError(
-            f"--name {printable(name[:60])} is not a name of a profile", f"write --name {_site_name(name)}"
-        )
+        hint = f"write --name {_site_name(name)}"
+        raise UsageError(f"--name {printable(name[:60])} is not a name of a profile", hint)
     texts = dict(_read(path, [each.name for each in paths]) for path in paths)
     result = Draft()
     first = FileLine(next(iter(texts)))

@@ -155,6 +155,12 @@ def test_after_validate(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "next: deployer pack DEF --site lab -o B.tar\n"
 
 
+def test_pack_names_its_changes_in_words() -> None:
+    changes = {"pyc_repaired": 548, "setuid": 13, "variables dropped": 1}
+    expected = "548 times of compiled Python files corrected, 13 setuid and setgid bits removed, 1 variables dropped"
+    assert pack.in_words(changes) == expected
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [

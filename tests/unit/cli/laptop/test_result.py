@@ -98,7 +98,9 @@ def test_a_result_of_many_ranks_is_read(site: type[_FakeRemote], capsys: pytest.
     site.result = json.dumps({"payload": {"loss": 1}, "ranks": [{}] * 400_000}).encode()
     assert json_records.MAX_MEMORY < json_records.memory(site.result) < json_records.MAX_LARGE
     assert main(["result", "--site", "lab"]) == 0
-    assert '"loss": 1' in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert '"loss": 1' in shown
+    assert "\nproof: none: no MPI library was found in 400000 of 400000 ranks\non the site: /r/jobs/x-1\n" in shown
 
 
 def test_a_list_of_numbers_has_one_line_and_long_ones_are_shortened(

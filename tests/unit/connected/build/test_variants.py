@@ -7,6 +7,7 @@ import pytest
 
 from deployer.connected.build import definition, last_build, variants
 from deployer.connected.bundle import sources
+from deployer.connected.ground import caches
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES
@@ -59,47 +60,53 @@ def test_a_broken_wheel_is_no_variant(data: bytes) -> None:
         variants.check_wheel(NAME, data, OPENMPI)
 
 
-def publish(cache: Path, key: str = "0" * 16) -> variants.HorovodVariant:
-    return variants._publish(cache, key, OPENMPI, (NAME, wheel(library(["libmpi.so.40"]))), {"openmpi-5": {}}, 98.25)
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return caches.VARIANTS.folder
 
 
-def test_what_is_published_is_found(tmp_path: Path) -> None:
-    made = publish(tmp_path)
-    found = variants.find(tmp_path, "0" * 16)
+def publish(key: str = "0" * 16) -> variants.HorovodVariant:
+    return variants._publish(key, OPENMPI, (NAME, wheel(library(["libmpi.so.40"]))), {"openmpi-5": {}}, 98.25)
+
+
+def test_what_is_published_is_found(cache: Path) -> None:
+    made = publish()
+    found = variants.find("0" * 16)
     assert found == made._replace(cached=True)
     assert (found.abi, found.wheel.name, found.seconds) == (OPENMPI, NAME, 98.2)
-    assert variants.find(tmp_path, "1" * 16) is None
+    assert variants.find("1" * 16) is None
 
 
-def test_a_wrong_wheel_is_not_published(tmp_path: Path) -> None:
+def test_a_wrong_wheel_is_not_published(cache: Path) -> None:
     with pytest.raises(Refused):
-        variants._publish(tmp_path, "0" * 16, MPICH_ABI, (NAME, wheel(library(["libmpi.so.40"]))), {}, 1)
-    assert list(tmp_path.iterdir()) == []
+        variants._publish("0" * 16, MPICH_ABI, (NAME, wheel(library(["libmpi.so.40"]))), {}, 1)
+    assert not cache.exists()
 
 
 @pytest.mark.parametrize("damage", ["wheel", "record", "gone"])
-def test_a_damaged_variant_is_none_and_is_made_again(tmp_path: Path, damage: str) -> None:
-    made = publish(tmp_path)
+def test_a_damaged_variant_is_none_and_is_made_again(cache: Path, damage: str) -> None:
+    made = publish()
     if damage == "wheel":
         made.wheel.write_bytes(made.wheel.read_bytes()[:-1] + b"!")
     elif damage == "record":
         (made.wheel.parent / "variant.json").write_text("{")
     else:
         made.wheel.unlink()
-    assert variants.find(tmp_path, "0" * 16) is None
-    assert publish(tmp_path).wheel.is_file()
-    assert variants.find(tmp_path, "0" * 16)
+    assert variants.find("0" * 16) is None
+    assert publish().wheel.is_file()
+    assert variants.find("0" * 16)
 
 
-def test_the_oldest_go_beyond_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_go_beyond_the_cap(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
-        os.utime(publish(tmp_path, f"{number}" * 16).wheel.parent, (1000 + number, 1000 + number))
-    (tmp_path / ".part-killed").mkdir()
-    os.utime(tmp_path / ".part-killed", (1000, 1000))
-    each = sum(file.stat().st_size for file in (tmp_path / ("0" * 16)).iterdir())
-    monkeypatch.setattr(variants, "CAP", 2 * each)
-    publish(tmp_path, "3" * 16)
-    assert sorted(folder.name[0] for folder in tmp_path.iterdir()) == ["1", "2", "3"]
+        os.utime(publish(f"{number}" * 16).wheel.parent, (1000 + number, 1000 + number))
+    (cache / ".part-killed").mkdir()
+    os.utime(cache / ".part-killed", (1000, 1000))
+    each = sum(file.stat().st_size for file in (cache / ("0" * 16)).iterdir())
+    monkeypatch.setattr(caches, "VARIANTS", caches.VARIANTS._replace(cap=2 * each))
+    publish("3" * 16)
+    assert sorted(folder.name[0] for folder in cache.iterdir()) == ["1", "2", "3"]
 
 
 def test_the_key_is_of_all_that_it_depends_on() -> None:
@@ -143,7 +150,7 @@ def record(of: definition.Definition, **wheels_by_abi: Path) -> None:
 
 def test_pack_takes_what_the_last_build_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = digits(tmp_path, monkeypatch)
-    wheel = publish(tmp_path / "cache").wheel
+    wheel = publish().wheel
     record(of, mpich_abi=wheel, openmpi=wheel)
     assert last_build.last_build(of) == last_build.LastBuild("sha256:1", {MPICH_ABI: wheel, OPENMPI: wheel})
 
@@ -153,14 +160,14 @@ def test_pack_says_what_to_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Refused, match="was not built here") as caught:
         last_build.last_build(of)
     assert "deployer build" in caught.value.hint
-    record(of, openmpi=publish(tmp_path / "cache").wheel, mpich_abi=tmp_path / "lost.whl")
+    record(of, openmpi=publish().wheel, mpich_abi=tmp_path / "lost.whl")
     with pytest.raises(Refused, match="no Horovod for mpich-abi"):
         last_build.last_build(of)
 
 
 def test_pack_for_a_site_needs_only_its_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = digits(tmp_path, monkeypatch)
-    wheel = publish(tmp_path / "cache").wheel
+    wheel = publish().wheel
     record(of, mpich_abi=wheel)
     for site, needed in (("lab", [MPICH_ABI]), ("lab-openmpi", [MPICH_ABI, OPENMPI])):  # the first is the image's own
         assert sources.families_for(of, [load(site)]) == needed
@@ -176,10 +183,10 @@ def test_a_variant_that_no_site_needs_is_not_compiled_but_taken_from_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of = digits(tmp_path, monkeypatch)
-    wheel = publish(tmp_path / "cache")
+    wheel = publish()
     cached = [MPICH_ABI]
     monkeypatch.setattr(variants, "variant_key", lambda contents, stage, framework, abi: abi)
-    monkeypatch.setattr(variants, "find", lambda cache, key: wheel._replace(abi=key) if key in cached else None)
+    monkeypatch.setattr(variants, "find", lambda key: wheel._replace(abi=key) if key in cached else None)
 
     def compiled(*_: object) -> str:
         raise AssertionError("nothing is to be built")

@@ -1,6 +1,8 @@
 """The page of a bundle for a security officer."""
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,13 +41,37 @@ SBOM = {
 }
 
 
-def write(path: Path, app: bytes) -> str:
-    entries = [
-        *ENTRIES[:3],
-        (TarEntry(FILE, b"bin/fetch", 0o755, len(FETCH)), FETCH),
-        *ENTRIES[3:],
-    ]
-    extra = [("deployer/app/t.py", app), ("deployer/sbom.cdx.json", json.dumps(SBOM).encode())]
+PACKAGED = b"#!/bin/sh\n# see <https://www.gnu.org/licenses/>\ncurl https://mirror.example/debian.\n"
+PYTHON = "lib/python3.11/site-packages/"
+#: Files of the image besides ENTRIES: path, mode, content.
+FILES = (
+    ("bin/fetch", 0o755, FETCH),
+    (f"{PYTHON}__pycache__/x.cpython-311.pyc", 0o644, b""),
+    (
+        f"{PYTHON}x-1.dist-info/RECORD",
+        0o644,
+        b'x.py,sha256=a,1\n../bin/x,,\nx-1.dist-info/RECORD,,\n"a,b.py",,\n',
+    ),
+    (f"{PYTHON}x.py", 0o644, b""),
+    (f"{PYTHON}y.py", 0o644, b""),
+    ("lib/python3.11/bin/x", 0o755, b""),
+    ("opt/model.bin", 0o644, b""),
+    ("usr/bin/packaged", 0o755, PACKAGED),
+    ("var/lib/dpkg/info/curl.list", 0o644, b"/.\n/bin/packaged\n"),
+    ("var/lib/dpkg/info/curl.postinst", 0o755, PACKAGED),
+    ("var/lib/dpkg/info/other.postinst", 0o755, b""),
+)
+
+
+def write(
+    path: Path,
+    app: bytes,
+    files: Sequence[tuple[str, int, bytes]] = FILES,
+    components: Sequence[object] = SBOM["components"],
+) -> str:
+    more = [(TarEntry(FILE, name.encode(), mode, len(content)), content) for name, mode, content in files]
+    entries = [*ENTRIES[:3], *more[:1], *ENTRIES[3:], *more[1:]]
+    extra = [("deployer/app/t.py", app), ("deployer/sbom.cdx.json", json.dumps({"components": components}).encode())]
     job = Job("train", ["python3", HOSTILE], 1, 4, 1, "00:10:00")
     pieces = [("files", stream(entries[:4])), ("rest", stream(entries[4:])), ("links", END)]
     path.write_bytes(bundles.build(pieces=pieces, extra=extra, jobs=[job]))
@@ -70,14 +96,25 @@ def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.
         "out of support: Python 3.6",
         "Files changed: 1",
         "1 node, 4 ranks per node",
-        "executable: 2.",
+        "executable files of the image: 6.",
+        "mirror.example2/usr/bin/packaged, /var/lib/dpkg/info/curl.postinst",
+        "Addresses of known licences were left out: 2.",
         "No package differs.",
         "deployer/app/t.py",
         "no verdict of check",
         "No rehearsal is recorded",
         "<script>alert(1)</script>",
     ):
-        assert text in read.text, text
+        assert text in read.text.replace("\n", ""), text
+    assert "https://www.gnu.org" not in read.text
+    assert re.findall("<li><code>(.*?)</code></li>", page.read_text())[:6] == [
+        "/bin/fetch",
+        "/bin/tool",
+        "/var/lib/dpkg/info/other.postinst",
+        "/etc/odd\\xff\\nname",
+        f"/{PYTHON}y.py",
+        "/opt/model.bin",
+    ]
 
 
 def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
@@ -94,7 +131,7 @@ def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
     assert "none: the bundle has only data" in read.text
     assert "image digest" not in read.text
     assert f"The data folders were not searched: 1 file, {len(FETCH)} bytes." in read.text
-    assert "Executable filesNone." in "".join(read.text.split("\n"))
+    assert "Executable files: 0Other files: 0Addresses" in "".join(read.text.split("\n"))
     capsys.readouterr()
     for words in (["pack", str(definition), "-o", str(tmp_path)], ["inspect", bundle, "--html", str(tmp_path)]):
         assert main(words) == 2
@@ -122,7 +159,7 @@ def test_a_signature_names_a_person_only_if_a_policy_does(
     assert ("stager@lab" in read.text) is known
     assert ('<span class="bad">unknown: no policy' in page.read_text()) is not known
     assert "The bundle defines no job." in read.text
-    assert "No script names an address." in read.text
+    assert "No script of a package names an address." in read.text
 
 
 def test_a_verdict_of_another_deployer_is_marked(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from deployer.connected.bundle import sources
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.bundle.diff import diff
 from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.check.checking import Checking
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import tarreader
 from deployer.connected.rootfs.archive import ArchiveImage
@@ -560,7 +561,7 @@ def test_a_job_whose_program_the_image_lacks_is_refused_and_nothing_is_written(t
     with pytest.raises(Refused, match=r"command\.missing: .*there is no /deployer/app/in, which is the job's stdin"):
         packing.pack(silent, [], tmp_path / "b.tar")
     assert not [path for path in tmp_path.iterdir() if path != app]
-    accepted = packing.pack(wrong, [], tmp_path / "b.tar", checking=packing.Checking(["command.missing"]))
+    accepted = packing.pack(wrong, [], tmp_path / "b.tar", checking=Checking(["command.missing"]))
     assert accepted.path.exists()
 
 

@@ -81,7 +81,7 @@ def started(
 ) -> Process:
     files = index(IMAGE_FILES if image is None else image)
     site = {PREFIX: _Below(HOST_FILES if host is None else host)}
-    return process.start(plan, IMAGE, files, overlays, site, command)
+    return process.start(plan, IMAGE, files, overlays, site, process.Start(command))
 
 
 class _Below(Captured):
@@ -252,7 +252,9 @@ def hosted(image: dict[str, Facts | None], host: dict[str, Facts], *found: HostF
     search = {"LD_LIBRARY_PATH": f"{PREFIX}/lib:{FOLDER}/lib"}
     links = {SYSTEM + "libnuma.so.1": "libnuma.so.1.0"}
     files = {PREFIX: _Below({p: f for p, f in host.items() if p.startswith(PREFIX)}), FOLDER: Captured(host, links)}
-    return process.start(PLAN._replace(host=found, environment=search), IMAGE, index(image), (), files, "python3")
+    return process.start(
+        PLAN._replace(host=found, environment=search), IMAGE, index(image), (), files, process.Start("python3")
+    )
 
 
 def test_an_alias_catches_debian_s_name() -> None:
@@ -540,11 +542,11 @@ def test_a_script_is_run_by_what_its_first_line_names(line: str) -> None:
     files = index(IMAGE_FILES)
     files.entries["/usr/bin/train"] = Indexed(FILE, line)
     site = {PREFIX: _Below(HOST_FILES)}
-    linked = process.start(PLAN, IMAGE, files, [], site, "train")
+    linked = process.start(PLAN, IMAGE, files, [], site, process.Start("train"))
     assert linked.program is not None
     assert linked.program.path == "/usr/bin/python3"
     files.entries["/usr/bin/train"] = Indexed(FILE, "/usr/bin/perl")
-    assert process.start(PLAN, IMAGE, files, [], site, "train").program is None
+    assert process.start(PLAN, IMAGE, files, [], site, process.Start("train")).program is None
 
 
 def test_training_code_may_be_a_program() -> None:

@@ -112,7 +112,7 @@ HVD = "/usr/lib/python3/dist-packages/hvd"
 
 def test_only_packages_that_are_imported_count() -> None:
     def start(packages: set[str]) -> Process:
-        return process.start(PLAN, case().manifest.image, index(FILES), [], {}, "python3", packages)
+        return process.start(PLAN, case().manifest.image, index(FILES), [], {}, process.Start("python3", packages))
 
     found = start({HVD + "_other", "/usr/lib/python3/dist-packages/h"})
     assert (found.users, found.uses_mpi) == ([], False)
@@ -464,7 +464,7 @@ def h5py(launcher: str, text: str, variable: str, selector: bool = True) -> Proc
     environment = dict(item.split("=") for item in [variable] if item)
     environment["LD_LIBRARY_PATH"] = PREFIX + "/lib"
     place = plan, case().manifest.image, index(files), [], {PREFIX: Below(HOST_FILES)}
-    return process.start(*place, "python3", {H5PY}, environment, f"-c {text}")
+    return process.start(*place, process.Start("python3", {H5PY}, environment, f"-c {text}"))
 
 
 @pytest.mark.parametrize(("launcher", "text", "variable", "expected"), [

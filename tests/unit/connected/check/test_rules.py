@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import check
+from deployer.connected.check.checking import Checking
 from deployer.connected.check.rules import (
     command,
     cpu,
@@ -370,7 +371,7 @@ def test_code_for_newer_processors(
     found: Instructions, flags: Any, expected: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = case({"node": {"cpu": {"flags": flags}}})
-    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, jobs.process.Start("python3"))
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith("python3") else Instructions())
     assert codes(cpu.code(made, linked)) == expected
@@ -392,7 +393,7 @@ def test_code_of_libraries_for_newer_processors(
     made = case({"node": {"cpu": {"flags": ["sse4_2"]}}}, image)
     made.image.code = CodeFacts(lambda path: None, None)
     monkeypatch.setattr(made.image.code, "of", lambda path: found if path.endswith(name) else Instructions())
-    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, "python3")
+    linked = jobs.process.start(PLAN, IMAGE, made.image, [], {}, jobs.process.Start("python3"))
     assert codes(cpu.code(made, linked)) == ([("cpu.instructions", severity)] if severity else [])
     newer = case({"node": {"cpu": {"flags": [*V3, "avx512f"]}}}, image)  # nothing is decoded for them
     monkeypatch.setattr(made.image.code, "of", None)
@@ -685,7 +686,7 @@ def bundle(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_pack_puts_the_verdict_into_the_plan(rootfs: Path, tmp_path: Path) -> None:
     profile = Profile.model_validate(SITE)
-    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=pack.Checking(cache=tmp_path / "c"))
+    packed = pack.pack(contents(rootfs), [profile], tmp_path / "b.tar", checking=Checking(cache=tmp_path / "c"))
     (plan,) = packed.plans
     assert plan.checked is not None
     assert (plan.checked.verdict, codes(plan.checked.findings)) == (verdict.RUN, [("proof.outside", NOTE)])
@@ -762,9 +763,7 @@ def test_what_one_job_has_is_that_job_s(rootfs: Path, tmp_path: Path) -> None:
     good = Job("a", ["true"], 1, 1, 1, "00:01:00")
     wrong = [good._replace(name="b", command=["gone"]), good._replace(name="c", memory=9_000)]
     three = contents(rootfs)._replace(jobs=[good, *wrong])
-    packed = pack.pack(
-        three, [Profile.model_validate(SITE)], tmp_path / "b.tar", checking=pack.Checking([commands.CODE])
-    )
+    packed = pack.pack(three, [Profile.model_validate(SITE)], tmp_path / "b.tar", checking=Checking([commands.CODE]))
     checked = verdict.judged(packed.plans[0].checked.findings)  # type: ignore[union-attr]
     found = [(finding.code, finding.job) for finding in checked.findings]
     assert found == [("proof.outside", ""), ("command.missing", "b"), ("job.memory", "c")]
@@ -865,10 +864,10 @@ def test_a_site_without_a_plan_is_a_verdict(rootfs: Path, tmp_path: Path) -> Non
     other = {**SITE, "mpi": {"m": {"family": "mpich", "prefix": "/opt/mpi"}}, "partitions": {"batch": partition}}
     found = check.check_all(str(packed.path), Profile.model_validate(other))[0].checked
     assert (found.verdict, codes(found.findings)) == (verdict.REFUSE, [("plan.refused", ERROR)])
-    accepted = check.check_all(str(packed.path), Profile.model_validate(other), accept=["plan.refused"])[0].checked
+    accepted = check.check_all(str(packed.path), Profile.model_validate(other), Checking(["plan.refused"]))[0].checked
     assert accepted.verdict == verdict.WARN
     with pytest.raises(UsageError, match=r"no rule has the code x\.y"):
-        check.check_all(str(packed.path), unknown, accept=["x.y"])[0]
+        check.check_all(str(packed.path), unknown, Checking(["x.y"]))[0]
 
 
 def test_a_job_whose_program_is_not_in_the_bundle() -> None:
@@ -898,7 +897,7 @@ def test_pack_and_check_refuse_a_missing_program(rootfs: Path, tmp_path: Path) -
     wrong = contents(rootfs)._replace(jobs=[Job("t", ["untrue"], 1, 1, 1, "00:01:00")])
     with pytest.raises(Refused, match="no untrue in its PATH"):
         pack.pack(wrong, [profile], tmp_path / "b.tar")
-    accepted = pack.Checking(["command.missing"])
+    accepted = Checking(["command.missing"])
     packed = pack.pack(wrong, [profile], tmp_path / "b.tar", checking=accepted)
     (plan,) = packed.plans
     assert plan.checked is not None
@@ -1038,7 +1037,7 @@ def test_each_runtime_of_a_profile_is_known_to_run_or_refused(runtime: str, list
             Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
         return
     profile = Profile.model_validate({**SITE, "policy": {"runtimes": [runtime]}, **has})
-    [made] = check.all_plans(str(bundle), profile, cache=bundle.parent / "cache")
+    [made] = check.all_plans(str(bundle), profile, Checking(cache=bundle.parent / "cache"))
     assert made.checked
     checked = made.checked
     assert {option.runtime for option in made.start_options} <= set(runtime_table.SUPPORTED)

@@ -25,7 +25,7 @@ from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle
 from deployer.connected.ground import xdg
-from deployer.connected.rehearse import usual
+from deployer.connected.rehearse import ways
 from deployer.connected.transfer import push
 from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
 from deployer.connected.transfer.remote import Remote
@@ -629,7 +629,7 @@ def test_a_bundle_that_is_damaged_elsewhere_is_packed_anew(
         raise IntegrityError("the frame at byte 9 does not match its digest", "send it again")
 
     monkeypatch.setattr("deployer.connected.ground.sign.sign", damaged)
-    monkeypatch.setattr(usual, "rehearsal", damaged)
+    monkeypatch.setattr(ways, "usual", damaged)
     monkeypatch.setattr(push, "check_for", damaged)
     own = deploy._request._replace(output=None, key=strict.path if finder == "sign" else None)
     stage = {"sign": lambda: deploy._sign(strict.path), "check": lambda: deploy._check(strict)}
@@ -871,7 +871,7 @@ def test_a_site_that_requires_a_rehearsal_gets_one(
         asked.append(job)
         return outcome(Path(bundle))
 
-    monkeypatch.setattr(usual, "rehearsal", rehearsal)
+    monkeypatch.setattr(ways, "usual", rehearsal)
     assert deploy._needs_rehearsal()
     new = deploy._rehearse(strict)
     assert new.digest != strict.digest
@@ -888,7 +888,7 @@ def test_what_a_rehearsal_warns_of_is_shown_before_each_push(
     said: list[str] = []
     monkeypatch.setattr(deploy, "_say", said.append)
     found = judge(Observed((Observation("host", "a.example", 1.0),)), JobEnding(REHEARSED, 0))
-    monkeypatch.setattr(usual, "rehearsal", lambda bundle, *_: outcome(Path(bundle))._replace(findings=found))
+    monkeypatch.setattr(ways, "usual", lambda bundle, *_: outcome(Path(bundle))._replace(findings=found))
     new = deploy._rehearse(strict)
     deploy._rehearse(new)
     assert said == ["warning: the rehearsal of train: rehearse.network: a.example: asked for a.example"] * 2
@@ -897,7 +897,7 @@ def test_what_a_rehearsal_warns_of_is_shown_before_each_push(
 def test_a_rehearsal_with_an_error_ends_the_deploy_with_its_remedy(
     deploy: Deploy, strict: PackedBundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usual, "rehearsal", lambda bundle, *_: outcome(Path(bundle), FAILED))
+    monkeypatch.setattr(ways, "usual", lambda bundle, *_: outcome(Path(bundle), FAILED))
     before = strict.path.read_bytes()
     with pytest.raises(Refused, match=r"the rehearsal of train: rehearse\.") as caught:
         deploy._rehearse(strict)
@@ -959,7 +959,7 @@ def test_the_outcome_of_one_job_is_kept_if_the_next_one_fails(
         asked.append(rest[-1])
         return outcome(Path(bundle), job=job) if job == "train" else outcome(Path(bundle), job=job, watched=())
 
-    monkeypatch.setattr(usual, "rehearsal", rehearsal)
+    monkeypatch.setattr(ways, "usual", rehearsal)
     with pytest.raises(Refused, match=r"the rehearsal of test: rehearse\.blind: the job: the kernel's account"):
         deploy._rehearse(strict)
     assert asked == ["gpu", "gpu"]
@@ -980,9 +980,9 @@ def test_a_dry_run_of_an_unrehearsed_bundle_ends_without_a_check(
 
 def test_the_rehearsal_is_of_the_requested_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(usual, "plan_of", lambda _, __, partition: asked.append(partition))
+    monkeypatch.setattr(ways, "plan_of", lambda _, __, partition: asked.append(partition))
     monkeypatch.setattr("deployer.connected.rehearse.ways.rehearsed", lambda *_: SimpleNamespace(outcome=None))
     site: Any = SimpleNamespace(partitions={"batch": 1, "gpu": 2})
     for partition in (None, "gpu"):
-        usual.rehearsal("b.tar", None, site, lambda _: None, partition)
+        ways.usual("b.tar", None, site, lambda _: None, partition)
     assert asked == ["batch", "gpu"]

@@ -16,7 +16,7 @@ from deployer.connected.rehearse.syscalls import CallListener
 NOBODY = 65534
 
 
-class Inside(reach.Tracee):
+class Inside(reach.tracee.Tracee):
     """A process that counts as one in a container: nothing here may change its root folder."""
 
     def __init__(self, task):
@@ -46,7 +46,7 @@ def tmp_path():
 @pytest.fixture
 def observe(monkeypatch, tmp_path):
     """Return a function that runs a script for sh to its end, and returns what it reached for."""
-    monkeypatch.setattr(reach, "Tracee", Inside)
+    monkeypatch.setattr(reach.tracee, "Tracee", Inside)
     tmp_path.chmod(0o777)
 
     def run(words, ports=(), local=(), limited=False):
@@ -241,7 +241,7 @@ def test_addresses_of_other_families_are_told(address, text):
 
 
 def test_a_number_that_was_outside_of_a_container_is_looked_at_anew(monkeypatch):
-    class Reused(reach.Tracee):
+    class Reused(reach.tracee.Tracee):
         looks = 0
 
         def __init__(self, task):
@@ -249,7 +249,7 @@ def test_a_number_that_was_outside_of_a_container_is_looked_at_anew(monkeypatch)
             Reused.looks += 1
             self.inside = self.apart = Reused.looks > 1
 
-    monkeypatch.setattr(reach, "Tracee", Reused)
+    monkeypatch.setattr(reach.tracee, "Tracee", Reused)
     made = Reach(Seen().add)
     assert [made._who(os.getpid(), False).apart for _ in range(3)] == [False, True, True]
     assert Reused.looks == 2

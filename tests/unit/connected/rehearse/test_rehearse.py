@@ -124,7 +124,7 @@ def test_what_runs_outside_of_the_container_cannot_be_changed(tmp_path, monkeypa
     root = tmp_path / "rehearse" / "root"
     folder = root / "jobs" / "job-1"
     request = RehearsalRequest("b.tar", None, None, None, 10, binds=["/data/set:/data"])
-    rehearse._run(request, RehearsedLayout(1, 1, 1, 1), folder, tmp_path, root, None, TOOLS)
+    rehearse._Site(root, tmp_path, TOOLS, rehearse.no_bar).run(request, RehearsedLayout(1, 1, 1, 1), folder, None, [])
     order = orders[0]
     assert order["writable"] == [str(folder), str(tmp_path / "site"), "/data/set"]
     assert {str(root), "/kit/bin", *(str(folder / name) for name in ("job.sh", "agent", "job.json"))} <= set(
@@ -202,8 +202,8 @@ def test_a_site_that_cannot_be_simulated_has_its_own_remedy(tmp_path, monkeypatc
     done = [process.Completed([], 0, json.dumps(each), "") for each in (said, {**said, "hint": ""})]
     monkeypatch.setattr(process, "run", lambda *_, **__: done.pop(0))
     request = RehearsalRequest("b.tar", None, None, None, 10)
-    words = (request, RehearsedLayout(1, 1, 1, 1), tmp_path / "job", tmp_path, tmp_path / "root", None, TOOLS)
+    site = rehearse._Site(tmp_path / "root", tmp_path, TOOLS, rehearse.no_bar)
     for hint in ("modprobe veth", "--engine docker"):
         with pytest.raises(Refused, match="cannot join the nodes") as caught:
-            rehearse._run(*words)
+            site.run(request, RehearsedLayout(1, 1, 1, 1), tmp_path / "job", None, [])
         assert hint in caught.value.hint

@@ -58,7 +58,7 @@ def test_what_is_asked_for_is_tested_and_its_own_cause_remedied(monkeypatch):
 def test_an_error_of_the_container_s_system_is_an_answer(monkeypatch, tmp_path):
     answers = []
     (tmp_path / "order").write_text("{}")
-    monkeypatch.setattr(in_container, "ORDER", str(tmp_path / "order"))
+    monkeypatch.setattr(in_container.crossing, "ORDER", str(tmp_path / "order"))
     monkeypatch.setattr(in_container, "_end_with_the_laptop", lambda: None)
     monkeypatch.setattr(in_container, "_send", answers.append)
 

@@ -7,8 +7,8 @@ from deployer.site.jobs import result
 from deployer.system import files
 from tests import evidence
 
-#: Files that the judge opens in a job of any size: job.json.
-CONSTANT = 1
+#: Files that the judge opens in a job of any size: job.json, and the ends of its steps.
+CONSTANT = 2
 
 
 def opened(folder, monkeypatch):

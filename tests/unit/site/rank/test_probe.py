@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -232,6 +234,12 @@ def test_a_rank_tells_library_world_provider_and_cpus(tmp_path, stand_in):
     assert record.measures.allreduce.nanoseconds > 0
     assert (record.measures.allreduce.bytes, record.measures.allreduce.wrong) == (1 << 20, None)
     assert record.measures.gpu is None
+    assert record.shared_memory is False
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as staged:
+        assert run_rank(tmp_path, shutil.copy(stand_in, staged)) == 0
+    assert read(tmp_path).shared_memory is False
+    assert run_rank(tmp_path, stand_in, STAND_IN_SHARES="1") == 0
+    assert read(tmp_path).shared_memory is True
 
 
 def test_a_library_takes_leave_of_the_launcher_when_the_process_exits(tmp_path, stand_in):

@@ -365,7 +365,8 @@ def test_a_wait_ends_with_state_seconds_log_and_the_payload_s_result(store, prog
         "result: %s/result.json" % folder,
     ]
     assert all("payload" + (line if line[0] == ":" else " " + line) in said.out for line in lines)
-    assert len(out) < 18
+    assert out[-1] == "proof: none: result.json lists no ranks"
+    assert len(out) < 19
     assert max(len(line) for line in out[4:]) < 160
     assert said.err == ""
     assert main.main(["run", "hello", "--wait", "--json", "--root", store.root]) == 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop.main import main
-from deployer.connected.bundle import caches
+from deployer.connected.ground import caches
 from deployer.contract.errors import Refused, UsageError
 
 DAY = 24 * 3600

@@ -5,30 +5,38 @@ commands hold a shared lock (``in_use``). Pruning does not wait for it, and is r
 """
 
 import contextlib
+import errno
 import fcntl
+import hashlib
+import json
+import logging
+import math
 import os
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from deployer.connected.bundle import framecache
-from deployer.connected.ground import xdg
+from deployer.connected.ground import locked_folder, xdg
 from deployer.contract import json_records
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.errors import DeployerError, Refused, UsageError
 from deployer.system import files
 
+_log = logging.getLogger("deployer.caches")
+_T = TypeVar("_T")
 _GIB = 1024**3
 #: Age in seconds from which an unfinished entry counts as the leftover of a killed process.
 _STALE = 3600
 #: Names of unfinished entries begin with this and a hyphen, or end with it.
 _PART = ".part"
+UNFINISHED = f"{_PART}-"
 #: Days without use after which an entry is removed.
 AGE = 30
 
 
 class Cache(NamedTuple):
-    """One cache.
+    """One cache: entries under a key of all that they depend on.
 
     Attributes:
         name: the name of its folder.
@@ -36,6 +44,7 @@ class Cache(NamedTuple):
         entries: a glob below the folder. Paths that differ only in the suffix are one entry.
         cap: the size limit in bytes.
         keeper: who prunes it instead of deployer, for printing; empty: deployer does.
+        place: another folder than the usual one.
     """
 
     name: str
@@ -43,33 +52,99 @@ class Cache(NamedTuple):
     entries: str = "*"
     cap: int = 10 * _GIB
     keeper: str = ""
+    place: Path | None = None
 
     @property
     def folder(self) -> Path:
         """Return its folder."""
-        return xdg.cache_folder(self.name)
+        return self.place or xdg.cache_folder(self.name)
+
+    @contextlib.contextmanager
+    def new_entry(self, key: str) -> Iterator[Path]:
+        """Yield an empty folder, which is published as the entry of ``key`` if the block ends without an error.
+
+        An entry that another process published first stays.
+        """
+        with files.errors_named(f"write {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=self.folder) as work:
+                new = Path(work, key)
+                new.mkdir()
+                yield new
+                try:
+                    new.rename(self.folder / key)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
+
+    def trim(self) -> None:
+        """Remove the longest unused entries beyond the size limit, and leftovers of killed processes."""
+        with contextlib.suppress(DeployerError, OSError):  # it is tried again the next time
+            _prune(self, math.inf, everything=False, dry_run=False)
 
 
+def key(*words: object) -> str:
+    """Return the key of an entry: a short digest of all that it depends on."""
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class CachedFacts(NamedTuple):
+    """A JSON file of facts in a cache. One that is missing, damaged or of another version is as good as none.
+
+    Attributes:
+        path: the file; None: no facts are kept.
+        schema: the kind of facts.
+        version: raised if other facts are read: older ones are not used.
+    """
+
+    path: Path | None
+    schema: str
+    version: int
+
+    def load(self, read: Callable[[json_records.Fields], _T]) -> _T | None:
+        """Return the facts, or None if there are none."""
+        if self.path is None:
+            return None
+        try:
+            data = self.path.read_bytes()
+            fields = json_records.loads(data, self.schema, str(self.path), own=True, limit=json_records.MAX_LARGE)
+            facts = read(fields) if fields.number("version") == self.version else None
+            os.utime(self.path)
+            return facts
+        except (OSError, DeployerError, ValueError, KeyError, TypeError) as error:
+            _log.debug("%s is not used: %s", self.path, error)
+            return None
+
+    def save(self, facts: json_records.Record) -> None:
+        """Keep the facts. If that fails, they are read again the next time."""
+        if self.path is None:
+            return
+        record = json_records.stamped(self.schema, {"version": self.version, **facts})
+        with contextlib.suppress(DeployerError, OSError):
+            files.write_text(str(self.path), json.dumps(record))
+
+
+BASES = Cache("bases", "base images as tarballs, by suite, packages and mmdebstrap", cap=4 * _GIB)
+FRAMES = Cache("frames", "bundles of earlier packs, whose frames the next pack reuses", "*/*", cap=4 * _GIB)
+DEPLOY = Cache("deploy", "the last bundle of each definition that deploy packed, by site", cap=20 * _GIB)
+WHEELS = Cache("wheels", "wheels of wheelhouses, by SHA-256")
+LINK = Cache("link", "facts that check read from images and wheels", cap=_GIB // 2)
+VARIANTS = Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2)
+KIT = Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16)
+TOOL = Cache("tool", "deployer.pyz as it was made last", cap=_GIB // 64)
+RESOLVER = Cache("resolver", "uv's data about package indexes", "", cap=_GIB)
+REHEARSE = Cache(
+    "rehearse",
+    "installed bundles of rehearsals",
+    "",
+    keeper="rehearse limits its size; `prune rehearse --all` removes it",
+)
 CACHES = (
-    Cache("bases", "base images as tarballs, by suite, packages and mmdebstrap", cap=4 * _GIB),
-    Cache("frames", "bundles of earlier packs, whose frames the next pack reuses", "*/*", framecache.CAP),
-    Cache("deploy", "the last bundle of each definition that deploy packed, by site", cap=20 * _GIB),
-    Cache("wheels", "wheels of wheelhouses, by SHA-256"),
-    Cache("link", "facts that check read from images and wheels", cap=_GIB // 2),
-    Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2),
-    Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16),
-    Cache("tool", "deployer.pyz as it was made last", cap=_GIB // 64),
-    Cache("resolver", "uv's data about package indexes", "", cap=_GIB),
-    Cache(
-        "rehearse",
-        "installed bundles of rehearsals",
-        "",
-        keeper="rehearse limits its size; `prune rehearse --all` removes it",
-    ),
+    BASES, FRAMES, DEPLOY, WHEELS, LINK, VARIANTS, KIT, TOOL, RESOLVER, REHEARSE,
     Cache("engine", "layers of the tests' own Docker engine", "", keeper="limits its size when it starts"),
     Cache("lab", "software of the lab", "", keeper="managed by the lab: see docs/lab.md"),
     Cache("matrix", "roots, MPIs and images of verdict-matrix", "", keeper="verdict-matrix keeps the last two of each"),
-)
+)  # fmt: skip
 
 
 class CacheEntry(NamedTuple):
@@ -99,9 +174,6 @@ class Pruned(NamedTuple):
     entries: int
     bytes: int
 
-    def record(self) -> json_records.Record:
-        return dict(self._asdict())
-
 
 class CacheUsage(NamedTuple):
     """The content of one cache.
@@ -130,17 +202,14 @@ class CacheUsage(NamedTuple):
 
 def listed() -> list[CacheUsage]:
     """Return the content of each cache."""
-    return [_listed(cache, entries(cache)) for cache in CACHES]
+    return [usage(cache) for cache in CACHES]
 
 
-def _listed(cache: Cache, found: Sequence[CacheEntry]) -> CacheUsage:
-    used = max((entry.used for entry in found), default=0.0)
-    return CacheUsage(cache, len(found), sum(entry.size for entry in found), used)
-
-
-def named(name: str) -> Cache:
-    """Return a cache by its name."""
-    return next(cache for cache in CACHES if cache.name == name)
+def usage(cache: Cache) -> CacheUsage:
+    """Return the content of a cache."""
+    held = entries(cache)
+    used = max((entry.used for entry in held), default=0.0)
+    return CacheUsage(cache, entries=len(held), bytes=sum(entry.size for entry in held), used=used)
 
 
 def entries(cache: Cache) -> list[CacheEntry]:
@@ -203,7 +272,7 @@ def _prune(cache: Cache, days: float, everything: bool, dry_run: bool) -> Pruned
     removed: list[CacheEntry] = []
     for entry in found:
         first = entry.paths[0]
-        unfinished = first.name.startswith(f"{_PART}-") or first.suffix == _PART
+        unfinished = first.name.startswith(UNFINISHED) or first.suffix == _PART
         if unfinished and not everything:
             doomed = entry.used < time.time() - _STALE
         else:
@@ -264,10 +333,5 @@ def _locked(how: int) -> Iterator[None]:
         yield
         return
     with stream:
-        try:
-            fcntl.flock(stream, how)
-        except BlockingIOError:
-            raise
-        except OSError:  # a file system without locks
-            pass
+        locked_folder.lock(stream, how)
         yield

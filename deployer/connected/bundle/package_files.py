@@ -1,0 +1,50 @@
+"""Which files of an image its packages list: dpkg's lists of files, and pip's RECORD.
+
+They are the image's own word: a list may have a file that its package never had. Sources: dpkg(1) for ``info/*.list``;
+PyPA, "Recording installed projects", for RECORD.
+"""
+
+import csv
+import posixpath
+import re
+
+_DPKG = "var/lib/dpkg/info/"
+_DPKG_LIST = re.compile(rf"{_DPKG}([^/]+)\.list")
+_RECORD = re.compile(r"(?:(.*)/)?[^/]+\.dist-info/RECORD")
+#: Folders of the root that are links to those of /usr, although lists of packages have their paths.
+_MERGED = re.compile(r"(bin|sbin|lib|lib32|lib64|libx32)/")
+_BYTECODE = re.compile(r"(.*/)?__pycache__/([^/.]+)\.[^/]+\.pyc")
+
+
+class PackageFiles:
+    """The paths that the packages of an image list, as far as ``add`` received their lists."""
+
+    def __init__(self) -> None:
+        self._paths: set[str] = set()
+        self._names: set[str] = set()
+
+    @staticmethod
+    def is_list(path: str) -> bool:
+        """Return whether a file is a package's list of files."""
+        return bool(_DPKG_LIST.fullmatch(path) or _RECORD.fullmatch(path))
+
+    def add(self, path: str, content: bytes) -> None:
+        """Read a package's list of files; ``path`` is its own."""
+        lines = content.decode("utf-8", "surrogateescape").splitlines()
+        debian, python = _DPKG_LIST.fullmatch(path), _RECORD.fullmatch(path)
+        if debian:
+            self._names.add(debian[1])
+            self._paths.update(_merged(line.lstrip("/")) for line in lines)
+        elif python:
+            named = (row[0] for row in csv.reader(lines) if row)
+            self._paths.update(posixpath.normpath(posixpath.join(python[1] or "", name)) for name in named)
+
+    def __contains__(self, path: str) -> bool:
+        bytecode = _BYTECODE.fullmatch(path)
+        source = f"{bytecode[1] or ''}{bytecode[2]}.py" if bytecode else path
+        own = path.startswith(_DPKG) and path.removeprefix(_DPKG).rpartition(".")[0] in self._names
+        return own or path in self._paths or source in self._paths
+
+
+def _merged(path: str) -> str:
+    return f"usr/{path}" if _MERGED.match(path) else path

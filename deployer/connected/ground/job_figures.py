@@ -1,0 +1,76 @@
+"""The speed and cost of jobs, from their records: samples per second, parallel efficiency, node-hours.
+
+A figure that the records do not have is never estimated; the page says what is missing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deployer.contract import proof, report
+from deployer.contract.errors import UsageError
+from deployer.contract.json_records import Fields
+from deployer.contract.report import IMAGES, Row, Run
+from deployer.contract.text import counted
+
+#: The field of a payload's own result with the samples that all ranks together train on in an epoch.
+_SAMPLES = "samples_per_epoch"
+_MOST = 1e15
+
+_Facts = list[tuple[str, str]]
+
+
+def tables(jobs: Sequence[Mapping[str, Any]]) -> list[_Facts]:
+    """Return names and texts of the figures of each job; each is compared with the other jobs."""
+    runs = list(map(_run, jobs))
+    rows = {id(row.run): row for row in report.rows([run for run in runs if isinstance(run, Run)])}
+    found = []
+    for job, run in zip(jobs, runs, strict=True):
+        if isinstance(run, Run):
+            facts = [*_speed(job, run), ("parallel efficiency", _efficiency(rows[id(run)]))]
+        else:
+            facts = [("speed", f"not known: {run}")]
+        found.append([*facts, ("cost", _cost(job))])
+    return found
+
+
+def number(value: object) -> float | None:
+    """Return a number of a record that may come from anywhere; None if it is not one of common size."""
+    return float(value) if isinstance(value, int | float) and abs(value) < _MOST else None
+
+
+def _run(job: Mapping[str, Any]) -> Run | str:
+    """Return the measured run of a job, or the reason why it has none."""
+    try:
+        return report.of_result(Fields(dict(job), "the record", own=True))
+    except UsageError as error:
+        return error.message
+
+
+def _speed(job: Mapping[str, Any], run: Run) -> _Facts:
+    mean = f"mean of {counted(len(run.values), 'value')}"
+    if run.unit == IMAGES:
+        return [("images per second", f"{run.mean:.4g}, all ranks together ({mean})")]
+    facts = [("seconds per epoch", f"{run.mean:.4g} ({mean})")]
+    payload = job.get("payload")
+    samples = number(payload.get(_SAMPLES)) if isinstance(payload, dict) else None
+    if samples is None or samples <= 0:
+        return [*facts, ("samples per second", f"not known: the program wrote no {_SAMPLES}")]
+    return [*facts, ("samples per second", f"{samples / run.mean:.4g}, all ranks together: {samples:.0f} per epoch")]
+
+
+def _efficiency(row: Row) -> str:
+    run, base = row.run, row.base[0]
+    if base.nodes == 1 and base.ranks < run.ranks:
+        size = f"{counted(base.nodes, 'node')}, {counted(base.ranks, 'rank')}"
+        return f"{100 * row.efficiency:.1f} %, compared with {base.job} ({size})"
+    if run.nodes == 1:
+        return "none: this job has one node, and others are compared with it"
+    return "not known: no job of one node with the same settings, to compare with, is on this page"
+
+
+def _cost(job: Mapping[str, Any]) -> str:
+    nodes = number(job.get("nodes")) or len({str(rank.get("host")) for rank in proof.ranks(job)})
+    seconds = number(job.get("seconds"))
+    if not nodes or seconds is None:
+        return "not known: the record has no number of nodes, or no time"
+    return f"{nodes * seconds / 3600:.3g} node-hours: {counted(int(nodes), 'node')} for {seconds:.0f} s"
