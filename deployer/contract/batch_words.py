@@ -1,6 +1,9 @@
-"""The words of each batch system in hints and remedies: a hint about Slurm's programs helps nobody on a PBS site."""
+"""The batch systems that a profile may name, with the words of each that the laptop needs too: for hints and remedies.
 
-from typing import NamedTuple, Optional
+What else a batch system means is in its class: ``deployer.site.jobs.schedulers``.
+"""
+
+from typing import NamedTuple, Optional, Tuple
 
 
 class BatchWords(NamedTuple):
@@ -13,6 +16,12 @@ class BatchWords(NamedTuple):
         cpus: where to see which CPUs a rank has.
         memory: prints the memory of nodes.
         partitions: lists partitions or queues.
+        gpus: the usual word for GPUs in a request; empty: there is none.
+        gpu_words: the only words for that; None: any.
+        gpu_source: that word, or another, with where to find it.
+        storage: whether jobs request file systems.
+        programs: further commands that users call.
+        libraries: how the names of its libraries begin, as a pattern.
     """
 
     on_node: str = "%s, in a job"
@@ -21,9 +30,15 @@ class BatchWords(NamedTuple):
     cpus: str = "what job.sh requests, and how the launcher binds ranks"
     memory: str = "free -m on a node"
     partitions: str = "of the batch system"
+    gpus: str = ""
+    gpu_words: Optional[Tuple[str, ...]] = None
+    gpu_source: str = ""
+    storage: bool = False
+    programs: str = ""
+    libraries: str = ""
 
 
-_WORDS = {
+WORDS = {
     "slurm": BatchWords(
         "srun %s",
         "exclude the node (--directive=--exclude=NODE)",
@@ -31,15 +46,43 @@ _WORDS = {
         "--cpus-per-task and --cpu-bind in job.sh and the site's task plugin",
         "sinfo -o %m",
         "sinfo -s",
+        gpus="gres",
+        gpu_words=("gres", "gpus-per-node"),
+        gpu_source="gres (sinfo -o %G)",
+        programs="sbatch salloc scontrol squeue sinfo sacct scancel sstat",
+        libraries="slurm|munge",
     ),
-    "pbs": BatchWords("%s, in a job (qsub)", memory="pbsnodes -a", partitions="qstat -Q"),
-    "gridengine": BatchWords("%s, in a job (qsub)", memory="qhost", partitions="qconf -sql"),
-    "lsf": BatchWords("%s, in a job (bsub)", memory="lshosts", partitions="bqueues"),
-    "hosts": BatchWords("ssh NODE %s", "remove the node from `hosts` in the site's profile"),
-    "local": BatchWords("%s"),
+    "gridengine": BatchWords(
+        "%s, in a job (qsub)",
+        memory="qhost",
+        partitions="qconf -sql",
+        gpu_source="a resource's name (qconf -sc)",
+        programs="qsub qstat qdel",
+    ),
+    "pbs": BatchWords(
+        "%s, in a job (qsub)",
+        memory="pbsnodes -a",
+        partitions="qstat -Q",
+        gpus="ngpus",
+        gpu_source="ngpus (PBS)",
+        storage=True,
+        programs="qsub qstat qdel pbsnodes pbsdsh",
+        libraries="pbs|torque",
+    ),
+    "lsf": BatchWords(
+        "%s, in a job (bsub)",
+        memory="lshosts",
+        partitions="bqueues",
+        gpus="gpu",
+        gpu_source="gpu (LSF)",
+        programs="bsub bjobs bkill",
+        libraries="lsf|bat",
+    ),
+    "hosts": BatchWords("ssh NODE %s", "remove the node from `hosts` in the site's profile", gpu_words=()),
+    "local": BatchWords("%s", gpu_words=()),
 }
 
 
 def words(scheduler: Optional[str]) -> BatchWords:
     """Return the words of a batch system; None, or one that is not known: words that hold for all."""
-    return _WORDS.get(scheduler or "", BatchWords())
+    return WORDS.get(scheduler or "", BatchWords())

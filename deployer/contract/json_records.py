@@ -57,11 +57,9 @@ def pretty_rows(record: Mapping[str, Any], rows: str) -> str:
     return "{\n%s\n}\n" % ",\n".join(fields)
 
 
-def stamped(schema: str, record: Mapping[str, Any], fmt: int = FORMAT, min_reader: int = FORMAT) -> Record:
-    """Return ``record`` after the three fields that begin every record; ``fmt`` is the format of its schema."""
-    whole: Record = {"schema": "deployer." + schema, "format": fmt, "min_reader": min_reader}
-    whole.update(record)
-    return whole
+def stamped(schema: str, record: Mapping[str, Any]) -> Record:
+    """Return ``record`` after the three fields that begin every record."""
+    return dict({"schema": "deployer." + schema, "format": FORMAT, "min_reader": FORMAT}, **record)
 
 
 def memory(data: bytes) -> int:

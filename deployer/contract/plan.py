@@ -184,8 +184,6 @@ class Limits(NamedTuple):
 
 #: Directives that request GPUs: then nothing else does.
 _REQUESTS_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
-#: The usual words for GPUs in requests, by batch system; Grid Engine has none.
-GPU_WORDS = {"slurm": "gres", "pbs": "ngpus", "lsf": "gpu"}
 #: In place of a word: jobs see the GPUs of their nodes without a request.
 NO_REQUEST = "none"
 

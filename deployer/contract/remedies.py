@@ -3,6 +3,8 @@
 import re
 from typing import Optional
 
+from deployer.contract.batch_words import WORDS
+
 _IN_IMAGE = "install it in the image, or call it by a path that exists in the container"
 _RANKS = "name the program itself in `command`: deployer starts its ranks (`nodes`, `ranks_per_node`)"
 _BATCH = (
@@ -15,7 +17,7 @@ _CONTAINERS = "a job is a container already: call the program itself, from an im
 _FETCHER = "it downloads, and nodes have no internet: put the file in the bundle (`data:` in its definition)"
 _PROGRAMS = {
     _RANKS: "mpirun mpiexec mpiexec.hydra orterun srun jsrun aprun prun ibrun",
-    _BATCH: "sbatch salloc scontrol squeue sinfo sacct scancel sstat qsub qstat qdel pbsnodes pbsdsh bsub bjobs bkill",
+    _BATCH: " ".join(words.programs for words in WORDS.values()),
     _MODULES: "module ml modulecmd lmod",
     _DRIVER: "nvidia-smi rocm-smi amd-smi xpu-smi",
     _CONTAINERS: "docker podman singularity apptainer ch-run enroot",

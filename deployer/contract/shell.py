@@ -4,14 +4,15 @@ Three types separate the parts of a script:
 
 - ``str`` is data. Wherever it goes into a script, it is quoted as one word.
 - ``Word`` is data with references to the script's variables. Only ``Variable`` makes a reference.
-- ``Code`` is a piece of a script. Only ``code`` and ``directive`` make one, from templates that are literals in our
-  own text (a test checks every call). ``script`` accepts nothing else, so forgotten quoting raises a TypeError.
+- ``Code`` is a piece of a script. Only ``code``, ``filled`` and ``directive`` make one, from templates that are
+  literals or files of ours (a test checks every call). ``script`` accepts nothing else, so forgotten quoting raises a
+  TypeError.
 """
 
 import re
 import shlex
 import string
-from typing import Callable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from deployer.contract.errors import UsageError
 from deployer.contract.text import escaped, is_name, printable
@@ -202,10 +203,12 @@ class Code(object):
 
 
 #: The values of a template.
-_Filling = Union[int, Text, Code, Sequence[Text]]
+Filling = Union[int, Text, Code, Sequence[Text], None]
+#: In a template of a file: the name of a value, the beginning of a condition, or its middle or end.
+_MARK = re.compile(r"@(?:([a-z_]+)|\?([a-z_]+)|([:.]))@")
 
 
-def code(template: str, **values: _Filling) -> Code:
+def code(template: str, **values: Filling) -> Code:
     """Return a piece of a script: ``template``, a literal of ours, with ``values`` in place of its ``{names}``.
 
     Data is quoted as one word, and a sequence as one word per item. On a line that is a comment, data is escaped.
@@ -214,15 +217,47 @@ def code(template: str, **values: _Filling) -> Code:
         UsageError: the data cannot be in a script.
         TypeError: the template has data in quotes.
     """
+    return _composed(((text, name) for text, name, _, _ in string.Formatter().parse(template)), values)
+
+
+def filled(template: str, values: Mapping[str, Filling]) -> Code:
+    """Return a piece of a script from a file of ours, as ``code`` does.
+
+    In it, ``@name@`` is a value, and ``@?name@...@:@...@.@`` one of two texts: the second one if the value is None,
+    false or empty. The second one may be left out; conditions may be nested. Shell itself has no such words.
+    """
+    return _composed(_chosen(template, values), values)
+
+
+def _chosen(template: str, values: Mapping[str, Filling]) -> Iterator[Tuple[str, Optional[str]]]:
+    """Yield each text of a template and the name that follows it, without those whose condition does not hold."""
+    shown = [True]
+    text, *marks = _MARK.split(template)
+    yield text, None
+    for name, condition, end, text in zip(*(marks[at::4] for at in range(4))):
+        if condition:
+            value = values[condition]
+            shown.append(bool(value.text if isinstance(value, Code) else value))
+        elif end == ":":
+            shown[-1] = not shown[-1]
+        elif end:
+            shown.pop()
+        elif all(shown):
+            yield "", name
+        if all(shown):
+            yield text, None
+
+
+def _composed(parts: Iterable[Tuple[str, Optional[str]]], values: Mapping[str, Filling]) -> Code:
     found = own = ""
-    for text, name, _, _ in string.Formatter().parse(template):
+    for text, name in parts:
         found, own = found + text, own + text
         if name is not None:
             found += _filled(values[name], own, name)
     return Code(found)
 
 
-def _filled(value: _Filling, before: str, name: str) -> str:
+def _filled(value: Filling, before: str, name: str) -> str:
     """Return ``value`` as text that follows ``before`` in a template of ours."""
     if isinstance(value, Code):
         return value.text
@@ -231,8 +266,8 @@ def _filled(value: _Filling, before: str, name: str) -> str:
     line = before[before.rfind("\n") + 1 :]
     if line.startswith("#") and isinstance(value, (str, Word)):
         return printable("".join(map(str, Word(value).parts)))
-    if line.startswith("#") or _REMARK.search(line) or _in_quotes(before):
-        raise TypeError("{%s} is within quotes, or in a comment behind code" % name)
+    if value is None or line.startswith("#") or _REMARK.search(line) or _in_quotes(before):
+        raise TypeError("{%s} is None, within quotes, or in a comment behind code" % name)
     return _word(value) if isinstance(value, (str, Word, Program)) else " ".join(map(_word, value))
 
 

@@ -18,15 +18,11 @@ import stat
 import sys
 from binascii import crc32
 from importlib.machinery import ModuleSpec  # not in find_spec, which an import there would call again
+from types import CodeType, ModuleType
+from typing import Any, Dict, Optional, Tuple
 
-MYPY = False
-if MYPY:
-    from types import CodeType, ModuleType
-    from typing import Any, Dict, Optional, Tuple
-
-    #: By the name of a module: is it a package; start, size and CRC-32 of its bytecode.
-    Index = Dict[str, Tuple[bool, int, int, int]]
-
+#: By the name of a module: is it a package; start, size and CRC-32 of its bytecode.
+ModuleIndex = Dict[str, Tuple[bool, int, int, int]]
 #: Bytes of a file; Python 3.11 needs 2 MB.
 MAX_SIZE = 32 * 1024 * 1024
 #: Bytes of the size and of the CRC-32 of the index.
@@ -37,10 +33,10 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class Modules:
     """Finds and loads modules of the .pyz from bytecode. What it does not have comes from the .pyz."""
 
-    def __init__(self, archive: str, sources: "Any", index: "Index", codes: bytes) -> None:
+    def __init__(self, archive: str, sources: Any, index: ModuleIndex, codes: bytes) -> None:
         self._archive, self._sources, self._index, self._codes = archive, sources, index, codes
 
-    def find_spec(self, name: str, *_: "Any") -> "Optional[ModuleSpec]":
+    def find_spec(self, name: str, *_: Any) -> Optional[ModuleSpec]:
         """Return how to load a module; None if it is not here, or damaged."""
         if name not in self._index or not self._code(name):
             return None
@@ -51,18 +47,18 @@ class Modules:
             spec.submodule_search_locations.append(os.path.dirname(file))
         return spec
 
-    def create_module(self, spec: "ModuleSpec") -> None:
+    def create_module(self, spec: ModuleSpec) -> None:
         """Let Python make the module."""
 
-    def exec_module(self, module: "ModuleType") -> None:
+    def exec_module(self, module: ModuleType) -> None:
         """Run the module."""
         exec(self.get_code(module.__name__), module.__dict__)  # noqa: S102
 
-    def get_code(self, name: str) -> "CodeType":
+    def get_code(self, name: str) -> CodeType:
         """Return the module's code."""
         return marshal.loads(self._code(name))  # type: ignore[no-any-return]  # noqa: S302
 
-    def get_source(self, name: str) -> "Optional[str]":
+    def get_source(self, name: str) -> Optional[str]:
         """Return the module's source, for tracebacks."""
         return self._sources.get_data(self._file(name)).decode()  # type: ignore[no-any-return]
 
@@ -85,7 +81,7 @@ class Modules:
         return code if len(code) == size and crc32(code) == checksum else b""
 
 
-def use(archive: str, sources: "Any") -> bool:
+def use(archive: str, sources: Any) -> bool:
     """Let Python import the modules of the .pyz from its bytecode, and return whether there is any.
 
     Args:
@@ -114,7 +110,7 @@ def use(archive: str, sources: "Any") -> bool:
     return found is not None
 
 
-def folder() -> "Optional[str]":
+def folder() -> Optional[str]:
     """Return the folder for bytecode, which may not exist; None if the user has no folder for caches."""
     home = os.environ.get("HOME", "")
     top = os.environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
@@ -147,7 +143,7 @@ def _read(name: str, descriptor: int) -> bytes:
         return stream.read() if safe else b""
 
 
-def written(key: str, codes: "Dict[str, Tuple[bool, bytes]]") -> bytes:
+def written(key: str, codes: Dict[str, Tuple[bool, bytes]]) -> bytes:
     """Return the content of the file named ``key``.
 
     Args:
@@ -163,7 +159,7 @@ def written(key: str, codes: "Dict[str, Tuple[bool, bytes]]") -> bytes:
     return b"".join([key.encode(), b"\n", words, table, *(code for _, code in codes.values())])
 
 
-def _parsed(data: bytes, key: str) -> "Optional[Tuple[Index, bytes]]":
+def _parsed(data: bytes, key: str) -> Optional[Tuple[ModuleIndex, bytes]]:
     """Return the index and the bytecode of a file; None if it is not the one named ``key``, or damaged."""
     begin = len(key) + 1
     if data[:begin] != key.encode() + b"\n":

@@ -11,7 +11,7 @@ name of the same bytes. install does not, because a second hash of the layer wou
 import hashlib
 import os
 from contextlib import contextmanager
-from typing import IO, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence
+from typing import IO, TYPE_CHECKING, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence
 
 from deployer.contract import sealed_file
 from deployer.contract.errors import IntegrityError, Refused, UsageError
@@ -19,8 +19,7 @@ from deployer.contract.manifest import Manifest, Segment
 from deployer.contract.sealed_file import Seal
 from deployer.system import digest, files
 
-MYPY = False
-if MYPY:
+if TYPE_CHECKING:
     from deployer.system.policy import Policy
     from deployer.system.trust import Trust
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deployer.site.capture import scheduler
+from deployer.site.jobs.schedulers import slurm
 from tests import mixed
 from tests.lab import roots
 
@@ -84,8 +84,8 @@ def commands() -> list[list[str]]:
         ["srun", "--mpi=list"],
         ["scontrol", "show", "config"],
         ["scontrol", "--oneliner", "--all", "show", "partition"],
-        scheduler.SINFO,
-        *([*scheduler.SINFO, "--nodes=" + node] for node in mixed.NODES),
+        slurm.SINFO,
+        *([*slurm.SINFO, "--nodes=" + node] for node in mixed.NODES),
         *(["scontrol", "--oneliner", "show", "node", nodes] for nodes in (*mixed.NODES, _FIRSTS)),
     ]
 

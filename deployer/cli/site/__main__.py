@@ -18,10 +18,6 @@ from deployer.system import tool_bytecode
 loader = globals()["__loader__"]
 archive = getattr(loader, "archive", "")  # empty: this runs from a folder of sources, where Python keeps bytecode
 lacking = bool(archive) and not sys.flags.isolated and not tool_bytecode.use(archive, loader)
-if archive and sys.flags.isolated:
-    from deployer.system import tool_sources
-
-    sys.meta_path.insert(0, tool_sources.read(archive, loader))
 archive = os.path.abspath(archive)  # a command may change the folder
 
 from deployer.cli.site.main import FOR_JOBS, main  # noqa: E402

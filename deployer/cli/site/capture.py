@@ -10,7 +10,13 @@ from deployer.contract import drift
 from deployer.contract.errors import EXIT_DONE, Refused, UsageError
 from deployer.contract.findings import ERROR
 from deployer.contract.text import counted
-from deployer.system import terminal
+from deployer.site.capture import redact, report
+from deployer.site.capture.capture import CaptureRequest, capture
+from deployer.site.capture.report import facts_path
+from deployer.site.container import trial
+from deployer.site.jobs import survey
+from deployer.site.jobs.schedulers import SCHEDULERS
+from deployer.system import files, terminal
 
 #: Seconds between two looks at the jobs, at first and at most.
 _FIRST, _LAST = 0.5, 15.0
@@ -59,10 +65,6 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _capture(args: argparse.Namespace) -> int:
-    from deployer.site.capture import redact, report
-    from deployer.site.capture.capture import CaptureRequest, capture
-    from deployer.site.container import trial
-
     if args.output and not args.output.endswith(".json"):
         raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
     started = time.time()
@@ -73,7 +75,9 @@ def _capture(args: argparse.Namespace) -> int:
         captured = report.merge([report.read(path) for path in args.merge])
     else:
         is_node = args.node or bool(args.partition)
-        captured = capture(CaptureRequest(is_node, args.partition, args.mpi, args.name, words=trial.words))
+        captured = capture(
+            CaptureRequest(is_node, args.partition, args.mpi, args.name, words=trial.words), SCHEDULERS.values()
+        )
     if before is not None:
         return _compare(args, before, report.whole(captured))
     if args.redact or args.hide:
@@ -100,24 +104,17 @@ def _capture(args: argparse.Namespace) -> int:
 
 
 def _survey(args: argparse.Namespace) -> int:
-    from deployer.site.capture.report import facts_path
-    from deployer.site.container import trial
-    from deployer.site.jobs import survey
-
     used = [name for name in ("node", "partition", "merge", "compare") if getattr(args, name)]
     if used or not args.output:
         problem = "--%s cannot be used" % used[0] if used else "-o FILE.json is required"
         raise UsageError("%s with --partitions" % problem, "see: deployer.pyz capture --help")
+    given = {name: getattr(args, name) for name in ("name", "mpi", "account", "redact", "hide")}
     request = survey.SurveyRequest(
-        os.path.abspath(args.output),
-        None if args.partitions == "all" else [name for name in args.partitions.split(",") if name],
-        args.name,
-        args.mpi,
-        args.account,
-        args.directive,
-        args.redact,
-        args.hide,
-        trial.words,
+        output=os.path.abspath(args.output),
+        partitions=None if args.partitions == "all" else [name for name in args.partitions.split(",") if name],
+        directives=args.directive,
+        words=trial.words,
+        **given,
     )
     if args.dry_run:
         return _show_jobs(args, request)
@@ -152,9 +149,6 @@ def _survey(args: argparse.Namespace) -> int:
 
 def _show_jobs(args: argparse.Namespace, request: Any) -> int:
     """Print the jobs that a survey would submit. The login node is captured for it, and nothing new is kept."""
-    from deployer.site.jobs import survey
-    from deployer.system import files
-
     begun = files.lexists(request.folder)  # its jobs may wait in the queue
     profile = survey.login(request).profile
     scripts = {part.name: survey.script(request, profile, part) for part in survey.parts(request, profile)}

@@ -10,7 +10,20 @@ import io
 import os
 import re
 import sys
-from typing import IO, Any, Callable, Iterable, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import (
+    IO,
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from deployer import __version__
 from deployer.contract.dialogue import ANSWERS, CALLER, OWN_KEY
@@ -18,8 +31,7 @@ from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, SpaceError
 from deployer.contract.guess import guess
 from deployer.system import terminal
 
-MYPY = False
-if MYPY:
+if TYPE_CHECKING:
     from deployer.contract.verdict import Checked
 
 #: The text of --root.

@@ -8,6 +8,8 @@ from typing import Any
 from deployer.cli.site import common
 from deployer.contract.dialogue import CALLER
 from deployer.contract.errors import UsageError
+from deployer.site.doctor import ladder, problem_report
+from deployer.site.doctor.climb import Climb, Ground, Step
 from deployer.site.storage import store
 from deployer.system import files, terminal
 
@@ -46,9 +48,6 @@ def seconds(text: str) -> float:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from deployer.site.doctor import ladder, problem_report
-    from deployer.site.doctor.climb import Climb, Ground, Step
-
     def tell(step: Step) -> None:
         if not args.json and args.report != SCREEN:
             terminal.show(*common.wrapped(step.line(), "", " " * _INDENT))

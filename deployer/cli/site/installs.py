@@ -4,20 +4,19 @@ import argparse
 import os
 import sys
 import time
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
 from deployer.contract import plan_update
 from deployer.site.install import install as installing
-from deployer.site.install import take_plan
+from deployer.site.install import squash, take_plan
 from deployer.site.install.receive import Received, receive
 from deployer.site.storage import space, store
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal, workers
 
-MYPY = False
-if MYPY:
+if TYPE_CHECKING:
     from deployer.site.install.squash import Squashed
 
 _JOBS = "number of processes (default: one per core, at most 16)"
@@ -154,8 +153,6 @@ def _take_plan(args: argparse.Namespace) -> int:
 
 def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional[Squashed]":
     """Make the SquashFS file of an image and return it; None if it exists already."""
-    from deployer.site.install import squash
-
     if files.is_file(squash.path(image.folder)):
         return None
     with Meter("squash") as meter:
@@ -164,8 +161,6 @@ def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional
 
 def show_squashed(image: InstalledImage, squashed: "Optional[Squashed]") -> None:
     """Print which SquashFS file an image has."""
-    from deployer.site.install import squash
-
     terminal.show(squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder))
 
 

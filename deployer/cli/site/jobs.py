@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import time
-from typing import IO, Any, Callable, List, Optional
+from typing import IO, TYPE_CHECKING, Any, Callable, List, Optional
 
 from deployer.cli.site import common
 from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
@@ -13,11 +13,13 @@ from deployer.contract.job import check_time
 from deployer.contract.plan import LAUNCHES, STAGINGS
 from deployer.contract.rank_record import WARN
 from deployer.contract.runtime_table import SUPPORTED
+from deployer.contract.shell import quoted
+from deployer.site.jobs import ending, jobs, overview
+from deployer.site.jobs import result as results
 from deployer.site.storage.store import REFERENCE, Store, locate
 from deployer.system import files, terminal
 
-MYPY = False
-if MYPY:
+if TYPE_CHECKING:
     from deployer.site.container.container import Home
     from deployer.site.jobs.jobs import Status
     from deployer.site.run.exec import ExecRequest
@@ -219,8 +221,6 @@ def request(args: argparse.Namespace) -> "RunRequest":
 
 
 def _run(args: argparse.Namespace) -> int:
-    from deployer.site.jobs import jobs
-    from deployer.site.jobs import result as results
     from deployer.site.run import run
 
     store = locate(args.root)
@@ -271,9 +271,6 @@ def _wait(
     Args:
         repeated: `run` has submitted it before; None: this is not `run`.
     """
-    from deployer.contract.shell import quoted
-    from deployer.site.jobs import ending, jobs
-
     failure: Optional[JobFailed] = None
     try:
         tell = _tell if terminal.is_watched() else lambda _: None
@@ -360,8 +357,6 @@ def _home(args: argparse.Namespace) -> "Home":
 
 
 def _jobs(args: argparse.Namespace) -> int:
-    from deployer.site.jobs import overview
-
     store = locate(args.root)
     seen = overview.look(store)
     if args.json:
@@ -387,8 +382,6 @@ def _table(found: "List[Status]", stream: Optional[IO[str]] = None) -> List[str]
 
 
 def _status(args: argparse.Namespace) -> int:
-    from deployer.site.jobs import jobs
-
     store = locate(args.root)
     folder = jobs.find(store, args.job)
     if args.wait:
@@ -408,15 +401,11 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _logs(args: argparse.Namespace) -> int:
-    from deployer.site.jobs import jobs
-
     jobs.show_log(jobs.find(locate(args.root), args.job), args.follow)
     return 0
 
 
 def _cancel(args: argparse.Namespace) -> int:
-    from deployer.site.jobs import jobs
-
     store = locate(args.root)
     folder = _the_active_one(store, args.json) if args.job is None else jobs.find(store, args.job)
     cancelled = jobs.cancel(folder)
@@ -434,8 +423,6 @@ def _the_active_one(store: Store, silent: bool) -> str:
     Raises:
         UsageError: several jobs are active, and no one can be asked.
     """
-    from deployer.site.jobs import jobs, overview
-
     active = overview.look(store).active
     if len(active) < 2:
         return active[0].folder if active else jobs.find(store, None)

@@ -162,18 +162,8 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
         from deployer.site.jobs import jobs
 
         args.id = jobs.job_id(args.folder) or ""
-    outcome = StepOutcome(
-        step,
-        code,
-        signal or None,
-        args.id,
-        args.started,
-        time.time(),
-        args.module,
-        args.reason,
-        args.launcher,
-        setup=args.setup,
-    )
+    about = {name: getattr(args, name) for name in ("started", "module", "reason", "launcher", "setup")}
+    outcome = StepOutcome(step=step, exit_code=code, signal=signal or None, job_id=args.id, ended=time.time(), **about)
     verdict = result.write_result(args.folder, outcome)
     codes = []
     for record in verdict.record["findings"]:

@@ -83,13 +83,13 @@ def make_pyz() -> bytes:
 
 
 def _modules() -> dict[str, bytes]:
-    """Return the modules that a site needs, by their names in the .pyz; ``Path`` would take most of the time."""
+    """Return what a site needs, by the names in the .pyz; ``Path`` would take most of the time."""
     package = os.path.dirname(os.path.abspath(deployer.__file__))
     paths = [part for part in _PARTS if part.endswith(".py")]
     for part in _PARTS:
         for folder, _, names in os.walk(os.path.join(package, part)):
             below = os.path.relpath(folder, package)
-            paths += [f"{below}/{name}" for name in names if name.endswith(".py")]
+            paths += [f"{below}/{name}" for name in names if name.endswith((".py", ".sh"))]
     sources = {}
     for path in paths:
         with open(f"{package}/{path}", "rb") as stream:

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Pl
 
 from deployer.connected.ground.yaml_model import form
 from deployer.contract import mount_points, placeholders, records
+from deployer.contract.batch_words import WORDS
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields
@@ -142,9 +143,11 @@ FileFacts = Annotated[
 #: Variables by which Open MPI and PMIx find their plugins, their help texts and the site's settings.
 FolderVariable = Literal["OPAL_PKGLIBDIR", "OPAL_PKGDATADIR", "OPAL_SYSCONFDIR", "PMIX_PKGLIBDIR", "PMIX_PKGDATADIR"]
 if TYPE_CHECKING:
+    BatchKind: TypeAlias = str
     RuntimeName: TypeAlias = str
     Allowed: TypeAlias = str
 else:
+    BatchKind = Literal[tuple(WORDS)]
     RuntimeName = Literal[tuple(name for name in NAMED if name != NATIVE)]
     #: The runtimes that a policy can allow, including none (native).
     Allowed = Literal[NAMED]

@@ -14,7 +14,7 @@ from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
 from deployer.contract import json_records
-from deployer.contract.batch_words import BatchWords, words
+from deployer.contract.batch_words import WORDS, BatchWords, words
 from deployer.contract.errors import DeployerError, Unknown
 from deployer.contract.image_launcher import MPIRUN
 from deployer.contract.plan import MPICH_ABI, NO_REQUEST, OPENMPI
@@ -39,10 +39,11 @@ _POLICY = ("policy", "runtimes")
 #: How to find the value of each fact.
 _SOURCES = {
     "cores": "physical cores per node: lscpu",
-    "gpu_request": "how jobs request GPUs: gres (sinfo -o %G), ngpus (PBS), gpu (LSF), a resource's name (qconf -sc)",
+    "gpu_request": "how jobs request GPUs: " + ", ".join(each.gpu_source for each in WORDS.values() if each.gpu_source),
     "host": "the host name for ssh",
     "launchers": "programs of the site that start ranks: mpiexec.hydra, mpirun",
-    "kind": "slurm, gridengine, pbs, lsf; without a batch system hosts (ssh) or local",
+    "kind": ", ".join(name for name, each in WORDS.items() if each.programs)
+    + "; without a batch system hosts (ssh) or local",
     "version": "ch-run --version",
     "memory_mb": "MiB that a job may use: {batch.memory}",
     "NAME": "the name of a partition: {batch.partitions}",

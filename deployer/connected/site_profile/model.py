@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_valida
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
 from deployer.connected.site_profile import forms
 from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
+from deployer.contract.batch_words import WORDS, words
 from deployer.contract.dynamic import Facts
 from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.plan import ABIS, INSIDE, MPICH_ABI, NO_REQUEST, OPENMPI, Plan
@@ -69,7 +70,7 @@ class SiteScheduler(Model):
         source: where these facts come from.
     """
 
-    kind: Literal["slurm", "gridengine", "pbs", "lsf", "hosts", "local"]
+    kind: forms.BatchKind
     version: str | None = None
     pmi: list[str] = []
     account: forms.Account | None = None
@@ -88,19 +89,16 @@ class SiteScheduler(Model):
     @field_validator("storage")
     @classmethod
     def _has_a_request(cls, storage: list[str], info: ValidationInfo) -> list[str]:
-        if storage and info.data.get("kind") not in (None, _STORAGE):
-            raise ValueError(f"only {_STORAGE} has such a request: remove it, or list it in directives")
+        kind = info.data.get("kind")
+        if storage and kind is not None and not words(kind).storage:
+            having = ", ".join(name for name, each in WORDS.items() if each.storage)
+            raise ValueError(f"only {having} has such a request: remove it, or list it in directives")
         return storage
-
-
-#: The batch system with requests for storage, and the words of those that have a fixed list.
-_STORAGE = "pbs"
-_GPU_REQUESTS = {"slurm": ("gres", "gpus-per-node"), "local": (), "hosts": ()}
 
 
 def _unknown_request(kind: str | None, word: str | None) -> str | None:
     """Return what is wrong with a word that requests GPUs, or None."""
-    known = _GPU_REQUESTS.get(kind or "")
+    known = words(kind).gpu_words
     if word in (None, NO_REQUEST) or known is None or word in known:
         return None
     return f"{kind} knows {' and '.join(known)}, not {word!r}" if known else f"{kind} has no requests: remove it"

@@ -5,15 +5,16 @@ import re
 import shutil
 import socket
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from deployer import __version__
 from deployer.contract import facts
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Record
-from deployer.site.capture import fabric, filesystems, gridengine, lsf, machine, modules, mpi, node, pbs, scheduler
+from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node
 from deployer.site.capture.libraries import Libraries, LibraryTree
 from deployer.site.capture.report import CaptureReport
+from deployer.site.capture.scheduler import BatchFacts, BatchSystem
 from deployer.site.capture.started import TrialWords
 from deployer.site.capture.tools import TOGETHER, Tools
 
@@ -41,16 +42,22 @@ class CaptureRequest(NamedTuple):
     words: Optional[TrialWords] = None
 
 
-def capture(request: CaptureRequest) -> CaptureReport:
-    """Return the facts that this machine shows. Raises UsageError for a node whose partition is unknown."""
-    partition = request.partition or os.environ.get("SLURM_JOB_PARTITION")
+def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> CaptureReport:
+    """Return the facts that this machine shows. Raises UsageError for a node whose partition is unknown.
+
+    Args:
+        systems: the batch systems to look for; the facts are those of the first one that answers.
+    """
+    systems = list(systems)
+    partition = request.partition or _of_job(systems, "job_partition")
     if request.node and not partition:
         raise UsageError(
             "cannot determine this node's partition", "give --partition NAME; only in a job of Slurm is it known"
         )
-    tools = Tools(request.seconds)
+    tools = Tools(request.seconds, [each for system in systems for each in system.settings])
     source = {"kind": "captured", "where": socket.gethostname(), "date": time.strftime("%Y-%m-%d")}
-    batch = scheduler.slurm(tools) or gridengine.gridengine(tools) or pbs.pbs(tools) or lsf.lsf(tools)
+    answers = ((system, system.facts(tools)) for system in systems)
+    answering, batch = next((each for each in answers if each[1]), (BatchSystem(), None))
     libraries = Libraries(tools)
     available = modules.find(tools)
     mpis = mpi.find(tools, libraries, available.mpi, list(request.mpi), source)
@@ -77,7 +84,10 @@ def capture(request: CaptureRequest) -> CaptureReport:
         "source": source,
     }
     if request.node and partition:
-        parts = _of_node(tools, batch, partition, this, source)
+        name = _of_job(systems, "node_name") or socket.gethostname().partition(".")[0]
+        parts = _of_node(tools, batch, answering.own_node(tools, name), partition, this, source)
+        host = _of_job(systems, "submit_host")
+        parts.update({"login": {"host": host}} if host else {})
         trees = facts.record(None, {partition: system.record()}, _records(mpis.trees))
     else:
         parts = _of_login(batch, this, source)
@@ -93,7 +103,7 @@ def capture(request: CaptureRequest) -> CaptureReport:
     return CaptureReport(profile, trees)
 
 
-def _of_login(batch: Optional[scheduler.BatchFacts], this: Record, source: Record) -> Record:
+def _of_login(batch: Optional[BatchFacts], this: Record, source: Record) -> Record:
     login = {"host": socket.gethostname(), "mksquashfs": shutil.which("mksquashfs") is not None}
     parts: Record = {"login": dict(login, **dict(this, source=source))}
     if batch:
@@ -104,12 +114,10 @@ def _of_login(batch: Optional[scheduler.BatchFacts], this: Record, source: Recor
 
 
 def _of_node(
-    tools: Tools, batch: Optional[scheduler.BatchFacts], partition: str, this: Record, source: Record
+    tools: Tools, batch: Optional[BatchFacts], own: Record, partition: str, this: Record, source: Record
 ) -> Record:
-    """Return the facts of a compute node: its own shape, as its kernel and the batch system report it."""
+    """Return the facts of a compute node: its own shape, as its kernel and the batch system (``own``) report it."""
     kernel = node.node(tools)
-    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
-    own = scheduler.own_node(tools, name) if batch and batch.scheduler["kind"] == "slurm" else {}
     for key in ("sockets", "cores", "threads_per_core"):
         if key in own and key in kernel and own[key] != kernel[key]:
             tools.note("partition %s: Slurm reports %s %d, the kernel %d" % (partition, key, own[key], kernel[key]))
@@ -122,11 +130,12 @@ def _of_node(
     shape = dict(kernel, **dealt)
     if gpus:
         shape["gpus"] = gpus
-    parts: Record = {"partitions": {partition: dict(this, node=shape, source=source)}}
-    host = scheduler.submit_host()
-    if host:
-        parts["login"] = {"host": host}
-    return parts
+    return {"partitions": {partition: dict(this, node=shape, source=source)}}
+
+
+def _of_job(systems: Iterable[BatchSystem], name: str) -> Optional[str]:
+    """Return the value of the variable that a batch system sets in its jobs."""
+    return next(filter(None, (os.environ.get(getattr(system, name)) for system in systems)), None)
 
 
 def _records(trees: Dict[str, LibraryTree]) -> Record:

@@ -13,8 +13,6 @@ from deployer.system import process
 TOGETHER = 30.0
 EACH = 5.0
 
-#: Prefixes of variables by which the commands of batch systems find their servers.
-_SETTINGS = ("SGE_", "PBS_", "LSF_")
 _MAX_NOTES = 50
 _MAX_NOTE = 300
 
@@ -34,13 +32,18 @@ class Said(NamedTuple):
 
 
 class Tools(object):
-    """Asks tools and notes those that failed; ``notes`` are for the person who reviews the capture."""
+    """Asks tools and notes those that failed; ``notes`` are for the person who reviews the capture.
 
-    def __init__(self, seconds: float = TOGETHER) -> None:
+    Args:
+        seconds: the time for all tools together.
+        settings: beginnings of further variables that the tools get.
+    """
+
+    def __init__(self, seconds: float = TOGETHER, settings: Sequence[str] = ()) -> None:
         self._end = time.monotonic() + seconds
         self._dead: Dict[str, bool] = {}
         self.notes: List[str] = []
-        names = [name for name in os.environ if name.startswith(_SETTINGS)]
+        names = [name for name in os.environ if name.startswith(tuple(settings))]
         self.environment = process.base_environment("SHELL", "LD_LIBRARY_PATH", *names)
         # Tools of administrators, such as ldconfig, can be used by everyone but may not be in PATH.
         self.environment["PATH"] = self.environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"

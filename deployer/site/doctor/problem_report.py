@@ -61,7 +61,8 @@ def text(ground: Ground, climb: Climb, folder: str) -> str:
 
 def _versions(plan: Optional[Plan]) -> Record:
     """Return a text for each kind of software here."""
-    tools, mpi = Tools(), plan.mpi if plan else None
+    tools = Tools(settings=[each for known in SCHEDULERS.values() for each in known.settings])
+    mpi = plan.mpi if plan else None
     there = [name for name, known in RUNTIMES.items() if name != NATIVE and shutil.which(known.program)]
     asked = {kind: known.version.split() for kind, known in SCHEDULERS.items() if known.version}
     kinds = [plan.scheduler] if plan else [kind for kind, words in asked.items() if shutil.which(words[0])][:1]

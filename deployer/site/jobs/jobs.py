@@ -111,8 +111,6 @@ _IN_LOGIN_SHELL = (
 3>&1 >/dev/null"""
     % _MISSING
 )
-#: Prefixes of variables by which the commands of batch systems find their servers.
-_SETTINGS = ("SGE_", "PBS_", "LSF_")
 
 
 def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
@@ -124,9 +122,10 @@ def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     Args:
         submits: the program that submits a job, if the command does: it never runs twice, whatever it ends with.
     """
-    names = [name for name in os.environ if name.startswith(_SETTINGS)]
-    names += [] if submits else ["SLURM_CLUSTERS"]
-    environment = process.base_environment("SLURM_CONF", "LD_LIBRARY_PATH", *names)
+    settings = tuple(prefix for each in SCHEDULERS.values() for prefix in each.settings)
+    names = [name for name in os.environ if name.startswith(settings)]
+    names += [] if submits else [each.selects for each in SCHEDULERS.values() if each.selects]
+    environment = process.base_environment("LD_LIBRARY_PATH", *names)
     program = submits or argv[0]
     # over ssh, only a login shell may know the commands
     in_login_shell = ["sh", "-c", _IN_LOGIN_SHELL, "sh", program, *argv]

@@ -6,7 +6,7 @@ What judges is imported only for that: `status` and `jobs` only read.
 import os
 import re
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, Mapping, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
 from deployer.contract import evidence, json_records, rank_record
 from deployer.contract.errors import DeployerError, SpaceError, UsageError
@@ -17,8 +17,7 @@ from deployer.contract.plan import CANARY_TEXT
 from deployer.site.jobs import result_reserve
 from deployer.system import files
 
-MYPY = False
-if MYPY:
+if TYPE_CHECKING:
     from deployer.contract.causes import Told
     from deployer.contract.result import Evidence, Judgement, StepOutcome
 

@@ -12,8 +12,9 @@ import time
 from typing import List, NamedTuple, Optional, Sequence
 
 from deployer.contract import causes, json_records, shell
+from deployer.contract.batch_words import words
 from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.plan import GPU_WORDS, GpuRequest
+from deployer.contract.plan import GpuRequest
 from deployer.contract.shell import code
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
@@ -140,7 +141,8 @@ def login(request: SurveyRequest) -> CaptureReport:
         files.remove_tree(request.folder)
         _make_folder(request.folder)
     if not files.lexists(path):
-        report.write_report(path, capture(CaptureRequest(mpi=request.mpi, name=request.name, words=request.words)))
+        wanted = CaptureRequest(mpi=request.mpi, name=request.name, words=request.words)
+        report.write_report(path, capture(wanted, SCHEDULERS.values()))
     return report.read(path)
 
 
@@ -226,7 +228,7 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
     """Return what the job for a partition asks for."""
     partition = (profile.get("partitions") or {}).get(part.name, {})
     scheduler = profile.get("scheduler") or {}
-    word = partition.get("gpu_request") or scheduler.get("gpu_request") or GPU_WORDS.get(str(scheduler.get("kind")))
+    word = partition.get("gpu_request") or scheduler.get("gpu_request") or words(scheduler.get("kind")).gpus
     return JobRequest(
         name="capture",
         folder=request.folder,

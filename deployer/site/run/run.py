@@ -533,7 +533,8 @@ def _environment(
     found = layouts.environment(layout)
     launcher = LAUNCHERS[option.launcher]
     found.update(copies(plan, option))
-    found.update(launcher.environment(script.start(plan, option, layout, launcher, (), own)))
+    how = script.start_inside(layout, own) if own else script.start(plan, option, layout, launcher)
+    found.update(launcher.environment(how))
     found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD_FILE)
     if continues:
         found["DEPLOYER_CHECKPOINT"] = "%s/%s" % (plans.JOB, result.CHECKPOINT)

@@ -33,6 +33,7 @@ from deployer.site.run.launchers.interface import AGENT as AGENT_PROGRAM
 from deployer.site.run.launchers.interface import MACHINES, Launcher, LaunchRequest
 from deployer.site.run.staging_script import StagedImage
 from deployer.site.run.submission import BatchRequest
+from deployer.site.run.templates import fill
 
 
 class Inputs(NamedTuple):
@@ -99,8 +100,6 @@ _RANKS = plans.JOB + "/" + RANKS_FOLDER
 _WAYS = ("native", "container")
 
 
-#: What a node does with the canary, in words of the script.
-_ROOT = code("a container reads the image's marker file. If it shows the host's root instead, the job ends here.")
 #: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
 
@@ -120,34 +119,24 @@ def render(inputs: Inputs) -> str:
 
 
 def _head(inputs: Inputs) -> Code:
-    launch, layout = inputs.launch, inputs.layout
-    pieces = [
-        code(
-            """\
-#!/bin/bash -l
-# Job {job}: bundle {bundle}:{version} on {site}, written by deployer {deployer}.
-# {nodes} x {ranks} x {threads}; variant {variant}: {reason}.
-""",
-            job=launch.job,
-            bundle=launch.bundle,
-            version=launch.version,
-            site=launch.site,
-            deployer=__version__,
-            nodes=counted(layout.nodes, "node"),
-            ranks=counted(layout.ranks_per_node, "rank"),
-            threads=counted(layout.threads, "thread"),
-            variant=launch.start_option,  # the older word for a start option: job.sh keeps it
-            reason=launch.reason,
-        )
-    ]
-    scheduler = inputs.scheduler
-    if scheduler.prefix:
-        says = "# To submit this script by hand: {command}. You may edit it and submit it again.\n"
-        pieces.append(code(says, command=scheduler.by_hand))
-        pieces += [shell.directive(scheduler.prefix, line) for line in scheduler.directives(_request(inputs))]
-    else:
-        pieces.append(code("# To start this script by hand: ./job.sh. You may edit it and start it again.\n"))
-    return shell.together(pieces)
+    launch, layout, scheduler = inputs.launch, inputs.layout, inputs.scheduler
+    lines = scheduler.directives(_request(inputs)) if scheduler.prefix else []
+    return fill(
+        "job.sh",
+        "head",
+        job=launch.job,
+        bundle=launch.bundle,
+        version=launch.version,
+        site=launch.site,
+        deployer=__version__,
+        nodes=counted(layout.nodes, "node"),
+        ranks=counted(layout.ranks_per_node, "rank"),
+        threads=counted(layout.threads, "thread"),
+        variant=launch.start_option,  # the older word for a start option: job.sh keeps it
+        reason=launch.reason,
+        by_hand=scheduler.by_hand,
+        directives=shell.together([shell.directive(scheduler.prefix, line) for line in lines]),
+    )
 
 
 def _request(inputs: Inputs) -> JobRequest:
@@ -183,119 +172,33 @@ def _memory(inputs: Inputs) -> Optional[int]:
 
 
 def _ground(inputs: Inputs) -> Code:
-    scheduler = inputs.scheduler
+    scheduler, launch = inputs.scheduler, inputs.launch
     agent = scheduler.way == AGENT
-    pieces = [agent_script.login_shell()] if agent and scheduler.prefix else []
-    pieces.append(
-        code(
-            """\
-job={folder}
-tool=({python} -S {tool})
-started=$(date +%s)
-stopped=
-{id}{cluster}
-{trap}
-{result}
-{start}
-{batch}export USER=${{USER:-$(id -un)}}  # ch-run needs USER
-unique=$(</proc/sys/kernel/random/uuid)  # part of names on the nodes: other users cannot predict it
-
-mkdir -p "$job/hosts" "$job/ranks" || {{ result hosts 6; exit; }}
-{judge}""",
-            result=_result(),
-            judge=_judge(inputs),
-            folder=inputs.folder,
-            python=inputs.python,
-            tool=inputs.tool,
-            id=scheduler.identified,
-            cluster=code("""id+=";$SLURM_CLUSTER_NAME"\n""") if inputs.asked.cluster else code(""),
-            trap=agent_script.trap(scheduler, inputs.asked_by) if agent else _trap(scheduler),
-            start=_start(scheduler),
-            batch=_batch(scheduler),
-        )
-    )
-    if agent:
-        pieces.append(agent_script.ground(scheduler, inputs.plan.batch.hosts, inputs.layout.nodes))
-    pieces += _environment_of_the_site(inputs)
-    if inputs.launch.warn is not None:
-        ahead = seconds(inputs.launch.time) - inputs.launch.warn
-        pieces.append(
-            code("\nwarn=$((started + {ahead}))  # then the ranks get SIGUSR1, to save their state\n", ahead=ahead)
-        )
-    if needs_home(inputs.container):
-        pieces.append(_home(inputs))
-    return shell.together(pieces)
-
-
-def _result() -> Code:
-    """Return the function by which each step asks the judge.
-
-    A judge that has ended, or gives no answer, is replaced by one that is started for the step.
-    """
-    return code(
-        """\
-# result STEP EXIT: check the evidence of the steps so far and write result.json; true if the job may continue.
-result() {{
-    local code
-    if (($# == 2)) && [ "$1" != payload ] && kill -0 "$judge_PID" 2>/dev/null; then
-        trap '' PIPE  # a judge that has just ended does not end this script
-        {{ echo "$1 $2 ${{stopped:--}}" >&"${{judge[1]}}" &&
-            read -r -t {seconds} code <&"${{judge[0]}}"; }} 2>/dev/null || code=
-        trap - PIPE
-        [ -z "$code" ] || return "$code"
-        disown "$judge_PID" 2>/dev/null  # bash would report its end in the log
-        kill -KILL "$judge_PID" 2>/dev/null  # it hangs: its answer could come after another question
-        judge_PID=
-    fi
-    "${{tool[@]}}" result "$job" --step "$1" --exit "$2" --id "$id" --started "$started" --signal "$stopped" "${{@:3}}"
-}}
-""",
-        seconds=_JUDGE_SECONDS,
-    )
-
-
-def _judge(inputs: Inputs) -> Code:
-    """Return the lines that start the judge for all steps before the payload."""
-    until = PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS
-    return code(
-        """\
-# The judge starts here, so that the ranks do not wait for its start. It ends before the payload.
-coproc judge {{
-    trap '' TERM USR1 USR2
-    exec "${{tool[@]}}" result "$job" --until {until} --id "$id" --started "$started"
-}}
-""",
-        until=until,
-    )
-
-
-def _start(scheduler: Scheduler) -> Code:
-    """Return the lines by which the first start of the script takes its folder, and others make one of their own."""
-    first, follows, log, failed = code(""), code(""), code(""), code("exit $?")
-    if scheduler.prefix:
-        failed = code("""{{\n        code=$?
-        [ -s "$job/job_id" ] || result hosts 6  # this is the first start, and the disk is full
-        exit $code\n    }}""")
-        first = code("""(set -C; echo "$id" >"$job/job_id") 2>/dev/null\n[ "$(<"$job/job_id")" = "$id" ] && """)
-    if scheduler.opened.text:
-        follows = code("""    mv "$job/{opened}" "$next" 2>/dev/null\n""", opened=scheduler.opened)
-        move = """mv "$job/{opened}" "$job"/{log} 2>/dev/null && chmod "$(umask -S | tr -d x)" "$job"/{log}\n"""
-        log = code(move, opened=scheduler.opened, log=LOG)
-    elif scheduler.own_log:
-        log = code("""exec >>"$job"/{log} 2>&1\n""", log=LOG)
-    return code(
-        """\
-# Each start of this script has a folder of its own: a later one, or another task of an array, makes one beside this.
-{first}{{ mkdir "$job/hosts" 2>/dev/null || [ ! -d "$job/hosts" ]; }} || {{
-    next=$("${{tool[@]}}" start "$job" --script "$0" --id "$id") || {failed}
-{follows}    exec /bin/bash -l "$next/job.sh"
-}}
-{log}chmod "$(umask -S)" "$job"  # as your login files say, however the job was submitted
-""",
-        first=first,
-        follows=follows,
-        failed=failed,
-        log=log,
+    return fill(
+        "job.sh",
+        "ground",
+        login_shell=agent and bool(scheduler.prefix),
+        folder=inputs.folder,
+        python=inputs.python,
+        tool=inputs.tool,
+        id=scheduler.identified,
+        cluster=bool(inputs.asked.cluster),
+        agent=agent,
+        trap=agent_script.trap(scheduler, inputs.asked_by),
+        who=scheduler.title,
+        patience=_JUDGE_SECONDS,
+        batch=bool(scheduler.prefix),
+        opened=scheduler.opened,
+        own_log=scheduler.own_log,
+        log=LOG,
+        steps=scheduler.way == STEPS,  # Slurm starts no more of them for a job that is asked to end: ranks remove it
+        until=PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS,
+        ground=agent_script.ground(scheduler, inputs.plan.batch.hosts, inputs.layout.nodes) if agent else code(""),
+        modules=shell.together(_environment_of_the_site(inputs)),
+        warn=launch.warn is not None,
+        ahead=seconds(launch.time) - (launch.warn or 0),
+        home=home.BEGIN if needs_home(inputs.container) else "",
+        one_a_node=_one_a_node(inputs),
     )
 
 
@@ -322,81 +225,26 @@ def _environment_of_the_site(inputs: Inputs) -> List[Code]:
     return pieces
 
 
-def _home(inputs: Inputs) -> Code:
-    """Return the lines that name the home, and remove it at the end."""
-    if inputs.scheduler.way == ALONE:
-        remove = code("""rm -rf -- "$home\"""")
-    elif inputs.scheduler.way == AGENT:
-        remove = code("""each rm -rf -- "$home" >/dev/null 2>&1 || rm -rf -- "$home\"""")
-    else:
-        # Slurm starts no more steps for a job that is asked to end: then the ranks remove it on their nodes.
-        remove = code(
-            """\
-[ -z "$stopped" ] && timeout 30 {one_a_node} \\
-        rm -rf -- "$home" </dev/null >/dev/null 2>&1 || rm -rf -- "$home\"""",
-            one_a_node=_one_a_node(inputs),
-        )
-    return code(
-        """
-# Home: a private folder of this job on each node, created in step 1.
-home={begin}$UID-$unique
-leave() {{
-    {remove}
-}}
-trap leave EXIT
-""",
-        begin=home.BEGIN,
-        remove=remove,
-    )
-
-
-def _trap(scheduler: Scheduler) -> Code:
-    return code(
-        """\
-# At a time limit or cancel, {who} sends SIGTERM to the ranks and to this script. The script continues as long as it
-# can, to write result.json.
-trap 'stopped=TERM' TERM
-""",
-        who=scheduler.title,
-    )
-
-
-def _batch(scheduler: Scheduler) -> Code:
-    """Return the lines that only Slurm's steps need."""
-    if scheduler.way != STEPS:
-        return code("")
-    return code(
-        """\
-# After sbatch --export=NONE, Slurm would otherwise start the steps with an empty environment; and with the umask of the
-# shell that submitted the job.
-unset SLURM_EXPORT_ENV SLURM_UMASK
-"""
-    )
-
-
 def _container(inputs: Inputs) -> Code:
-    container, arrays = inputs.container, [(_WAYS[inputs.runtime.contained], inputs.runtime.options(inputs.container))]
-    if inputs.staging:
-        container = staging_script.moved(inputs.staging, container)
-        arrays = staging_script.arrays(inputs.staging, inputs.runtime, container)
-    pieces = [staging_script.name(inputs.staging)] if inputs.staging else []
-    if inputs.runtime.contained:
-        says = "# The container: read-only; from the host's environment only what the plan passes. Binds:\n"
-        pieces.append(code(says))
-        pieces += [code("#   {target}: {why}\n", target=bind.target, why=bind.why) for bind in container.binds]
-        if memory_copies.prevented(inputs.start_option):
-            pieces.append(code("# Note: {reason}.\n", reason=memory_copies.reason(inputs.start_option.runtime)))
-    else:
-        says = "# No container: the host's programs and environment. These paths replace the binds of a container:\n"
-        pieces.append(code(says))
-        pieces += [
-            code("#   {source} for {target}: {why}\n", source=bind.source, target=bind.target, why=bind.why)
-            for bind in container.binds
-        ]
-    pieces += [shell.array(name, words) for name, words in arrays]
-    if inputs.runtime.contained:
-        pieces.append(code("image={rootfs}\n", rootfs=container.rootfs))
-    return shell.together(pieces)
+    staging, contained = inputs.staging, inputs.runtime.contained
+    container, arrays = inputs.container, [(_WAYS[contained], inputs.runtime.options(inputs.container))]
+    if staging:
+        container = staging_script.moved(staging, container)
+        arrays = staging_script.arrays(staging, inputs.runtime, container)
+    copies = contained and memory_copies.prevented(inputs.start_option)
+    line = "#   {target}: {why}\n" if contained else "#   {source} for {target}: {why}\n"
+    return fill(
+        "job.sh",
+        "container",
+        staging="%s/%s" % (staging.place, staging_script.BEGIN) if staging else "",
+        contained=contained,
+        binds=shell.together(
+            [code(line, source=bind.source, target=bind.target, why=bind.why) for bind in container.binds]
+        ),
+        note=memory_copies.reason(inputs.start_option.runtime) if copies else "",
+        arrays=shell.together([shell.array(name, words) for name, words in arrays]),
+        rootfs=container.rootfs,
+    )
 
 
 def agent(inputs: Inputs) -> Optional[str]:
@@ -405,20 +253,20 @@ def agent(inputs: Inputs) -> Optional[str]:
 
 
 def start(
-    plan: Plan,
-    option: StartOption,
-    layout: Layout,
-    launcher: Launcher,
-    tool: Sequence[str] = (),
-    own: Optional[ImageLauncher] = None,
+    plan: Plan, option: StartOption, layout: Layout, launcher: Launcher, tool: Sequence[str] = ()
 ) -> LaunchRequest:
-    """Return the facts about a job for ``launcher``; ``own`` is the image's, if it starts the ranks."""
-    if own is not None:
-        return LaunchRequest(layout, "", own.program, own.family, own.version, False, (), False, True)
+    """Return the facts about a job for ``launcher``."""
     family, version = (plan.mpi.family, plan.mpi.version) if plan.mpi else ("", "")
     program = option.program or launcher.program
     way = schedulers.known(plan.scheduler).way
-    return LaunchRequest(layout, option.pmi, program, family, version, way == STEPS, tool, way == AGENT)
+    return LaunchRequest(
+        layout, option.pmi, program, family, version, batch=way == STEPS, tool=tool, agent=way == AGENT
+    )
+
+
+def start_inside(layout: Layout, own: ImageLauncher) -> LaunchRequest:
+    """Return the facts about a job for the image's launcher, which starts the ranks."""
+    return LaunchRequest(layout, "", own.program, own.family, own.version, batch=False, inside=True)
 
 
 def _ranks(inputs: Inputs) -> Code:
@@ -428,25 +276,21 @@ def _ranks(inputs: Inputs) -> Code:
         return _ranks_inside(inputs, inputs.own_launcher)
     how = start(inputs.plan, inputs.start_option, layout, inputs.launcher, (inputs.python, inputs.tool))
     pinning = pin(layout)
-    pieces = [
-        code(
-            "# The ranks: {launcher} starts {ranks} per node, with {units} per rank.\n",
-            launcher=inputs.start_option.launcher,
-            ranks=layout.ranks_per_node,
-            units=counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
-        )
-    ]
-    if pinning.straddling:
-        pieces.append(code("# Note: {note}.\n", note=pinning.straddling))
-    if how.program != SRUN:
-        look = "type -P {program} >/dev/null || {{ result hosts 127 --launcher {program}; exit 1; }}\n"
-        pieces.append(code(look, program=how.program))
     exports = inputs.launcher.exports(how, _of_the_site(inputs, how))
-    pieces += [shell.export(name, value) for name, value in sorted(exports.items())]
+    pieces = [shell.export(name, value) for name, value in sorted(exports.items())]
     if how.agent:
         pieces.append(agent_script.environment(inputs.scheduler, inputs.launcher.slots(how)))
-    pieces.append(code("launch=({words}\n)\n", words=shell.folded(inputs.launcher.words(how), 105)))
-    return shell.together(pieces)
+    return fill(
+        "job.sh",
+        "ranks",
+        launcher=inputs.start_option.launcher,
+        ranks=layout.ranks_per_node,
+        units=counted(pinning.units, "core" if pinning.by_core else "hardware thread"),
+        note=pinning.straddling,
+        look=how.program if how.program != SRUN else "",
+        exports=shell.together(pieces),
+        words=shell.folded(inputs.launcher.words(how), 105),
+    )
 
 
 def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
@@ -469,18 +313,10 @@ def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
     numbered: List[Text] = [] if way == STEPS else ["--number", node.NUMBER]
     node_words = [inputs.python, inputs.tool, "inside", "--node", "--hub", node.HUB, *numbered]
     node_words += ["--key", private + "/" + folder.KEY, "--"]
-    slots = inputs.launcher.slots(LaunchRequest(layout, "", "", "", "", agent=True))
-    return code(
-        """\
-# The ranks: in one container per node, the image's {launcher} starts {ranks} per node, with {units} each.
-# The first command connects the nodes; the second one runs on each of them, and starts its container.
-{environment}launch=({hub} -- \\
-    {words}
-)
-# In the container of the first node: the image's launcher.
-inside=({inside}
-)
-""",
+    slots = inputs.launcher.slots(LaunchRequest(layout, "", "", agent=True))
+    return fill(
+        "job.sh",
+        "ranks-inside",
         launcher=inputs.start_option.launcher,
         ranks=layout.ranks_per_node,
         units=counted(pin(layout).units, "core" if pin(layout).by_core else "hardware thread"),
@@ -494,15 +330,14 @@ inside=({inside}
 def _launcher_inside(inputs: Inputs, own: ImageLauncher) -> List[Text]:
     """Return the words between a node's container and the command of each rank."""
     tool = _in_image(inputs.image_python)
-    how = start(inputs.plan, inputs.start_option, inputs.layout, inputs.launcher, (), own)
+    how = start_inside(inputs.layout, own)
     words: List[Text] = [node.LAUNCHER, *tool, "inside", "--launch", "--hub", node.HUB, node.END]
     return [*words, *inputs.launcher.words(how), node.RANKS]
 
 
 def inside_environment(option: StartOption, layout: Layout, own: ImageLauncher) -> Dict[str, Value]:
     """Return the variables of the container that the image's launcher reads."""
-    how = LaunchRequest(layout, "", own.program, own.family, own.version, False, (), False, True)
-    return LAUNCHERS[option.launcher].exports(how, {})
+    return LAUNCHERS[option.launcher].exports(start_inside(layout, own), {})
 
 
 def _in_image(python: Optional[str]) -> Tuple[str, ...]:
@@ -519,61 +354,30 @@ def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
     return {name: value for name, value in inputs.container.environment.items() if name in ours}
 
 
-#: Where the ranks of frameworks without MPI find each other: `rank` sets MASTER_ADDR, MASTER_PORT, RANK and others.
-_MEET = code(
-    """read -r meet <"$job/hosts/meet"  # nodes, ranks per node, the first node's address, a free port, interface\n"""
-)
-
-
 def _hosts(inputs: Inputs) -> Code:
     options: List[Text] = ["--library", inputs.plan.mpi.library] if inputs.plan.mpi else []
     options += ["--home", Word(OWN)] if needs_home(inputs.container) else []
-    root = inputs.reader and not inputs.staging
-    command = code(
-        '"${{tool[@]}}" probe --host --out "$job/hosts"{options}{reader} </dev/null',
+    return fill(
+        "job.sh",
+        "hosts",
+        alone=inputs.scheduler.way == ALONE,
+        one_a_node=_one_a_node(inputs),
         options=_more(options),
-        reader=code(' -- \\\n    "${{container[@]}}" "$image" -- {words}', words=inputs.reader) if root else code(""),
-    )
-    who = "this machine" if inputs.scheduler.way == ALONE else "each node"
-    return code(
-        """\
-# 1. Hosts: {who} writes its facts into hosts/, from outside the container.{root}
-{one_a_node}{command}
-result hosts $? || exit
-{meet}""",
-        who=who,
-        root=code("""\n#    Then {what}""", what=_ROOT) if root else code(""),
-        one_a_node=code("") if inputs.scheduler.way == ALONE else code("{words} \\\n    ", words=_one_a_node(inputs)),
-        command=command,
-        meet=_MEET,
+        reader=list(inputs.reader),
     )
 
 
 def _stage(inputs: Inputs, staging: StagedImage) -> Code:
     """Return the step that records the nodes and stages the image."""
     library = inputs.plan.mpi.library if inputs.plan.mpi else None
-    judged = code(
-        """\
-answers
-result hosts "$worst" ${{reason:+--reason "$reason"}} || exit
-{meet}{network}""",
-        meet=_MEET,
-        network=_network(inputs) if _meets(inputs) else code(""),
+    network = _network(inputs) if _meets(inputs) else code("")
+    return staging_script.step(
+        staging, inputs.layout, inputs.runtime, inputs.container, inputs.reader, library, network
     )
-    return staging_script.step(staging, inputs.layout, inputs.runtime, inputs.container, inputs.reader, library, judged)
 
 
 def _network(inputs: Inputs) -> Code:
-    return code(
-        """\
-# Network: the nodes find each other at the place where the ranks will, and measure the path between them. If one cannot
-# reach the first one, the job ends here.
-{one_a_node} \\
-    "${{tool[@]}}" probe --network --out "$job/hosts" </dev/null
-result network $? || exit
-""",
-        one_a_node=_one_a_node(inputs),
-    )
+    return fill("job.sh", "network", one_a_node=_one_a_node(inputs))
 
 
 def _one_a_node(inputs: Inputs) -> Code:
@@ -596,23 +400,17 @@ def _probe(inputs: Inputs) -> Code:
     command += _leaving(inputs)
     for expected in inputs.launch.expects:
         command += ["--expect", expected] if expected != ITEX else []
-    return code(
-        """\
-# {number}. Probe: each rank records its MPI library, network and CPUs{where} in ranks/. If they do not match the
-#    plan, the job ends here, before the payload.
-{step}
-{end}
-""",
-        number=2,
-        where=" in the container" if inputs.runtime.contained else "",
+    return fill(
+        "job.sh",
+        "probe",
+        contained=inputs.runtime.contained,
         step=_step(inputs, "probe", command),
-        end=code("code=$?\ncollect\nresult probe $code || exit" if inputs.staging else "result probe $? || exit"),
+        staged=inputs.staging is not None,
     )
 
 
 def _payload(inputs: Inputs) -> Code:
     command = _given(inputs, *inputs.launch.command)
-    watch = code("")
     if inputs.image_python:
         options: List[Text] = ["--shared", *_given(inputs, _RANKS)] if inputs.staging else []
         options += ["--itex"] if ITEX in inputs.launch.expects else []
@@ -620,25 +418,18 @@ def _payload(inputs: Inputs) -> Code:
         options += ["--stdin", *_given(inputs, inputs.stdin)] if inputs.stdin else []
         start = _rank(inputs.image_python, _given(inputs, plans.TOOL))
         command = [*start, "--out", *_evidence(inputs), *options, "--", *command]
-        what = "each rank runs it; `rank` records which MPI library its processes use and how they end."
     else:
         command = [SHELL, "-c", _READ, inputs.stdin, *command] if inputs.stdin else command
-        watch = code("watch=({words}\n)\n", words=shell.folded(_outside(inputs), 105))
-        what = "each rank runs it. The image has no Python, so `rank` observes it from outside the container."
     more = inputs.runtime.starting_in(inputs.workdir) if inputs.workdir else []
-    return code(
-        """\
-# {number}. Payload: {what}
-{watch}{step}
-{end}
-{leave}
-""",
-        leave=_again(inputs),
-        number=2 + bool(inputs.image_python),
-        what=what,
-        watch=watch,
+    return fill(
+        "job.sh",
+        "payload",
+        image_python=inputs.image_python,
+        watch=shell.folded(_outside(inputs), 105),
         step=_step(inputs, "payload", command, more, not inputs.image_python),
-        end=code("code=$?\nunstage\nresult payload $code" if inputs.staging else "result payload $?"),
+        staged=inputs.staging is not None,
+        warn=inputs.launch.warn is not None,
+        saved=SAVED,
     )
 
 
@@ -661,20 +452,6 @@ def _leaving(inputs: Inputs) -> List[Text]:
     """
     alone = inputs.scheduler.way != STEPS or inputs.staging or not needs_home(inputs.container)
     return [] if alone else ["--home", Word(OWN)]
-
-
-def _again(inputs: Inputs) -> Code:
-    """Return the lines that let another job continue this one, and those that end the script."""
-    if inputs.launch.warn is None:
-        return code("exit")
-    return code(
-        """\
-code=$?
-# If the ranks have saved their state ({saved}), the next job continues from it, but not after a cancel.
-if ((code == {saved})) && [ -z "$stopped" ]; then "${{tool[@]}}" again "$job" && code=0; fi
-exit "$code\"""",
-        saved=SAVED,
-    )
 
 
 def _outside(inputs: Inputs) -> List[Text]:
@@ -709,16 +486,14 @@ def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Tex
     shared = inputs.staging is not None and inputs.staging.held  # one container per node anyway
     if inputs.start_option.join and not shared and inputs.layout.ranks_per_node > 1:
         options += inputs.runtime.join_options(inputs.layout.ranks_per_node, Word(Variable("unique"), "-", name))
-    inside = code(' "${{inside[@]}}"' if inputs.own_launcher else "")
-    return code(
-        """\
-{ranks}"${{launch[@]}}"{watch} {way}{options}{image} \\
-    {command} </dev/null""",
-        ranks=code("ranks " if inputs.scheduler.way == AGENT else ""),
-        watch=code(' "${{watch[@]}}"' if watched else ""),
-        way=code('"${{container[@]}}"' if inputs.runtime.contained else '"${{native[@]}}"'),
+    return fill(
+        "job.sh",
+        "step",
+        agent=inputs.scheduler.way == AGENT,
+        watched=watched,
+        contained=inputs.runtime.contained,
         options=_more(options),
-        image=code(' "$image" --{inside}', inside=inside) if inputs.runtime.contained else code(""),
+        inside=inputs.own_launcher is not None,
         command=command,
     )
 

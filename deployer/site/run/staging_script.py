@@ -13,6 +13,7 @@ from deployer.contract.shell import Code, Program, Text, Variable, Word, code
 from deployer.site.container.container import OWN, needs_home
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime, Staged
 from deployer.site.install import squash
+from deployer.site.run.templates import fill
 from deployer.site.storage.store import ENGINE
 
 #: The staged folder, which ``name`` names.
@@ -32,11 +33,7 @@ _KEPT = Program(
     'trap : TERM INT HUP USR1 USR2; "$@" || { code=$?; echo "staged $code $(uname -n) ended with exit code $code"; }'
 )
 
-#: What a step does before it stages, in words of the script.
-_FIRST = """\
-Hosts and stage: each node writes its facts into hosts/, from outside the container, prints a line, and waits for
-#    SIGUSR1, which this script sends if all nodes are right.
-#    Then """
+#: What a node does, in words of the script.
 _DOES: Dict[str, str] = {
     plans.MEMORY: "unpacks the bundle into its memory",
     plans.DISK: "unpacks the bundle onto its local disk",
@@ -131,18 +128,6 @@ def _staged(name: str) -> Word:
     return STAGE + "/" + name
 
 
-def name(staging: StagedImage) -> Code:
-    """Return the lines that name the staged folder, inside a private folder with an unpredictable name."""
-    return code(
-        """\
-# The image is staged: each node has its own copy here.
-stage={begin}$UID-$unique/image
-
-""",
-        begin="%s/%s" % (staging.place, BEGIN),
-    )
-
-
 def step(
     staging: StagedImage,
     layout: Layout,
@@ -150,74 +135,33 @@ def step(
     container: Container,
     reader: Sequence[str],
     library: Optional[str],
-    judged: Code,
+    network: Code,
 ) -> Code:
     """Return the part of the script that stages the image and can end it.
+
+    If a file that is sent to the nodes does not arrive, they read it where it is. They verify a bundle by its own
+    digests.
 
     Args:
         reader: a command of the image that prints its canary; empty: the step does not read it.
         library: the plan's MPI on the host, or None.
-        judged: the lines that judge the nodes, whose facts the step records before it stages.
+        network: the lines by which the nodes find each other; may be empty.
     """
     if staging.kind not in _DOES:
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
-    return code(
-        """\
-# 1. {what_first}each node {does} ({size} MiB).
-#    The step runs beside the other steps and removes the image at the end. It prints a line when the image is ready,
-#    and one when it has collected the evidence of its ranks (SIGUSR1); SIGUSR2 ends it. If a node fails, the job ends
-#    here.
-{root}{before}overlap=$(srun --help | grep -o -m 1 -e --overlap)  # needed to share since Slurm 20.11
-pipe=$(mktemp -d)/answers && mkfifo "$pipe" || exit 6
-cd /  # becomes the ranks' working folder; on a shared file system, each rank would look it up
-srun --mpi=none $overlap {options} \\
-    sh -c {kept} \\
-    sh "${{tool[@]}}" stage{what}{hosts} \\
-    --tool "${{tool[2]}}" --into "$stage"{sent} --out "$job/ranks"{words} </dev/null >"$pipe" &
-holder=$!
-exec 3<"$pipe"
-rm -r "${{pipe%/*}}"
-
-# answers: wait for a line from each node; false if one failed, with its exit code in $worst and its reason in $reason.
-answers() {{
-    local count=0 who status words
-    worst=0 reason=
-    while ((count < {nodes})); do
-        read -r who status words <&3 || {{ ((worst)) || {{ worst=1 reason="the step ended early"; }}; break; }}
-        [ "$who" = staged ] || continue
-        count=$((count + 1))
-        if ((status > worst)); then worst=$status reason=$words; fi
-    done
-    ((worst == 0))
-}}
-
-collect() {{
-    worst=1 reason="the step ended early"
-    kill -USR1 "$holder" 2>/dev/null && answers
-}}
-
-unstage() {{
-    [ -n "$holder" ] || return
-    kill -USR2 "$holder" 2>/dev/null
-    while kill -0 "$holder" 2>/dev/null; do wait "$holder"; done
-    holder=
-}}
-trap unstage EXIT
-
-{judged}{after}collect || {{ result stage "$worst" --reason "$reason"; exit; }}
-container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")  # looked up once, not per rank
-""",
+    return fill(
+        "staging.sh",
+        "step",
         kept=_KEPT,
         size=staging.size_mb,
         does=_DOES[staging.kind] + (" and mounts it" if staging.held else ""),
-        what_first=code(_FIRST),
-        before=_names(staging),
-        hosts=_hosts(library),
-        judged=judged,
-        after=_broadcast(staging),
-        sent=_sent(staging),
-        root=_root(reader),
-        words=_words(staging, reader),
+        library=library,
+        network=network,
+        reader=list(reader),
+        broadcast=staging.broadcast,
+        packed=staging.packed,
+        source=staging.source,
+        held=staging.held,
         at=_place_of_starter(staging, runtime, container),
         options=[
             "--nodes=%d" % layout.nodes,
@@ -231,35 +175,6 @@ container[{at}]=$(type -P "${{container[{at}]}}" || echo "${{container[{at}]}}")
     )
 
 
-def _hosts(library: Optional[str]) -> Code:
-    """Return the options for the facts of a node."""
-    return code(
-        ' \\\n    --hosts "$job/hosts"{library}',
-        library=code(" --library {library}", library=library) if library else code(""),
-    )
-
-
-def _root(reader: Sequence[str]) -> Code:
-    if not reader:
-        return code("")
-    return code(
-        """\
-#    Before it prints that the image is ready, a container reads the image's marker file, which the host's root does
-#    not have.
-root=("${{container[@]}}" "$image" -- {words})
-""",
-        words=reader,
-    )
-
-
-def _words(staging: StagedImage, reader: Sequence[str]) -> Code:
-    """Return the words of commands that the nodes run: what reads the canary, and what mounts the image."""
-    mount = code(' "${{mount[@]}}"' if staging.held else "")
-    if reader:
-        return code(' --reader "${{#root[@]}}" -- "${{root[@]}}"{mount}', mount=mount)
-    return code(" --{mount}", mount=mount) if staging.held else mount
-
-
 def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:
     """Return the place of the runtime's program in the words of a rank."""
     inside = moved(staging, container)
@@ -267,36 +182,12 @@ def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Contain
     return words.index(runtime.starter(inside.engine))
 
 
-def _broadcast(staging: StagedImage) -> Code:
-    """Return the line that sends the file to the nodes, into the private folder of each, which the nodes always remove.
-
-    If it does not arrive, the nodes read the file where it is.
-    """
-    return code('sbcast --force {source} "$sent"\n', source=staging.source) if staging.broadcast else code("")
-
-
-def _names(staging: StagedImage) -> Code:
-    """Return the lines that name the copy of the file that is sent."""
-    if not staging.broadcast:
-        return code("")
-    digest = code("digest=$(sha256sum <{source})\n", source=staging.source) if staging.packed else code("")
-    return code("sent=${{stage%/*}}/sent\n{digest}", digest=digest)
-
-
-def _sent(staging: StagedImage) -> Code:
-    if not staging.broadcast:
-        return code("")
-    # The nodes verify a bundle by its own digests.
-    return code(' --sent "$sent" --sha256 "${{digest%% *}}"') if staging.packed else code(' --sent "$sent"')
-
-
 def _what(staging: StagedImage, container: Container) -> Code:
     """Return the options that define what is staged, one per line."""
     found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
     found += [("--abi", staging.abi)] if staging.abi else []
-    lines = [code(" \\\n    {words}", words=pair) for pair in found]
-    lines += [code(" \\\n    --kit {name}", name=staging.kit)] if staging.kit else []
-    lines += [code(" \\\n    --mount-point {path}", path=path) for path in staging.mounts]
-    lines += [code(" \\\n    --home {home}", home=Word(OWN))] if needs_home(container) else []
-    stubs = [bind.source for bind in container.binds if bind.target == hostfiles.FOLDER]
-    return shell.together([*lines, *(code(" \\\n    --stubs {path}", path=path) for path in stubs)])
+    found += [("--kit", staging.kit)] if staging.kit else []
+    found += [("--mount-point", path) for path in staging.mounts]
+    found += [("--home", Word(OWN))] if needs_home(container) else []
+    found += [("--stubs", bind.source) for bind in container.binds if bind.target == hostfiles.FOLDER]
+    return shell.together([code(" \\\n    {words}", words=pair) for pair in found])

@@ -102,7 +102,7 @@ def ask(
         constraints=[each for each in (batch.constraint, options.constraint) if each],
         reservation=options.reservation,
         qos=None if _in_directives(options.directives, "qos", "q") else batch.qos,
-        cluster=batch.cluster or (given.get("SLURM_CLUSTERS") if "cluster" in scheduler.knows else None),
+        cluster=batch.cluster or given.get(scheduler.selects),
         storage=batch.storage,
         gpus=_gpus(plan, options.gpus, directives, gpus),
         parallel_environment=batch.parallel_environment,

@@ -19,14 +19,13 @@ import errno
 import logging
 import os
 import re
-from typing import List, NamedTuple, Optional
+from typing import TYPE_CHECKING, List, NamedTuple, Optional
 
 from deployer.contract import dialogue, json_records, records
 from deployer.contract.errors import IntegrityError, UsageError
 from deployer.system import files
 
-MYPY = False
-if MYPY:
+if TYPE_CHECKING:
     from deployer.contract.manifest import Manifest
     from deployer.contract.plan import Plan
     from deployer.contract.plan_update import PlanUpdate

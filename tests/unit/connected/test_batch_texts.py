@@ -1,8 +1,11 @@
 """No text of ours names the programs of one batch system, except where the site is known to have it."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 import deployer
 from tests.unit.contract.test_batch_words import PROGRAMS
@@ -30,8 +33,18 @@ OF_ONE = (
 )
 
 
+#: The words of a batch system whose meaning is in its class alone: its name, commands and variables.
+WORDS_OF = {
+    "lsf": r"\b(lsf|LSF|lsid|lshosts|b(sub|jobs|kill|hosts|queues|launch))\b|#BSUB|LSF_|LSB_",
+    "pbs": r"\b(pbs|PBS|pbsnodes|pbs_\w+|qstat -[BQ]\w*)\b|#PBS|PBS_",
+    "gridengine": r"\b(gridengine|Grid Engine|q(conf|host|rsh))\b|SGE_|PE_HOSTFILE",
+}
+#: The table of what the laptop needs to know, and the dict of all classes.
+TABLES = ("contract/batch_words.py", "site/jobs/schedulers/__init__.py")
+
+
 def texts() -> Iterator[tuple[str, str]]:
-    """Yield (file, text) of each text in the package that has several words and is not a documentation string."""
+    """Yield (file, text) of each text in the package that is not a documentation string."""
     for path in TOP.rglob("*.py"):
         tree = ast.parse(path.read_text())
         documents = {
@@ -43,11 +56,19 @@ def texts() -> Iterator[tuple[str, str]]:
         }
         for node in ast.walk(tree):
             text = node.value if isinstance(node, ast.Constant) else None
-            if isinstance(text, str) and " " in text and id(node) not in documents:
+            if isinstance(text, str) and id(node) not in documents:
                 yield str(path.relative_to(TOP)), text
 
 
 def test_no_text_names_the_programs_of_one_batch_system() -> None:
-    found = {(file, text) for file, text in texts() if PROGRAMS.search(text)}
+    found = {(file, text) for file, text in texts() if " " in text and PROGRAMS.search(text)}
     assert "contract/batch_words.py" in {file for file, _ in found}  # it finds what there is
     assert sorted(each for each in found if not each[0].startswith(OF_ONE)) == []
+
+
+@pytest.mark.parametrize("kind", WORDS_OF)
+def test_no_other_module_has_the_words_of_a_batch_system(kind: str) -> None:
+    found = {(file, text) for file, text in texts() if re.search(WORDS_OF[kind], text)}
+    own = f"site/jobs/schedulers/{kind}.py"
+    assert {own, *TABLES} <= {file for file, _ in found}  # it finds what there is
+    assert sorted(each for each in found if each[0] not in (own, *TABLES)) == []

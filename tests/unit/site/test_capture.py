@@ -18,21 +18,18 @@ from deployer.site.capture import (
     apptainer,
     fabric,
     filesystems,
-    gridengine,
-    lsf,
     machine,
     modules,
     mpi,
     node,
-    pbs,
     redact,
     report,
-    scheduler,
 )
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.libraries import Libraries
 from deployer.site.capture.module_command import Module, parse
 from deployer.site.capture.tools import Said, Tools
+from deployer.site.jobs.schedulers import SCHEDULERS, gridengine
 from deployer.system import files
 from tests import running as made
 
@@ -96,6 +93,12 @@ def intel(tmp_path_factory):
 BUILT = {}
 
 
+def of_node(partition):
+    """Return the shape of this node, captured for a partition."""
+    captured = capture(CaptureRequest(node=True, partition=partition), SCHEDULERS.values())
+    return captured.profile["partitions"][partition]["node"]
+
+
 def build(compiler, prefix, name, soname, version):
     compiled(
         prefix / name, prefix / "mpi.c", compiler, "-Wl,--build-id", "-Wl,-soname," + soname, "-DVERSION=" + version,
@@ -144,7 +147,7 @@ def test_when_the_time_is_over_nothing_is_asked(programs):
 def test_a_capture_is_a_capture_whatever_tools_do(programs, script):
     for name in TOOLS:
         made.program(programs, name, script)
-    found = capture(CaptureRequest(seconds=0.5))
+    found = capture(CaptureRequest(seconds=0.5), SCHEDULERS.values())
     assert found.profile["format"] == 1
     assert found.profile["login"]["host"] == socket.gethostname()
     assert found.profile["login"]["kernel"] == os.uname().release
@@ -154,14 +157,14 @@ def test_a_capture_is_a_capture_whatever_tools_do(programs, script):
 
 def test_a_capture_without_any_tool(programs, monkeypatch):
     monkeypatch.setenv("PATH", str(programs))
-    found = capture(CaptureRequest(name="Big Iron!"))
+    found = capture(CaptureRequest(name="Big Iron!"), SCHEDULERS.values())
     assert found.profile["name"] == "big-iron-"
     assert "scheduler" not in found.profile
     assert found.profile["login"]["launchers"] == []
     assert found.profile["login"]["runtimes"] == {}
     assert found.profile["login"]["mksquashfs"] is False
     made.program(programs, "mksquashfs", "exit 1")
-    assert capture(CaptureRequest()).profile["login"]["mksquashfs"] is True
+    assert capture(CaptureRequest(), SCHEDULERS.values()).profile["login"]["mksquashfs"] is True
 
 
 # ------------------------------------------------------------------------------------------------ the topics
@@ -180,7 +183,7 @@ def test_slurm(programs):
     listed += "specific pmix plugin versions available: pmix_v4"
     made.program(programs, "srun", "printf '%s\\n' >&2" % listed)
     tools = Tools()
-    found = scheduler.slurm(tools)
+    found = SCHEDULERS["slurm"].facts(tools)
     assert found.cluster == "SuperMUC"
     assert found.scheduler == {
         "kind": "slurm", "version": "22.05.8", "pmi": ["none", "pmi2", "pmix", "pmix_v4"],
@@ -198,8 +201,7 @@ def test_slurm(programs):
     (note,) = tools.notes
     assert note.startswith("partition gpu: its nodes differ in gpus (")
     made.program(programs, "sinfo", "echo 'small|1|2|24|2|96000|gpu:2|1:00|1-16|96|(null)|n1'")
-    assert scheduler.own_node(tools, "n1")["gpus"] == {"count": 2}
-    assert scheduler.own_node(tools, None) == {}
+    assert SCHEDULERS["slurm"].own_node(tools, "n1")["gpus"] == {"count": 2}
 
 
 QCONF = r"""case "$*" in
@@ -249,10 +251,10 @@ def test_grid_engine(programs, monkeypatch):
     made.program(programs, "qconf", 'test "$SGE_ROOT" = /sge || exit 1\n' + QCONF)
     made.program(programs, "qhost", QHOST)
     made.program(programs, "qstat", "printf 'SGE 8.1.9\\nusage: qstat [options]\\n'; exit 1")
-    assert gridengine.gridengine(Tools()) is None
+    assert SCHEDULERS["gridengine"].facts(Tools()) is None
     monkeypatch.setenv("SGE_ROOT", "/sge")
-    tools = Tools()
-    found = gridengine.gridengine(tools)
+    tools = Tools(settings=SCHEDULERS["gridengine"].settings)
+    found = SCHEDULERS["gridengine"].facts(tools)
     assert found.scheduler == {"kind": "gridengine", "version": "8.1.9"}
     assert found.partitions == {
         "all.q": {
@@ -270,7 +272,7 @@ def test_grid_engine(programs, monkeypatch):
         "partition down.q: no parallel environment deals slots to several nodes and has control_slaves",
     ]
     monkeypatch.setenv("SGE_O_HOST", "login2")
-    here = capture(CaptureRequest(node=True, partition="long"))
+    here = capture(CaptureRequest(node=True, partition="long"), SCHEDULERS.values())
     assert (list(here.profile["partitions"]), here.profile["login"]) == (["long"], {"host": "login2"})
 
 
@@ -288,7 +290,7 @@ def test_gpus_of_grid_engine(programs, consumable, word, note):
     asked = 'case "$*" in "-q -F gpu -xml"|"-q -xml") ;; *) exit 1 ;; esac\n'
     made.program(programs, "qhost", asked + QHOST.replace(" <queue name='long'>", free, 1))
     tools = Tools()
-    scheduler, found = gridengine.gridengine(tools)[:2]
+    scheduler, found = SCHEDULERS["gridengine"].facts(tools)[:2]
     assert scheduler.get("gpu_request") == word
     assert found["long"]["node"].get("gpus") == ({"count": 4} if word else None)
     assert found["all.q"]["node"].get("gpus") == ({} if word else None)  # n2 has none
@@ -344,13 +346,13 @@ EOF"""
 
 
 def test_pbs(programs):
-    assert pbs.pbs(Tools()) is None
+    assert SCHEDULERS["pbs"].facts(Tools()) is None
     made.program(programs, "qstat", "echo 'Version: 4.2.10'")  # Torque's
-    assert pbs.pbs(Tools()) is None
+    assert SCHEDULERS["pbs"].facts(Tools()) is None
     made.program(programs, "qstat", QSTAT)
     made.program(programs, "pbsnodes", PBSNODES)
     tools = Tools()
-    found = pbs.pbs(tools)
+    found = SCHEDULERS["pbs"].facts(tools)
     assert found.scheduler == {"kind": "pbs", "version": "23.06.06"}
     assert list(found.partitions) == ["workq", "gpu"]  # the default one first
     assert found.partitions["workq"] == {
@@ -368,9 +370,11 @@ def test_a_pbs_job_with_one_gpu_does_not_hide_the_others_of_its_node(programs):
     made.program(programs, "qstat", QSTAT)
     made.program(programs, "pbsnodes", PBSNODES)
     made.program(programs, "nvidia-smi", "echo 'Tesla V100-SXM2-16GB, 16384, 7.0'")
-    found = capture(CaptureRequest(node=True, partition="gpu")).profile["partitions"]["gpu"]["node"]["gpus"]
+    found = of_node("gpu")["gpus"]
     assert (found["count"], found["kind"]) == (4, "nvidia")
-    mixed = capture(CaptureRequest(node=True, partition="workq")).profile["partitions"]["workq"]["node"]["gpus"]
+    mixed = capture(CaptureRequest(node=True, partition="workq"), SCHEDULERS.values()).profile["partitions"]["workq"][
+        "node"
+    ]["gpus"]
     assert "count" not in mixed  # its nodes have different numbers
     assert mixed["capability"] == "7.0"
 
@@ -393,7 +397,7 @@ def test_pbs_queue_with_own_vnodes_and_hosts_of_several_vnodes(programs):
     version = "[ $1 != --version ] || exec echo pbs_version = 23.06.06; [ $1 = -Qf ] || exit 1\n"
     made.program(programs, "qstat", version + "cat <<'EOF'\n%s\nEOF" % "\n".join(listed))
     made.program(programs, "pbsnodes", "cat <<'EOF'\n%s\nEOF" % "\n".join(lines))
-    partitions = pbs.pbs(Tools()).partitions
+    partitions = SCHEDULERS["pbs"].facts(Tools()).partitions
     assert partitions["big"] == {
         "nodes": 1, "gpu_request": "ngpus", "node": {"memory_mb": 131072, "gpus": {"count": 4}},
     }  # fmt: skip
@@ -436,7 +440,7 @@ def test_queues_of_pbs_that_a_user_may_use(programs, own, usable):
     made.program(programs, "id", "case $1 in -un) echo me ;; -Gn) echo users hpc ;; esac")
     made.program(programs, "qstat", listed_queues(["q", *own]))
     tools = Tools()
-    assert set(pbs.pbs(tools).partitions) == ({"q"} if usable else set())
+    assert set(SCHEDULERS["pbs"].facts(tools).partitions) == ({"q"} if usable else set())
     assert any("queue q: left out" in note for note in tools.notes) != usable
 
 
@@ -448,7 +452,7 @@ def test_kinds_of_nodes_of_pbs(programs):
     made.program(programs, "pbsnodes", listed_nodes(*rows))
     tools = Tools()
     one = {"nodes": 2, "exclusive": True, "queue": "q"}
-    assert pbs.pbs(tools).partitions == {
+    assert SCHEDULERS["pbs"].facts(tools).partitions == {
         "q-old": dict(one, constraint="model=old", node={"memory_mb": 97655}),
         "q-new": dict(one, constraint="model=new", node={"memory_mb": 194335}),
     }
@@ -456,7 +460,9 @@ def test_kinds_of_nodes_of_pbs(programs):
     # Two kinds would have one name.
     rows[2][2] = rows[3][2] = "resources_available.gpu = old"
     made.program(programs, "pbsnodes", listed_nodes(*rows))
-    assert pbs.pbs(Tools()).partitions == {"q": {"nodes": 4, "exclusive": True, "node": {"memory_mb": 97655}}}
+    assert SCHEDULERS["pbs"].facts(Tools()).partitions == {
+        "q": {"nodes": 4, "exclusive": True, "node": {"memory_mb": 97655}}
+    }
 
 
 BQUEUES = """cat <<'EOF'
@@ -492,21 +498,21 @@ EOF"""
 
 def test_lsf(programs):
     made.program(programs, "lsid", "echo 'lsid: LSF is down'; exit 1")
-    assert lsf.lsf(Tools()) is None
+    assert SCHEDULERS["lsf"].facts(Tools()) is None
     head = "IBM Spectrum LSF Standard 10.1.0.9, Oct 16 2019\\nMy cluster name is big\\nMy master name is m1\\n"
     made.program(programs, "lsid", "printf '%s'" % head)
     made.program(programs, "bqueues", BQUEUES)
-    found = lsf.lsf(Tools())
+    found = SCHEDULERS["lsf"].facts(Tools())
     assert (found.scheduler, found.cluster) == ({"kind": "lsf", "version": "10.1.0.9"}, "big")
     assert list(found.partitions.items()) == [("normal", {}), ("long", {"max_time": "48:00:00"})]
     made.program(programs, "bqueues", BQUEUES.replace("2880.0 min of hostA", "0.5 min").replace("60.0", "0.5"))
-    assert lsf.lsf(Tools()).partitions["long"] == {"max_time": "00:00:30"}
+    assert SCHEDULERS["lsf"].facts(Tools()).partitions["long"] == {"max_time": "00:00:30"}
     listed = "HOST_NAME            gpu_id       gpu_model   gpu_driver   gpu_factor      numa_id\\n"
     made.program(programs, "lshosts", "printf '%s'" % listed)
-    assert "gpu_request" not in lsf.lsf(Tools()).partitions["normal"]
+    assert "gpu_request" not in SCHEDULERS["lsf"].facts(Tools()).partitions["normal"]
     first = "hostA                     0      TeslaV100    418.67         7.0            0\\n"
     made.program(programs, "lshosts", "printf '%s'" % (listed + first))
-    assert lsf.lsf(Tools()).partitions["normal"] == {"gpu_request": "gpu"}
+    assert SCHEDULERS["lsf"].facts(Tools()).partitions["normal"] == {"gpu_request": "gpu"}
 
 
 @pytest.mark.parametrize(
@@ -827,7 +833,7 @@ def test_slingshot(programs, tmp_path):
 def test_the_folder_of_slurm_s_daemon(programs, setting, expected):
     made.program(programs, "sinfo", 'case "$*" in *version*) echo "slurm 23.11.1" ;; esac')
     made.program(programs, "scontrol", 'echo "SlurmdSpoolDir          = %s"' % setting)
-    assert scheduler.slurm(Tools()).spool == expected
+    assert SCHEDULERS["slurm"].facts(Tools()).spool == expected
 
 
 def test_what_fabrics_open_by_themselves_and_by_which_name(programs, intel, tmp_path):
@@ -1116,8 +1122,8 @@ def test_redaction_keeps_the_keys_of_a_profile(monkeypatch):
 
 def test_a_node_needs_a_partition(programs):
     with pytest.raises(UsageError, match="partition"):
-        capture(CaptureRequest(node=True))
-    found = capture(CaptureRequest(node=True, partition="fat"))
+        capture(CaptureRequest(node=True), SCHEDULERS.values())
+    found = capture(CaptureRequest(node=True, partition="fat"), SCHEDULERS.values())
     assert list(found.profile["partitions"]) == ["fat"]
     assert found.profile["partitions"]["fat"]["node"]["cores"] >= 1
     assert "login" not in found.profile

@@ -10,6 +10,7 @@ from deployer.site.capture import module_command, modules, mpi
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.module_command import parse
 from deployer.site.capture.tools import Tools
+from deployer.site.jobs.schedulers import SCHEDULERS
 from tests import running as made
 
 LMOD = "/usr/share/lmod/lmod/libexec/lmod"
@@ -88,7 +89,7 @@ def entries(found):
 
 
 def test_an_mpi_behind_a_compiler_is_found_with_the_chain_that_a_login_shell_needs(hierarchy):
-    found = capture(CaptureRequest())
+    found = capture(CaptureRequest(), SCHEDULERS.values())
     sw = str(hierarchy)
     assert {prefix: (each["family"], each["module"]) for prefix, each in entries(found).items()} == {
         sw + "/gcc/12/mpich/4.0": ("mpich", ["gcc/12", "mpich/4.0"]),
@@ -109,13 +110,14 @@ def test_what_this_shell_has_loaded_does_not_count(hierarchy, monkeypatch):
     assert "MPI/gcc/12" in path
     for name, value in (("MODULEPATH", path), ("LMOD_CMD", LMOD), ("LOADEDMODULES", "gcc/12:mpich/4.0")):
         monkeypatch.setenv(name, value)
-    found = entries(capture(CaptureRequest()))
+    found = entries(capture(CaptureRequest(), SCHEDULERS.values()))
     assert found[str(hierarchy / "gcc/12/mpich/4.0")]["module"] == ["gcc/12", "mpich/4.0"]
 
 
 def test_a_prefix_of_the_users_has_its_module_too(hierarchy):
     prefix = str(hierarchy / "gcc/12/mpich/4.0")
-    assert entries(capture(CaptureRequest(mpi=[prefix])))[prefix]["module"] == ["gcc/12", "mpich/4.0"]
+    captured = capture(CaptureRequest(mpi=[prefix]), SCHEDULERS.values())
+    assert entries(captured)[prefix]["module"] == ["gcc/12", "mpich/4.0"]
 
 
 def test_a_slow_module_command_cuts_the_search_short(login, tmp_path, monkeypatch):

@@ -10,10 +10,11 @@ import os
 import pytest
 
 from deployer.contract.shell import quoted
-from deployer.site.capture import gridengine, machine, mpi, node, pbs, scheduler
+from deployer.site.capture import machine, mpi, node
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import merge
 from deployer.site.capture.tools import Tools
+from deployer.site.jobs.schedulers import SCHEDULERS
 from tests import mixed
 from tests import running as made
 
@@ -55,7 +56,7 @@ def test_there_are_recordings():
 
 def test_each_field_of_each_partition(recorded):
     tools = Tools()
-    found = scheduler.slurm(tools)
+    found = SCHEDULERS["slurm"].facts(tools)
     assert found.partitions == mixed.TRUTH
     assert next(iter(found.partitions)) == "batch"  # the default one
     assert found.cluster == "mixed"
@@ -74,7 +75,7 @@ def test_each_field_of_each_kind_of_nodes(recorded, kind):
         },
     }  # fmt: skip
     for name in kind.nodes:
-        assert scheduler.own_node(Tools(), name) == expected[kind]
+        assert SCHEDULERS["slurm"].own_node(Tools(), name) == expected[kind]
 
 
 def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, monkeypatch):
@@ -82,17 +83,18 @@ def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, mo
     monkeypatch.setattr(node, "node", lambda tools: dict(KERNEL))
     monkeypatch.setattr(machine, "machine", lambda tools, words: {"runtimes": {}})
     monkeypatch.setattr(mpi, "_USUAL", ())
-    login = capture(CaptureRequest())
+    login = capture(CaptureRequest(), SCHEDULERS.values())
     nodes = {"batch": ("cn1", "cn2"), "all-thin": ("cn1", "cn2"), "accelerated": ("cn4", "cn5"), "large": ("cn3",)}
     for partition, hosts in nodes.items():
         for host in hosts:
             monkeypatch.setenv("SLURMD_NODENAME", host)
-            own = capture(CaptureRequest(node=True, partition=partition))
+            own = capture(CaptureRequest(node=True, partition=partition), SCHEDULERS.values())
             merged = merge([login, own]).profile["partitions"][partition]
             kernel = {key: KERNEL[key] for key in ("numa_domains", "memory_total_mb")}
             assert merged["node"] == dict(mixed.TRUTH[partition]["node"], **kernel)
     monkeypatch.setenv("SLURMD_NODENAME", "cn3")
-    own = capture(CaptureRequest(node=True, partition="mine"))  # an entry of the profile, with a queue of Slurm's
+    # an entry of the profile, with a queue of Slurm's
+    own = capture(CaptureRequest(node=True, partition="mine"), SCHEDULERS.values())
     assert own.profile["partitions"]["mine"]["node"]["memory_mb"] == 31000
     assert "partition mine: Slurm reports cores 4, the kernel 9" in own.profile["notes"]
 
@@ -100,7 +102,7 @@ def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, mo
 def test_each_field_of_a_real_grid_engine(tmp_path, monkeypatch):
     replay(tmp_path, monkeypatch, os.path.join(FOLDER, "gridengine-8.1.json"))
     tools = Tools()
-    found = gridengine.gridengine(tools)
+    found = SCHEDULERS["gridengine"].facts(tools)
     assert found.partitions == mixed.OF_GRID_ENGINE
     assert found.scheduler == {"kind": "gridengine", "version": "8.1.9", "gpu_request": "gpu"}
     assert [note.partition(":")[0] for note in tools.notes] == ["partition batch"]  # its nodes differ in GPUs
@@ -109,7 +111,7 @@ def test_each_field_of_a_real_grid_engine(tmp_path, monkeypatch):
 def test_each_field_of_a_real_pbs(tmp_path, monkeypatch):
     replay(tmp_path, monkeypatch, os.path.join(FOLDER, "pbs-23.06.json"))
     tools = Tools()
-    found = pbs.pbs(tools)
+    found = SCHEDULERS["pbs"].facts(tools)
     assert found.scheduler == {"kind": "pbs", "version": "23.06.06"}
     assert found.partitions == mixed.OF_PBS
     assert next(iter(found.partitions)) == "batch"  # the default queue leads there
@@ -134,4 +136,4 @@ def test_each_field_of_a_real_pbs(tmp_path, monkeypatch):
 def test_gpus_in_the_words_of_slurm(tmp_path, monkeypatch, gres, gpus):
     made.program(tmp_path, "sinfo", "echo 'p|1|2|24|2|96000|%s|1:00|1-16|96|(null)|n1'" % gres)
     monkeypatch.setenv("PATH", "%s:/usr/bin:/bin" % tmp_path)
-    assert scheduler.own_node(Tools(), "n1").get("gpus") == gpus
+    assert SCHEDULERS["slurm"].own_node(Tools(), "n1").get("gpus") == gpus

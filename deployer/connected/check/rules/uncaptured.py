@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 
 from deployer.connected.check.rules import linking, mpi, python
 from deployer.connected.linker.process import Process
+from deployer.contract.batch_words import WORDS
 from deployer.contract.findings import Finding
 
 _Rule = Callable[[Process], Iterator[Finding]]
 
 #: Libraries that a site's MPI, its network, its GPUs' driver, or what they were compiled with may bring.
 _BROUGHT = re.compile(
-    r"lib("
-    r"mpi|mpich|pmpi|open-|ompi|oshmem|orte|opal|mca_|pmi|prrte|prte|pals|slurm|munge|pbs|torque|lsf|bat|"  # launchers
+    f"lib({'|'.join(words.libraries for words in WORDS.values() if words.libraries)}|"
+    r"mpi|mpich|pmpi|open-|ompi|oshmem|orte|opal|mca_|pmi|prrte|prte|pals|"  # launchers
     r"fabric|uc[cmpstx]|psm|ib|rdma|mlx|mthca|efa|cxi|xpmem|knem|gdr|hcoll|sharp|ocoms|opa|nl-|numa|hwloc|pci|"
     r"event|ltdl|udev|xml2|json|jansson|yaml|curl|ssl|crypto|z\.|zstd|lzma|bz2|cap|dl\.|rt\.|"  # what those need
     r"cuda|nv|nccl|ze_|hsa|amd|hip|roc|drm|mpi_gtl|"

@@ -26,7 +26,7 @@ LD_LIBRARY_PATH. /etc/resolv.conf, and the lines of the user in /etc/passwd and 
 from typing import List, Optional, Sequence
 
 from deployer.contract import shell
-from deployer.contract.shell import Program, Text, Value
+from deployer.contract.shell import Text, Value
 from deployer.contract.text import is_name
 from deployer.site.capture import apptainer
 from deployer.site.container.runtimes import starter
@@ -34,44 +34,7 @@ from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 
 #: Called with the program, the words of ``starter``, options of the program, the image, "--", and the command. Options
 #: of the user's environment are removed.
-_START = (
-    Program(
-        """# Only what --pass and --set-env name reaches the container; the environment gives no options to the runtime.
-shopt -s extglob; set -f
-"""
-    )
-    + starter.READ
-    + Program(
-        r"""prefixes=(APPTAINER); [ "${0##*/}" = apptainer ] || prefixes+=(SINGULARITY)
-found=() clean=()
-# Bash cannot unset a name that is not its own kind, such as APPTAINERENV_a.b or APPTAINERENV_BASH_FUNC_f%%.
-while IFS= read -r -d '' pair; do
-    name=${pair%%=*}
-    case $name in @(APPTAINER|SINGULARITY)*[!A-Za-z0-9_]*) clean+=(-u "$name") ;; esac
-done </proc/$$/environ
-[ ${#clean[@]} = 0 ] || clean=(env "${clean[@]}")
-for name in $(compgen -e); do
-    for glob in "${passed[@]}"; do
-        if [[ $name = $glob ]]; then found+=("$name=${!name}"); break; fi
-    done
-    case $name in
-        APPTAINER*|SINGULARITY*|TERM|@(http|https|no|all|ftp)_proxy|@(HTTP|HTTPS|NO|ALL|FTP)_PROXY) unset "$name" ;;
-    esac
-done
-values=("${found[@]}" "${values[@]}"); text=
-case "${values[*]}" in *[\\\$\`]*) [[ $("$0" exec --help 2>&1) = *--no-eval* ]] || text=1 ;; esac
-for pair in "${values[@]}"; do
-    name=${pair%%=*} value=${pair#*=}
-    if [ "$text" ]; then value=${value//\\/\\\\}; value=${value//\$/\\\$}; value=${value//\`/\\\`}; fi
-    for prefix in "${prefixes[@]}"; do export "${prefix}ENV_$name=$value"; done
-done
-# SingularityCE's OCI mode, which an administrator can make the default, starts no folder.
-# Ranks read no settings from the home, which is shared: /proc has no such folder, and nobody can make one.
-for prefix in "${prefixes[@]}"; do export ${prefix}_NO_{EVAL,NV,ROCM,OCI}=1 ${prefix}_CONFIGDIR=/proc/none; done
-exec "${clean[@]}" "$0" --silent exec "${words[@]}" "$image" "$@"
-"""
-    )
-)
+_START = starter.program("apptainer.sh")
 #: Mounts of the host that the administrator's configuration makes. /dev, /proc and /sys stay; /tmp is a bind of ours.
 _NOT_MOUNTED = "home,cwd,tmp,hostfs,bind-paths"
 _TMP = "/tmp"  # noqa: S108  the host's, as with the other runtimes

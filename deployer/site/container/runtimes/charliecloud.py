@@ -10,7 +10,8 @@ import os
 from typing import List, Optional
 
 from deployer.contract import plan as plans
-from deployer.contract.shell import Program, Text, Value
+from deployer.contract.shell import Text, Value
+from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Here, Runtime, globs
 from deployer.system import files
 
@@ -19,29 +20,7 @@ from deployer.system import files
 #: image's own ``env``, which must exist. No variable of the container is set outside, where PATH or LD_PRELOAD would
 #: apply to ch-run. USER stays, as with other runtimes; the host's LD_PRELOAD is removed, because ``env`` would report
 #: it as missing. -p: no BASH_ENV, no functions of the host.
-_JOIN = Program(
-    """\
-read -r pid bare <"$0/pid"; run=$1; shift
-if [ "$bare" ]; then
-    shopt -s extglob; printf -v quote "\\47"; unset LD_PRELOAD; words=()
-    inside=(/usr/bin/env)
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do
-        case $1 in
-            --unset-env=*)
-                for name in $(compgen -e); do
-                    [[ $name != ${1#*=} || $name = USER ]] || inside+=(-u "$name")
-                done ;;
-            --set-env=*)
-                value=${1#*=*=}; [[ $value != $quote*$quote ]] || value=${value:1:${#value}-2}
-                name=${1#*=}; inside+=("${name%%=*}=$value") ;;
-            *) words+=("$1") ;;
-        esac
-        shift
-    done
-    shift; set -- "${words[@]}" -- "${inside[@]}" "$@"
-fi
-exec "$run" --join-pid="$pid" "$@\""""
-)
+_JOIN = starter.program("charliecloud.sh")
 OBEYED, BARE = "obeyed", "bare"
 
 

@@ -1,4 +1,8 @@
-"""Schedulers by the names that plans use."""
+"""Schedulers by the names that plans use.
+
+Another one takes a module here, a row below and in ``contract/batch_words.py``, a fake, a golden script, tests, and a
+part of docs/batch.md.
+"""
 
 from typing import Dict
 

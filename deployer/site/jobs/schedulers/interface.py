@@ -11,6 +11,7 @@ from deployer.contract.errors import DeployerError, Refused, TransferError, Usag
 from deployer.contract.findings import coded
 from deployer.contract.plan import GpuRequest
 from deployer.contract.shell import Code, code
+from deployer.site.capture.scheduler import BatchSystem
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or by an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
@@ -109,7 +110,7 @@ class NotTaken(Refused):
     """The batch system has not taken a job: its words prove that. After any other error it may have the job."""
 
 
-class Scheduler(object):
+class Scheduler(BatchSystem):
     """A scheduler. The implementations are in the plain dict ``SCHEDULERS`` under the names that plans use."""
 
     #: Its name in texts.
@@ -122,6 +123,8 @@ class Scheduler(object):
     by_hand = "./job.sh"
     #: The program that submits a job; empty: the first word of the command.
     submits = ""
+    #: The variable that selects its cluster, if there are several.
+    selects = ""
     #: The command that lists partitions or queues.
     lists = ""
     #: The command that shows why nodes are down.

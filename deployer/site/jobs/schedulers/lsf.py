@@ -2,14 +2,23 @@
 
 Nodes are reached with ``blaunch``, which is used like ``rsh HOST COMMAND`` (blaunch.8). LSF keeps a job's output to
 its end, unless LSB_STDOUT_DIRECT is set (bsub.1), so job.sh writes to the log itself.
+
+Queues are partitions, from lsid and bqueues -l: the command reference names the fields; their layout is by examples,
+and as XSEDE's ipf reads it. The hosts of a queue are groups, exceptions and preferences, so they are not counted: its
+job shows what a node is.
 """
 
 import os
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
+from deployer.contract.batch_words import words
 from deployer.contract.errors import Refused, UsageError
+from deployer.contract.job import clock
+from deployer.contract.json_records import Record
 from deployer.contract.shell import Code, code
+from deployer.site.capture.scheduler import BatchFacts
+from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
 
 #: bjobs.1 and bkill.1: LSF forgets a job CLEAN_PERIOD after its end, an hour by default (lsb.params.5).
@@ -38,12 +47,23 @@ _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", 
 _NO_TASK = ("0", "-", "")
 #: bsub replaces %J and %I in the path of the output.
 _REPLACED = "%"
+_VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
+_CLUSTER = re.compile(r"^My cluster name is (\S+)", re.MULTILINE)
+_QUEUE = re.compile(r"^QUEUE: (\S+)", re.MULTILINE)
+_DEFAULT = "This is the default queue."
+#: The run limit in minutes. With default limits, those come first under a title of their own, and then the largest.
+_LIMIT = re.compile(r"^\s*RUNLIMIT\s*\n\s*(\d+(?:\.\d+)?) min", re.MULTILINE)
+_LARGEST = "MAXIMUM LIMITS:"
+#: The title of the list of GPUs, and a first one.
+_GPUS = re.compile(r"^HOST_NAME +gpu_id .*\n\S+ +\d", re.MULTILINE | re.IGNORECASE)
 
 
 class Lsf(Scheduler):
     """LSF 10.1.0.9 and later: only they can say that memory and GPUs are per host (release notes of 10.1.0.9)."""
 
     title = "LSF"
+    submit_host = "LSB_SUB_HOST"
+    settings = ("LSF_",)
     prefix = "#BSUB"
     by_hand = "bsub <job.sh"
     submits = "bsub"
@@ -67,6 +87,23 @@ class Lsf(Scheduler):
     #: At the run limit LSF sends SIGUSR2, and ends the job ten minutes later (bsub -W). bkill sends SIGINT, SIGTERM and
     #: SIGKILL, 10 s apart, but to a parallel job only SIGKILL, unless LSB_USE_SEQUENTIAL_SIGNAL=Y (lsf.conf.5).
     ends = ("TERM", "INT", "USR2")
+
+    def facts(self, tools: Tools) -> Optional[BatchFacts]:
+        about = tools.ask(["lsid"])
+        version = _VERSION.search(about.out) if about else None
+        listed = tools.ask(["bqueues", "-l"]) if version else None
+        if about is None or version is None or listed is None:
+            return None
+        parts = _QUEUE.split(listed.out)[1:]
+        queues = sorted(zip(parts[::2], parts[1::2]), key=lambda queue: _DEFAULT not in queue[1])
+        cluster = _CLUSTER.search(about.out)
+        scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
+        gpus = tools.ask(["lshosts", "-gpu"], any_status=True)
+        # Which queues have them is unknown: a job without a request sees none.
+        word: Record = {"gpu_request": words("lsf").gpus} if gpus and _GPUS.search(gpus.out) else {}
+        return BatchFacts(
+            scheduler, {name: dict(_partition(text), **word) for name, text in queues}, cluster and cluster.group(1)
+        )
 
     def directives(self, request: JobRequest) -> List[str]:
         slots = request.ranks_per_node
@@ -156,6 +193,13 @@ class Lsf(Scheduler):
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         if code != 0 and not any(each in err + out for each in _FORGOTTEN):
             raise self.failed("bkill failed", err or out)
+
+
+def _partition(text: str) -> Record:
+    limit = _LIMIT.search(text.partition(_LARGEST)[2] or text)
+    if not limit or not float(limit.group(1)):
+        return {}
+    return {"max_time": clock(int(float(limit.group(1)) * 60))}
 
 
 def _path(path: str) -> str:

@@ -29,8 +29,8 @@ class LaunchRequest(NamedTuple):
     layout: Layout
     pmi: str
     program: str
-    family: str
-    version: str
+    family: str = ""
+    version: str = ""
     batch: bool = True
     tool: Sequence[str] = ()
     agent: bool = False

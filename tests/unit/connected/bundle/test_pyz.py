@@ -17,7 +17,6 @@ from deployer.contract import first_bytes, rank_record
 from deployer.contract.errors import DeployerError, MissingTool
 from deployer.contract.evidence import read_probe
 from deployer.contract.payload import read_payload
-from deployer.system import tool_sources
 from tests.evidence import recorded
 
 #: What takes longer to import than the modules of a rank.
@@ -106,39 +105,6 @@ def test_other_modules_come_from_the_zip_file(tmp_path: Path) -> None:
     done = start(tool, "/no/such/program")
     assert done.returncode == 7
     assert "deployer: error: cannot start /no/such/program" in done.stderr
-
-
-#: Counts how often the tool is opened while it runs.
-COUNTING = """
-import runpy, sys
-sys.argv[:] = sys.argv[1:]
-tool, opened = sys.argv[0], []
-sys.addaudithook(lambda event, given: opened.append(str(given[0])) if event == "open" else None)
-try:
-    runpy.run_path(tool, run_name="__main__")
-except SystemExit as ended:
-    assert not ended.code
-open(tool + ".count", "w").write(str(opened.count(tool)))
-"""
-
-
-def test_the_probe_of_a_node_does_not_open_the_tool_for_each_module(tmp_path: Path) -> None:
-    tool = tmp_path / "deployer.pyz"
-    tool.write_bytes(pyz.make_pyz())
-    words = [str(tool), "probe", "--host", "--out", str(tmp_path)]
-    subprocess.run([sys.executable, "-I", "-S", "-c", COUNTING, *words], check=True, timeout=30)
-    assert 1 <= int((tmp_path / "deployer.pyz.count").read_text()) <= 15  # 100 modules are imported
-
-
-def test_the_index_of_the_tool_has_each_of_its_modules() -> None:
-    whole = pyz.make_pyz()
-    with zipfile.ZipFile(io.BytesIO(whole)) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".py")]
-        found = tool_sources.index(whole)
-        assert len(found) == len(names) > 200
-        for name, (is_package, start, size, _) in found.items():
-            path = name.replace(".", "/") + ("/__init__.py" if is_package else ".py")
-            assert whole[start : start + size] == archive.read(path)
 
 
 @pytest.mark.usefixtures("own_cache")

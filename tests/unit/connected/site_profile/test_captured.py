@@ -18,6 +18,7 @@ from deployer.contract import drift
 from deployer.contract.errors import IntegrityError, Refused, Unknown, UsageError
 from deployer.site.capture import mpi, report
 from deployer.site.capture.capture import CaptureRequest, capture
+from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.system import elf
 from tests.running import program
 
@@ -79,7 +80,7 @@ def test_the_plan_has_the_identity_of_each_library_that_jobs_get_with_the_mpi(si
     compile_library(site, 1, "libopen-pal.so.80", "--build-id")
     compile_library(site, 2, "libfabric.so.1", "--build-id=none")
     path = tmp_path / "phoenix-captured.json"
-    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)])))
+    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values()))
     mpi = make_plan(profiles.load(str(decided(path))), "tiny:1").mpi
     assert mpi is not None
     others = {str(site / "lib" / name) for name in ("libopen-pal.so.80", "libfabric.so.1")}
@@ -96,7 +97,7 @@ def test_the_plan_has_the_identity_of_each_library_that_jobs_get_with_the_mpi(si
 
 def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, tmp_path: Path) -> None:
     path = tmp_path / "phoenix-captured.json"
-    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)])))
+    report.write_report(str(path), capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values()))
     profile = profiles.load(str(path))
     assert (profile.name, profile.source.kind) == ("phoenix", "captured")
     assert list(profile.mpi) == ["intel-2021.99"]
@@ -114,9 +115,9 @@ def test_a_capture_is_a_profile_and_a_few_lines_over_it_make_a_plan(site: Path, 
 
 
 def test_what_changed_since_is_told(site: Path, tmp_path: Path) -> None:
-    before = capture(CaptureRequest(mpi=[str(site)]))
+    before = capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values())
     compile_library(site, 1)
-    after = capture(CaptureRequest(mpi=[str(site)]))
+    after = capture(CaptureRequest(mpi=[str(site)]), SCHEDULERS.values())
     found = drift.compare(drift.resolved(report.whole(before)), drift.resolved(report.whole(after)))
     assert [each.place for each in found if each.severity == drift.ERROR] == [
         "mpi.intel-2021.99.files.lib/libmpi.so.12",

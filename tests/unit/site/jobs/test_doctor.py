@@ -413,3 +413,9 @@ def test_a_report_of_little(healthy, case, monkeypatch):
     found = json.loads(path.read_text().partition("\n")[2].partition("\n{")[2].join(["{", ""]))
     assert (found["plan"] is None) == (case in ("no image", "no plan"))
     assert found["last_job"]["problem"]
+
+
+def test_a_report_asks_a_batch_system_with_its_variables(healthy, monkeypatch):
+    made.program(healthy.programs, "lsid", 'test "$LSF_ENVDIR" = /lsf && echo "IBM Spectrum LSF 10.1.0.9"')
+    monkeypatch.setenv("LSF_ENVDIR", "/lsf")
+    assert problem_report._versions(made.PLAN._replace(scheduler="lsf"))["batch"] == "lsf 10.1.0.9"

@@ -187,7 +187,7 @@ def test_the_folder_of_another_is_not_used(request_):
 
 def test_an_old_survey_begins_again(request_, monkeypatch):
     seen = []
-    monkeypatch.setattr(survey, "capture", lambda request: seen.append(request) or CaptureReport(LOGIN, None))
+    monkeypatch.setattr(survey, "capture", lambda request, _: seen.append(request) or CaptureReport(LOGIN, None))
     captured(request_, "batch")
     age(request_)
     assert states(survey.step(request_))["batch"] == "waiting"
@@ -248,7 +248,7 @@ def test_a_dry_run_keeps_a_survey_that_waits(request_, tmp_path, monkeypatch, ca
     (tmp_path / "states").write_text("1|PENDING|0:00||\n2|PENDING|0:00||\n")
     assert set(states(survey.step(request_)).values()) == {"waiting"}
     assert (tmp_path / "submitted").read_text().count("\n") == 2
-    monkeypatch.setattr(survey, "capture", lambda request: CaptureReport(LOGIN, None))
+    monkeypatch.setattr(survey, "capture", lambda *_: CaptureReport(LOGIN, None))
     assert main.main([*words, str(tmp_path / "new.json")]) == 0
     assert not (tmp_path / "new.json.parts").exists()
 

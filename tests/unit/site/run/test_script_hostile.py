@@ -93,7 +93,9 @@ def full():
     plan = plan._replace(environment=environment)
     container = Container("/images/a/rootfs", binds, environment, ["SLURM_*"], "/work", "/images/a/engine", "/tmp/own")
     container = container._replace(arguments=["--no-x"], devices=["nvidia.com/gpu=all"])
-    staging = StagedImage(plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", True, True)
+    staging = StagedImage(
+        plans.MEMORY, "/dev/shm", "/images/a", "/bundles/a.tar", 100, "mpich-abi", broadcast=True, kit="it's"
+    )
     staging = staging._replace(mounts=("/scratch/a",))
     return script.Inputs(
         launch, shape, plan, option, RUNTIMES["charliecloud"], LAUNCHERS["srun"], container, "/jobs/hello-1",

@@ -1,0 +1,25 @@
+"""The texts of job.sh, of its staging step and of the agent's program: files of this folder, in sections."""
+
+import functools
+import pkgutil
+import re
+from typing import Dict
+
+from deployer.contract import shell
+from deployer.contract.shell import Code, Filling
+
+#: The line before a section: its name.
+_SECTION = re.compile(r"^#= ([a-z-]+)\n", re.MULTILINE)
+
+
+@functools.lru_cache(maxsize=None)
+def _sections(file: str) -> Dict[str, str]:
+    found = pkgutil.get_data(__name__, file)
+    parts = _SECTION.split((found or b"").decode())[1:]
+    # A condition at the end of a section has line ends of its own.
+    return {name: text[:-1] if text.endswith("@.@\n") else text for name, text in zip(parts[::2], parts[1::2])}
+
+
+def fill(file: str, section: str, **values: Filling) -> Code:
+    """Return a section of a file with its values: see ``shell.filled``."""
+    return shell.filled(_sections(file)[section], values)
