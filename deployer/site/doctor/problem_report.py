@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Dict, List, Optional, Sequence
 
 from deployer import __version__
-from deployer.contract import json_records, records
+from deployer.contract import json_records, proof, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import NATIVE, Plan
@@ -114,17 +114,12 @@ def _job(folder: str, results: List[Fields]) -> Record:
 
 
 def _proof(found: Fields) -> str:
-    """Return what the ranks of a job proved."""
-    pairs = [(rank.maybe_text("mpi_identity"), rank.maybe_text("host_mpi_identity")) for rank in found.items("ranks")]
-    same = sum(own is not None and own == other for own, other in pairs)
-    used = [*_texts(found, "mpi_library"), *_texts(found, "mpi_path"), *_texts(found, "provider")]
-    ranks = "%d of %d ranks on %d nodes" % (same, len(pairs), len(_texts(found, "host")))
-    return "; ".join(["%s used the site's MPI library" % ranks, *used])
+    """Return what the ranks of a job proved, and on how many nodes."""
+    return "%s; nodes: %d" % (proof.words(found.record), len(_hosts(found)))
 
 
-def _texts(found: Fields, name: str) -> List[str]:
-    """Return the different values of a field of ranks."""
-    return sorted({rank.maybe_text(name) or "" for rank in found.items("ranks")} - {""})
+def _hosts(found: Fields) -> List[str]:
+    return sorted({rank.maybe_text("host") or "" for rank in found.items("ranks")} - {""})
 
 
 def _names(ground: Ground, results: Sequence[Fields]) -> Dict[str, List[str]]:
@@ -133,7 +128,7 @@ def _names(ground: Ground, results: Sequence[Fields]) -> Dict[str, List[str]]:
     hosts: List[str] = []
     for found in results:
         with suppress(DeployerError):
-            hosts += _texts(found, "host")
+            hosts += _hosts(found)
     names = {
         "folder": [ground.store.root, os.path.expanduser("~")],
         "bundle": [image.receipt.label for image in images],

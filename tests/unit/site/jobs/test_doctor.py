@@ -354,7 +354,7 @@ def test_a_report_has_no_name_from_any_field(healthy, monkeypatch):
     assert "user-1, host-2 and partition-1" in text
     found = json.loads(text.partition("\n{")[2].join(["{", ""]))
     assert (found["last_job"]["nodes"], len(found["last_job"]["findings"])) == (launch["nodes"], 1)
-    assert found["proofs"][0].startswith("0 of 2 ranks on 2 nodes used the site's MPI library; ")
+    assert found["proofs"][0].startswith("none: 1 of 2 ranks used another MPI library than the site's: ")
 
 
 def test_a_report_can_be_read(healthy):
@@ -374,7 +374,8 @@ def test_a_report_can_be_read(healthy):
         assert line in head
     found = json.loads("{" + record)
     assert found["schema"] == "deployer.problem-report"
-    used = "2 of 2 ranks on 2 nodes used the site's MPI library; Intel(R) MPI Library 2021.15; tcp"
+    same = "Intel MPI 2021.15 (same file as the host's)"
+    used = "2 of 2 ranks used the site's %s; network: tcp (libfabric); nodes: 2" % same
     assert found["proofs"] == [used, used]
     code, _, out, err = healthy.doctor("--report", str(path))
     assert (code, out) == (2, "")
