@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     for path in (args.ca_bundle, args.pip_conf, args.apt_sources):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no file {path}")
-    settings.fill_build(args)
+    chosen = settings.build_files(args)
 
     def say(line: str) -> None:
         if not terminal.is_quiet():
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError("--upgrade writes a new python.lock, which --locked and --offline do not allow")
     mode = Mode(args.locked, args.offline, args.upgrade)
     options = BuildOptions(
-        args.ca_bundle, args.pip_conf, args.no_cache, tuple(args.accept), args.apt_sources, mode, args.find_links
+        **chosen, no_cache=args.no_cache, accept=tuple(args.accept), mode=mode, find_links=args.find_links
     )
     definition = load(args.definition)
     families = sources.families_for(definition, [profile_of(site) for site in args.site])

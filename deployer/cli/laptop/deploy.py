@@ -12,7 +12,7 @@ from deployer.cli.site import common, jobs
 from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import Deploy, Deployed
-from deployer.connected.deploy.packing import DONE, BuildFiles, DeployRequest, DeployStage
+from deployer.connected.deploy.packing import DONE, DeployRequest, DeployStage
 from deployer.connected.ground import progress, user_settings
 from deployer.contract.errors import (
     EXIT_DONE,
@@ -139,28 +139,9 @@ def _foresee(args: argparse.Namespace, deploy: Deploy) -> None:
 
 
 def _request(args: argparse.Namespace) -> DeployRequest:
-    return DeployRequest(
-        args.definition,
-        args.site,
-        args.job,
-        _job_words(args),
-        args.rest,
-        args.ssh_config,
-        args.output,
-        args.accept,
-        args.mpi,
-        args.launch,
-        args.force,
-        user_settings.path("key", args.key),
-        build_files(),
-        args.dry_run,
-        args.partition,
-    )
-
-
-def build_files() -> BuildFiles:
-    """Return the user's settings of builds."""
-    return BuildFiles(*(user_settings.path(name, None) for name in BuildFiles._fields))
+    options = {name: value for name, value in vars(args).items() if name in DeployRequest._fields}
+    key, files = user_settings.path("key", args.key), settings.build_files()
+    return DeployRequest(**{**options, "words": _job_words(args), "key": key, "settings": files})
 
 
 def _job_words(args: argparse.Namespace) -> list[str]:

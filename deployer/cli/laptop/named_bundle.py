@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deployer.cli.laptop import settings
 from deployer.connected.ground import user_settings
 
 if TYPE_CHECKING:  # slow imports that only definitions need
@@ -19,10 +20,12 @@ def path_of(args: argparse.Namespace, site: "Profile | None", accept: Sequence[s
     path = Path(args.bundle)
     if not path.is_dir() and path.suffix != ".yaml":
         return str(args.bundle)
-    from deployer.cli.laptop.deploy import build_files, say
+    from deployer.cli.laptop.deploy import say
     from deployer.connected.build.definition import load
     from deployer.connected.deploy.packing import DeployRequest, Packing
 
-    request = DeployRequest(path, "", accept=accept, key=user_settings.path("key", None), settings=build_files())
+    request = DeployRequest(
+        path, "", accept=accept, key=user_settings.path("key", None), settings=settings.build_files()
+    )
     packing = Packing(load(path), site, request, lambda stage: say(f"{stage.name}: {stage.text}"), say)
     return str(packing.bundle())

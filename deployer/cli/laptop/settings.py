@@ -38,10 +38,9 @@ def site_for_hint(site: str | None = None) -> str:
     return site or user_settings.in_effect()["site"].value or "SITE"
 
 
-def fill_build(args: argparse.Namespace) -> None:
-    """Give a command the settings for options of a build that the user left out."""
-    for name in _OF_BUILD:
-        setattr(args, name, user_settings.path(name, getattr(args, name)))
+def build_files(args: argparse.Namespace | None = None) -> dict[str, Any]:
+    """Return the files with settings of a build: of the options, else of the user's settings."""
+    return {name: user_settings.path(name, getattr(args, name, None)) for name in _OF_BUILD}
 
 
 def _config(args: argparse.Namespace) -> None:

@@ -1,10 +1,10 @@
 """The stages of a deploy that make a definition's bundle: build and pack, each only if something changed."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deployer.connected.build.definition import Definition
 from deployer.connected.bundle.contents import Contents
@@ -26,14 +26,6 @@ BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check",
 DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 
 
-class BuildFiles(NamedTuple):
-    """Files with settings of the build, as ``BuildOptions`` describes them."""
-
-    ca_bundle: Path | None = None
-    pip_conf: Path | None = None
-    apt_sources: Path | None = None
-
-
 class DeployRequest(NamedTuple):
     """What to deploy.
 
@@ -50,7 +42,7 @@ class DeployRequest(NamedTuple):
         launch: how ranks start; None: as the profile says.
         force: send and submit a bundle that ``check`` refuses.
         key: a key to sign the bundle with.
-        settings: files with settings of the build.
+        settings: files with settings of the build, by their names in ``BuildOptions``.
         dry_run: send no bundle and submit nothing.
         partition: the partition among ``words``, which is rehearsed; None: the profile's first.
     """
@@ -67,7 +59,7 @@ class DeployRequest(NamedTuple):
     launch: str | None = None
     force: bool = False
     key: Path | None = None
-    settings: BuildFiles = BuildFiles()
+    settings: Mapping[str, Any] = {}
     dry_run: bool = False
     partition: str | None = None
 
@@ -174,8 +166,7 @@ class Packing:
 
             accepted = tuple(code for code in self._request.accept if code not in CODES)
             with caches.in_use():
-                given = self._request.settings._asdict()
-                options = BuildOptions(**given, accept=accepted, families=self._families())
+                options = BuildOptions(**self._request.settings, accept=accepted, families=self._families())
                 built = build(self.definition, options, self._say)
             kept = f", {built.cached} of {built.steps} steps from the cache" if built.steps else ""
             said += [DONE, f"{built.tag or built.base}{kept}"]

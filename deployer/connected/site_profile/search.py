@@ -62,7 +62,7 @@ def names(skip_own: bool = False) -> dict[str, Path]:
     for folder in folders():
         if skip_own and folder.path != CURATED:
             continue
-        for path in _files(folder.path):
+        for path in sorted(folder.path / name for name in files.names(str(folder.path))):
             if path.suffix in SUFFIXES and path.stem != "schema" and not path.stem.endswith(_PARTS):
                 found.setdefault(path.stem, path)
     for name in () if skip_own else files.names(str(published_folder())):
@@ -102,7 +102,7 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
         if here and beside is None:
             raise UsageError(f"no site profile is called {name!r}, but here is a file {here}", f"give its path: {here}")
         known = names(curated)
-        searched = ", ".join(str(each.path) for each in folders() if _is_folder(each.path))
+        searched = ", ".join(str(each.path) for each in folders() if each.path.is_dir())
         hint = f"profiles: {', '.join(known) or 'none'} (in {searched}); or give a file's path; commands that take "
         hint += "--site also accept ssh:HOST, if that site publishes its profile"
         raise UsageError(f"no site profile is called {name!r}{guess(name, known)}", hint)
@@ -144,14 +144,6 @@ def _named(folder: Path, name: str) -> Iterator[Path]:
         path = folder / f"{name}{suffix}"
         if files.lexists(str(path)):
             yield path
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder / name for name in files.names(str(folder)))
-
-
-def _is_folder(path: Path) -> bool:
-    return files.is_folder(str(path))
 
 
 def _check_owner(path: Path) -> None:

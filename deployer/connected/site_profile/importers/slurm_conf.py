@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
 from deployer.contract.errors import UsageError
 
@@ -61,16 +62,9 @@ class _Record(NamedTuple):
     origin: FileLine
 
 
-class _Kind(NamedTuple):
-    """What equal nodes have in common; None is unknown."""
-
-    sockets: int | None
-    cores: int | None
-    threads: int | None
-    cpus: int | None
-    memory: int | None
-    gpus: int | None
-    gpu_type: str | None
+#: The known facts that equal nodes have in common, by their places below ``node``.
+_Kind = tuple[tuple[KeyPath, int | str], ...]
+_GPUS = ("gpus", "count")
 
 
 class _Node(NamedTuple):
@@ -211,9 +205,9 @@ class SlurmConf:
         if self._partitions or self._nodes:
             origin = self._partitions[0].origin if self._partitions else next(iter(self._nodes.values())).origin
             self._draft.set(("scheduler", "kind"), "slurm", origin)
-        if any(node.kind.gpus for node in self._nodes.values()):
-            origin = next(node.origin for node in self._nodes.values() if node.kind.gpus)
-            self._draft.set(("scheduler", "gpu_request"), "gres", origin)
+        with_gpus = next((node for node in self._nodes.values() if _GPUS in dict(node.kind)), None)
+        if with_gpus:
+            self._draft.set(("scheduler", "gpu_request"), "gres", with_gpus.origin)
         for key, kind in (("prolog", "a program before each job"), ("taskprolog", "a program before each job"),
                           ("jobsubmitplugins", "a plugin that changes jobs")):  # fmt: skip
             if key in self._general:
@@ -288,9 +282,11 @@ class SlurmConf:
         time = _time(record.values.get("maxtime", ""))
         if time:
             draft.set((*place, "max_time"), time, record.origin)
-        for below, fact in _common([node.kind for node in members]).items():
-            draft.set((*place, "node", *below), fact, members[0].origin)
-        if draft.get(*place, "node", "gpus", "count"):
+        kinds = list(dict.fromkeys(node.kind for node in members))
+        for below, fact in kinds[0] if kinds else ():
+            if all((below, fact) in kind for kind in kinds):
+                draft.set((*place, "node", *below), fact, members[0].origin)
+        if draft.get(*place, "node", *_GPUS):
             vendors = {vendor for vendor, _ in self._vendors}
             if len(vendors) == 1:
                 vendor, origin = min(self._vendors)
@@ -373,7 +369,16 @@ def _node(values: Mapping[str, str], origin: FileLine) -> _Node:
     reserved = _count(values.get("memspeclimit")) or 0
     if memory is not None and reserved < memory:
         memory -= reserved
-    shape = _Kind(sockets, cores, threads, cpus, memory, count, kind)
+    facts = {
+        ("sockets",): sockets,
+        ("cores",): cores,
+        ("threads_per_core",): threads,
+        ("cpus",): cpus,
+        ("memory_mb",): memory,
+        _GPUS: count,
+        ("gpus", "type"): kind,
+    }
+    shape = tuple((place, fact) for place, fact in facts.items() if fact is not None)
     return _Node(shape, frozenset(filter(None, names.split(","))), origin)
 
 
@@ -407,19 +412,6 @@ def _time(text: str) -> str | None:
     seconds = days * 86400 + (first * 3600 + second * 60 + third if hours else first * 60 + second)
     days, rest = divmod(seconds, 86400)
     return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}" if seconds else None
-
-
-def _common(kinds: Sequence[_Kind]) -> dict[tuple[str, ...], int | str]:
-    """Return the facts in which all nodes agree, by their place below ``node``."""
-    places = (("sockets",), ("cores",), ("threads_per_core",), ("cpus",), ("memory_mb",), ("gpus", "count"),
-              ("gpus", "type"))  # fmt: skip
-    found: dict[tuple[str, ...], int | str] = {}
-    for at, place in enumerate(places):
-        values = {kind[at] for kind in kinds}
-        value = values.pop() if len(values) == 1 else None
-        if value is not None:
-            found[place] = value
-    return found
 
 
 def _telling(groups: Mapping[_Kind, Sequence[_Node]]) -> dict[_Kind, str] | None:
