@@ -160,15 +160,8 @@ def _job_words(args: argparse.Namespace) -> list[str]:
     return words
 
 
-class _Followed(NamedTuple):
-    """An exit code, and the name of the last job: the one submitted, or one that continued it."""
-
-    code: int
-    job: str
-
-
-def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Followed:
-    """Print what the job prints until it ends, then how it ended."""
+def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[int, str]:
+    """Print what the job prints until it ends, then how it ended. Return the exit code and the last job's name."""
     quiet, site = ["--quiet"] if terminal.is_quiet() else [], site_options(args)
     job, number = done.job, done.job_id
     while True:
@@ -184,11 +177,11 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Follow
         deploy.followed(done.job)
     elif status == EXIT_INTERRUPTED:
         tell_of_job(args, job, number, "the same command follows it again; ")
-    return _Followed(status, job)
+    return status, job
 
 
-def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> _Followed:
-    """Wait until the job has ended, and with --again those that continue it."""
+def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[int, str]:
+    """Wait until the job has ended, and with --again those that continue it. Return as ``_follow``."""
     job = done.job
     while True:
         ended = _ended(deploy, job)
@@ -199,7 +192,7 @@ def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -
     if ended:
         terminal.complain(ended.lines())
     deploy.followed(done.job)
-    return _Followed(ended.exit_code if ended else EXIT_DONE, job)
+    return (ended.exit_code if ended else EXIT_DONE), job
 
 
 def _ended(deploy: Deploy, job: str) -> DeployerError | None:

@@ -227,10 +227,10 @@ def _diff(args: argparse.Namespace) -> None:
 
 
 def _sign(args: argparse.Namespace) -> None:
-    signed = sign_profile(args.file, args.key)
-    record = {"signature": str(signature_path(signed.path)), "key": signed.key.fingerprint}
-    line = f"signed by {signed.key.fingerprint}: {signature_path(signed.path)}"
-    common.show_result(args, record, line, f"for an allowed_signers file: WHO {signed.key.line}")
+    key = sign_profile(args.file, args.key)
+    record = {"signature": str(signature_path(args.file)), "key": key.fingerprint}
+    line = f"signed by {key.fingerprint}: {signature_path(args.file)}"
+    common.show_result(args, record, line, f"for an allowed_signers file: WHO {key.line}")
 
 
 def _verify(args: argparse.Namespace) -> None:

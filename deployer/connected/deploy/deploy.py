@@ -72,18 +72,6 @@ class Deployed(NamedTuple):
         }
 
 
-class _Shipped(NamedTuple):
-    """What came of a push.
-
-    Attributes:
-        folder: the installed image at the site; None after a dry run.
-        status: the status of the job that was submitted with it; None: none was.
-    """
-
-    folder: str | None
-    status: Fields | None = None
-
-
 class Deploy(Packing):
     """One deploy, over one connection that lasts until the block ends.
 
@@ -179,11 +167,11 @@ class Deploy(Packing):
                 self._not_yet(packing.CHECK, packing.PUSH, packing.RUN)
                 return Deployed(packed.path, packed.digest)
         verdict = None if self.definition.is_data else self._check(packed)
-        shipped = self._push(packed, self._submission(packed))
-        done = Deployed(packed.path, packed.digest, verdict, shipped.folder)
+        pushed = self._push(packed, self._submission(packed))
+        done = Deployed(packed.path, packed.digest, verdict, pushed.folder)
         if self.definition.is_data:
             return done
-        return self._with_job(done, shipped.status) if shipped.status else self._run(packed, done)
+        return self._with_job(done, pushed.then) if pushed.then else self._run(packed, done)
 
     def followed(self, job: str) -> None:
         """Record that the end of the job was seen."""
@@ -283,7 +271,7 @@ class Deploy(Packing):
         """The job that is run; empty if the definition has none."""
         return [self._request.job] if self._request.job else [*self.definition.jobs][:1]
 
-    def _push(self, packed: PackedBundle, submission: Sequence[str] = ()) -> _Shipped:
+    def _push(self, packed: PackedBundle, submission: Sequence[str] = ()) -> "Pushed":
         """Send and install the bundle.
 
         Args:
@@ -319,7 +307,7 @@ class Deploy(Packing):
                 self._installed(packed, pushed, said)
             else:
                 self._submitted_as(packed, pushed.then, said)
-            return _Shipped(pushed.folder, pushed.then)
+            return pushed
 
     def _installed(self, packed: PackedBundle, pushed: "Pushed", said: list[str]) -> None:
         """Tell and record what came of a push."""

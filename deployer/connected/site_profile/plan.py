@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
-from deployer.connected.site_profile.machine import NodeGpus
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
 from deployer.contract import placeholders, runtime_table
@@ -17,6 +16,8 @@ from deployer.contract.image_launcher import OF_ABI
 _STARTS_ALONE = "intel"
 #: The architecture of the kit's ch-run.
 _KIT_ARCHITECTURE = "x86_64"
+#: What jobs request as a partition has it.
+_SAME = ("queue", "qos", "cluster", "constraint", "account_suffix", "parallel_environment")
 
 
 def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition: str | None = None) -> plans.Plan:
@@ -192,10 +193,6 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for group in groups for each in group))
 
 
-def _request(word: str, gpus: NodeGpus | None) -> plans.GpuRequest:
-    return plans.GpuRequest(word, gpus.count or 0, gpus.type) if gpus else plans.GpuRequest(word, 0)
-
-
 def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
     """Return the word with which jobs of a partition request its GPUs; None if it has some and the word is unknown."""
     word = partition.gpu_request or scheduler.gpu_request
@@ -207,15 +204,12 @@ def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Par
     """Return what jobs of a partition request besides their layout."""
     gpus = partition.node.gpus if partition.node else None
     word = known(gpu_word(scheduler, partition), profile, "partitions", name, "gpu_request")
+    requested = word != plans.NO_REQUEST and (gpus or partition.gpu_request)
+    request = plans.GpuRequest(word, (gpus.count if gpus else 0) or 0, gpus.type if gpus else None)
     return plans.Batch(
-        queue=partition.queue,
-        qos=partition.qos,
-        cluster=partition.cluster,
-        constraint=partition.constraint,
-        account_suffix=partition.account_suffix,
+        **{key: getattr(partition, key) for key in _SAME},
         storage=_distinct(scheduler.storage, partition.storage),
-        gpus=_request(word, gpus) if word != plans.NO_REQUEST and (gpus or partition.gpu_request) else None,
-        parallel_environment=partition.parallel_environment,
+        gpus=request if requested else None,
         hosts=tuple(partition.hosts),
         exclusive=partition.exclusive is True,
         request_memory=partition.request_memory is True,
@@ -276,30 +270,27 @@ def _start_options(
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     return [
         plans.StartOption(
-            f"{runtime}-{staging.kind}",
-            runtime,
-            staging.kind,
-            way.launcher,
-            way.pmi,
-            staging.max_nodes,
-            join and runtime != plans.NATIVE,
-            way.program,
-            staging.place,
-            staging.room_mb,
-            staging.broadcast,
-            *_of_runtime(partition, runtime),
+            name=f"{runtime}-{staging.staging}",
+            runtime=runtime,
+            launcher=way.launcher,
+            pmi=way.pmi,
+            join=join and runtime != plans.NATIVE,
+            program=way.program,
+            **staging._asdict(),
+            **_of_runtime(partition, runtime),
         )
         for runtime in runtime_table.in_order(policy.runtimes)
         if runtime_table.supported(runtime) and _there(partition, runtime)
         for staging in stagings(runtime, partition.filesystems, mounts_squashfs(partition, runtime) is True)
-        if steps or staging.kind == plans.NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
+        if steps
+        or staging.staging == plans.NOT_STAGED  # a copy on each node needs a batch step besides that of the ranks
     ]
 
 
-def _of_runtime(partition: Partition, runtime: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _of_runtime(partition: Partition, runtime: str) -> dict[str, Any]:
     """Return the modules and the arguments of a runtime of the site."""
     own = partition.runtimes.get(runtime)
-    return (tuple(own.module), tuple(own.arguments)) if own else ((), ())
+    return {"modules": tuple(own.module), "arguments": tuple(own.arguments)} if own else {}
 
 
 def _there(partition: Partition, runtime: str) -> bool:

@@ -36,8 +36,8 @@ def signature_path(path: Path) -> Path:
     return path.with_name(path.name + ".sig")
 
 
-def sign_profile(path: Path, key: Path) -> SignedFile:
-    """Sign a profile and write FILE.sig.
+def sign_profile(path: Path, key: Path) -> Key:
+    """Sign a profile and write FILE.sig. Return the public key.
 
     Raises:
         UsageError: the profile is not valid, or the key cannot be used.
@@ -48,7 +48,7 @@ def sign_profile(path: Path, key: Path) -> SignedFile:
     blob = made(message, key, sshsig.PROFILE_NAMESPACE)
     signer = signature.check(blob, message, sshsig.PROFILE_NAMESPACE)
     files.write_text(str(signature_path(path)), sshsig.armored(blob))
-    return SignedFile(path, signer, "")
+    return signer
 
 
 def verify_profile(path: Path, allowed: Path) -> list[SignedFile]:

@@ -23,14 +23,14 @@ class Staging(NamedTuple):
     """One staging.
 
     Attributes:
-        kind: one of ``plan.STAGINGS``.
+        staging: one of ``plan.STAGINGS``.
         place: the node's folder for the image.
         room_mb: the size of that folder's file system in MiB, None if unknown.
         max_nodes: the largest number of nodes, None for no limit.
         broadcast: from so many nodes on, the image file is sent to them; None: never.
     """
 
-    kind: str
+    staging: str
     place: str | None = None
     room_mb: int | None = None
     max_nodes: int | None = None
@@ -62,5 +62,5 @@ def stagings(runtime: str, filesystems: Mapping[str, Filesystem], mounts: bool) 
         staged.append(Staging(MEMORY, path, memories[path].size_mb, broadcast=MANY_NODES))
         if mounts:
             staged.append(Staging(SQUASHFS, path, memories[path].size_mb, broadcast=MANY_NODES))
-    staged = [each for each in staged if each.kind in possible]
+    staged = [choice for choice in staged if choice.staging in possible]
     return [Staging(NOT_STAGED, max_nodes=FEW_NODES if staged else None), *staged]

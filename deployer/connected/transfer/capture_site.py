@@ -7,7 +7,7 @@ What comes back is text from outside: it is read as JSON, and written under name
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,7 +144,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
         words = _words(request, remote)
         while True:
             answer = remote.site([*words, "--no-wait"], _LOGIN_SECONDS, login=True)
-            partitions = [_partition(each) for each in answer.each("partitions")]
+            partitions = [_partition(fields) for fields in answer.each("partitions")]
             tell(partitions)
             captured_there = answer.maybe_text("profile")
             if captured_there:
@@ -234,16 +234,12 @@ def _decided(request: SiteRequest, access: Access) -> list[Decision]:
     place = request.output.absolute().with_name(f".{request.output.name}.new")
     try:
         files.write_text(str(place), decisions.text(name, extends, access, found, heading))
-        found = _known(found, decisions.lacking(profiles.load(str(place))))
+        examples = decisions.lacking(profiles.load(str(place)))
+        found = list({decision.place: decision for decision in [*found, *examples]}.values())
         files.write_text(str(request.output), decisions.text(name, extends, access, found, heading))
     finally:
         place.unlink(missing_ok=True)
     return found
-
-
-def _known(found: Iterable[Decision], more: Iterable[Decision]) -> list[Decision]:
-    places = {each.place: each for each in [*found, *more]}
-    return list(places.values())
 
 
 def stem(host: str) -> str:

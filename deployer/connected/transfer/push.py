@@ -289,10 +289,10 @@ def _refused(profile: Profile, checked: Checked) -> Refused:
 
 def _push(stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> Pushed:
     if options.dry_run or options.transfer_host:
-        offer = _offered(remote.site(["known", bundle.digest]), stream, bundle, remote, options)
-        if options.dry_run or offer.shipment is None:
-            return offer.done
-        return _uploaded(offer.done, offer.shipment, stream, bundle, remote, options.transfer_host or "")
+        done, shipment = _offered(remote.site(["known", bundle.digest]), stream, bundle, remote, options)
+        if options.dry_run or shipment is None:
+            return done
+        return _uploaded(done, shipment, stream, bundle, remote, options.transfer_host or "")
     try:
         return _sent(stream, bundle, remote, options)
     except DeployerError as error:
@@ -325,24 +325,20 @@ def _named(bundle: Verification) -> Iterator[None]:
         raise
 
 
-class _Offer(NamedTuple):
-    """What the site said to a bundle: the push so far, and what to send; None if it is installed there."""
-
-    done: Pushed
-    shipment: Shipment | None
-
-
-def _offered(known: Fields, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> _Offer:
+def _offered(
+    known: Fields, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions
+) -> tuple[Pushed, Shipment | None]:
+    """Return the push so far, after what the site said to the bundle, and what to send; None: it is installed there."""
     size, folder = len(json.dumps(known.record)), known.maybe_text("folder")
     done = Pushed(bundle.digest, 0, size, 0, folder, 0.0, 0.0, known.text("python"))
     if folder:
-        return _Offer(done, None)
+        return done, None
     held = frozenset() if options.full else delta.read_held(known.text("held"))
     shipment = shipment_for(stream, bundle.seal, bundle.manifest, held)
     if options.packed:
         _verify_parts(bundle, shipment)
     _check_space(remote, known.number("free"), shipment, bundle)
-    return _Offer(done._replace(sent=shipment.size, parts=len(shipment.parts)), shipment)
+    return done._replace(sent=shipment.size, parts=len(shipment.parts)), shipment
 
 
 class _Sending:

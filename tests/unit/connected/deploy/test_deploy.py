@@ -220,7 +220,7 @@ def test_a_job_is_done_with_only_if_its_end_was_seen(
     remote = _FakeRemote(statuses=statuses)
     connected(deploy, remote)
     args = SimpleNamespace(site="lab", ssh_config=None, again=None)
-    assert command._follow(args, deploy, DONE).code == statuses[1]  # type: ignore[arg-type]
+    assert command._follow(args, deploy, DONE)[0] == statuses[1]  # type: ignore[arg-type]
     assert remote.asked == ["logs", "status"]
     assert last_deploy.read(bundle).job == ("" if ended else "x-1")
 
@@ -270,7 +270,7 @@ def test_a_job_is_submitted_by_the_process_that_installs(
         return outcome._replace(then=status)
 
     monkeypatch.setattr(push, "push", pushed)
-    assert deploy._push(bundle, words) == ("/r/images/x", status)
+    assert deploy._push(bundle, words) == outcome._replace(then=status)
     assert [(stage.name, stage.state) for stage in deploy.stages] == [("push", "done"), ("run", "done")]
     assert (submitting, deploy.submitting) == ([True], False)
     last = last_deploy.read(bundle.path)
@@ -334,7 +334,7 @@ def deployed(
         packed = PackedBundle(tmp_path / "b.tar", digest)
         shipped = made._push(packed, made._submission(packed))
         done = Deployed(packed.path, digest)
-        done = made._with_job(done, shipped.status) if shipped.status else made._run(packed, done)
+        done = made._with_job(done, shipped.then) if shipped.then else made._run(packed, done)
         return done, made.stages[-1], said
 
 
@@ -497,7 +497,7 @@ def test_a_full_disk_here_after_the_submission_is_a_warning(
     monkeypatch.setattr(Submission, "record", full)
     with Deploy(DeployRequest(data, "lab", output=path), lambda _: None, said.append) as made:
         connected(made, _FakeRemote())
-        assert made._push(PackedBundle(path, "sha256:11"), ["run", "x"]).status
+        assert made._push(PackedBundle(path, "sha256:11"), ["run", "x"]).then
         assert (made.stages[-1].text, made.submitting) == ("x-1 submitted as 7", False)
     assert len(said) == 3  # that it submits, what it installed, and the job
     assert said[-1].startswith("warning: not recorded, so the next deploy may do the same again: cannot write")

@@ -27,7 +27,7 @@ def test_a_disk_comes_before_memory_and_the_folder_is_for_few_nodes() -> None:
 
 
 def test_udocker_mounts_nothing() -> None:
-    assert [each.kind for each in stagings("udocker", {"/dev/shm": MEMORY}, True)] == ["folder", "memory"]
+    assert [each.staging for each in stagings("udocker", {"/dev/shm": MEMORY}, True)] == ["folder", "memory"]
 
 
 def test_a_runtime_that_keeps_images_itself_stages_nothing() -> None:
