@@ -61,7 +61,7 @@ MAX_SIZE = 1_900_000
 def make_pyz() -> bytes:
     """Return the bytes of deployer.pyz. Raises DeployerError if it is too large or a library is incomplete.
 
-    The last one is kept in the cache by the digest of its sources, because to leave words out takes 0.2 s.
+    Files are kept in the cache by the digest of their sources, because leaving words out takes 0.2 s.
     """
     sources = _modules()
     pages = documents.joined()

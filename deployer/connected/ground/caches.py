@@ -131,7 +131,7 @@ WHEELS = Cache("wheels", "wheels of wheelhouses, by SHA-256")
 LINK = Cache("link", "facts that check read from images and wheels", cap=_GIB // 2)
 VARIANTS = Cache("variants", "Horovod, compiled for each MPI family", cap=_GIB // 2)
 KIT = Cache("kit", "parts of the kit (ch-run, udocker, squashfs-tools)", cap=_GIB // 16)
-TOOL = Cache("tool", "deployer.pyz as it was made last", cap=_GIB // 64)
+TOOL = Cache("tool", "deployer.pyz as it was made before", cap=_GIB // 64)
 RESOLVER = Cache("resolver", "uv's data about package indexes", "", cap=_GIB)
 REHEARSE = Cache(
     "rehearse",

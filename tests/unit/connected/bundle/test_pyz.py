@@ -116,7 +116,7 @@ def test_ranks_have_no_room_for_more_than_their_start_reads(monkeypatch: pytest.
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("own_cache")
-def test_the_last_file_is_kept_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_kept_by_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = pyz.make_pyz()
     with monkeypatch.context() as patch:
         patch.setattr(pyz, "_joined", lambda _: pytest.fail("it was made again"))
@@ -129,6 +129,11 @@ def test_the_last_file_is_kept_by_its_sources(tmp_path: Path, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(pyz.documents, "joined", lambda: b"another text")
         assert pyz.make_pyz() != made
-    assert len(list((tmp_path / "cache" / "deployer" / "tool").iterdir())) == 1
+    assert len(list((tmp_path / "cache" / "deployer" / "tool").iterdir())) == 2
+    monkeypatch.setattr(pyz.caches, "TOOL", pyz.caches.TOOL._replace(cap=len(made) + 64))
+    assert pyz.make_pyz() == made
+    kept.write_bytes(b"")  # so that it is made again, and what is too much goes
+    assert pyz.make_pyz() == made
+    assert [path.name for path in (tmp_path / "cache" / "deployer" / "tool").iterdir()] == [kept.name]
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert pyz.make_pyz() == made
