@@ -27,7 +27,7 @@ class Redaction(object):
     """Replaces names with ``host-1``, ``user-1``, ``address-1``, ``hidden-1``, in both keys and values.
 
     Args:
-        names: the words to replace, by kind. The kind starts the placeholder; the first kind of a word counts.
+        names: the words to replace, by kind. Placeholders begin with the kind; the first kind of a word counts.
     """
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:

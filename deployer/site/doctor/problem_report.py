@@ -96,7 +96,7 @@ def _plan(plan: Plan) -> Record:
 
 
 def _job(folder: str, results: List[Fields]) -> Record:
-    """Return a job's layout, end, codes, proof and steps, as far as its files are readable; add its result to a list."""
+    """Return a job's layout, end, codes, proof and steps, as far as its files are readable; collect its result."""
     record: Record = {}
     try:
         launch, status = result.launch(folder), jobs.status(folder)
