@@ -81,7 +81,7 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     try:
         write(folder, verdict.record)
     except SpaceError as error:
-        # The other files of this folder are incomplete too: evidence, the log, perhaps the payload's output.
+        # Other writes to this folder have failed too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
         verdict = assemble(started, found, outcome._replace(full=error.message), steps)
         write(folder, verdict.record)
