@@ -101,7 +101,7 @@ class ModuleCommand(object):
 
     @property
     def left(self) -> float:
-        """Return the seconds left for all calls."""
+        """The number of seconds left for all calls."""
         return self._tools.left - self._end
 
     def listed(self, folders: Sequence[str]) -> List[Listed]:

@@ -50,7 +50,7 @@ class Tools(object):
 
     @property
     def left(self) -> float:
-        """Return the seconds left for all tools."""
+        """The number of seconds left for all tools."""
         return max(0.0, self._end - time.monotonic())
 
     def note(self, text: str) -> None:

@@ -21,7 +21,7 @@ class Overview(NamedTuple):
 
     @property
     def active(self) -> List[Status]:
-        """Return the jobs that are waiting or running."""
+        """The jobs that are waiting or running."""
         return [status for status in self.jobs if status.active]
 
 

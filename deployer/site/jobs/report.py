@@ -28,10 +28,10 @@ def collect(references: Sequence[str], store: Optional[Callable[[], Store]]) -> 
 
     Args:
         references: names or scheduler ids of jobs, or paths of job folders and result.json files.
-            store: returns the root folder with the jobs; None: accept only paths.
+        store: returns the root folder with the jobs; None: accept only paths.
 
-        Raises:
-            UsageError: a job was not found. A job without measurements is only left out.
+    Raises:
+        UsageError: a job was not found. A job without measurements is only left out.
     """
     runs: List[Run] = []
     left_out: List[Tuple[str, str]] = []

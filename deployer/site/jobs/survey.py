@@ -1,4 +1,4 @@
-"""survey: capture a whole site: the login node here, and one node of each partition in a small job.
+"""survey: capture a whole site, with the login node here and one node of each partition in a small job.
 
 The files stay in a folder next to the result until all captures are complete, so that an interrupted survey continues:
 existing captures and jobs are reused. Each call of ``step`` does what is possible now, without waiting for the queue.

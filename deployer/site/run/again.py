@@ -20,7 +20,7 @@ from deployer.site.storage import unfinished
 from deployer.system import files
 
 _NAME = re.compile(r"^(.+)-\d{8}T\d{6}-[0-9a-f]{4,8}$")
-#: The files that remain of a job before its batch system starts it again.
+#: The files left by a job that its batch system starts again.
 _EVIDENCE = (result.HOSTS_FOLDER, result.RANKS_FOLDER, result.RESULT_FILE, result.PAYLOAD_FILE, result.LOG)
 
 
@@ -29,7 +29,7 @@ def continue_job(folder: str) -> str:
 
     Raises:
         JobFailed: no more jobs may continue this one.
-        UsageError: the folder is not such a job's.
+        UsageError: the folder is not a job's, or the job cannot be continued.
         Refused, TransferError: the batch system did not accept the job. If it may have accepted it anyway, the next
             folder and the state in it are kept.
     """
@@ -75,7 +75,7 @@ def start(folder: str, script: str, number: str) -> str:
         number: the batch system's id of the start; empty if it has none.
 
     Raises:
-        UsageError: the script is not that of the job in ``folder``.
+        UsageError: the script does not belong to the job in ``folder``.
     """
     if number and jobs.job_id(folder) == number:
         _put_aside(folder)
@@ -87,7 +87,7 @@ def start(folder: str, script: str, number: str) -> str:
     saved = launch.warn is not None and _has_failed(last)
     target = _copy(folder, launch._replace(previous=os.path.basename(last) if saved else None), script, number)
     if saved:
-        with suppress(DeployerError):  # another start was faster, or there is no result
+        with suppress(DeployerError):  # another start came first, or there is no result
             _move(last, target)
             _link(last, target)
     return target
@@ -128,7 +128,7 @@ def _keep_output(folder: str) -> None:
     own = schedulers.known(result.launch(folder).scheduler).own_log
     path = os.path.join(folder, own)
     if own and files.is_file(path):
-        with suppress(FileNotFoundError):  # another start was faster
+        with suppress(FileNotFoundError):  # another start came first
             os.rename(path, "%s.%s" % (path, jobs.job_id(folder)))
 
 

@@ -14,7 +14,7 @@ from deployer.site.jobs import result, result_reserve
 from deployer.site.storage import unfinished
 from deployer.system import files
 
-#: The umask for the content of a new folder. Over ssh, the user's own umask is unknown, because login files are skipped.
+#: The umask for the content of a new folder. Over ssh, the user's own umask is unknown: login files are skipped.
 _UMASK = 0o022
 #: Mode bits that a new folder lacks; job.sh adds those that the user's login files allow.
 _CLOSED = 0o077

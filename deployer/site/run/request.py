@@ -111,7 +111,7 @@ def settle(
         name: the bundle's name.
         jobs: its jobs.
         environment: the user's variables at the site; None: unknown here.
-        own: a job that replaces those of the bundle.
+        own: a job that replaces the bundle's jobs.
 
     Raises:
         UsageError: the job does not exist, or options are impossible or exclude each other.

@@ -42,7 +42,7 @@ from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files, terminal
 
-_SHOWN = 10  # maximum number of findings to print
+_SHOWN = 10  # maximum number of `check` findings to print
 #: The runtime whose process outside the container forwards SIGUSR1, regardless of whether the payload handles it.
 _PASSES_ON = "podman"
 #: Seconds to wait for the id of a job that another process is submitting, and between two checks. The wait starts when
@@ -105,8 +105,8 @@ class _Chosen(NamedTuple):
 def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> Optional[EarlierJob]:
     """Return the job that the same request has already created; None if there is none.
 
-    A laptop that got no answer repeats its request with the same suffix of the job's name. If another process may be
-    submitting the job at this moment, wait for its id, and call ``tell`` with a line.
+    A laptop that got no answer repeats its request with the same suffix of the job's name. Another process
+    may be submitting the job at that moment. If so, wait for the job's id; ``tell`` then receives a line.
 
     Raises:
         DeployerError: the files of that job cannot be read, or the batch system does not answer.
@@ -160,7 +160,7 @@ def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str
     """Create the job's folder with job.sh and job.json, and return its path; submit nothing.
 
     Args:
-        own: a job that replaces those of the bundle.
+        own: a job that replaces the bundle's jobs.
 
     Raises:
         UsageError: an image, plan, job or path does not exist.
@@ -577,7 +577,7 @@ def show_script(folder: str) -> str:
 
 
 def by_hand(folder: str) -> str:
-    """Return the command with which a person starts a prepared job."""
+    """Return the command to start a prepared job manually."""
     words = SCHEDULERS[result.launch(folder).scheduler].by_hand
     return words.replace("./" + result.SCRIPT, result.SCRIPT).replace(
         result.SCRIPT, shlex.quote(os.path.join(folder, result.SCRIPT))

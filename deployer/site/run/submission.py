@@ -39,7 +39,7 @@ class SubmissionOptions(NamedTuple):
 
 
 class BatchRequest(NamedTuple):
-    """What a job asks of its batch system besides the layout, as in ``JobRequest``."""
+    """A job's request to its batch system besides the layout, as in ``JobRequest``."""
 
     queue: str = ""
     account: Optional[str] = None

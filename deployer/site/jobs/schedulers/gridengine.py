@@ -242,7 +242,7 @@ def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Recor
 
 
 def _gpus(host: str, word: str, tools: Tools) -> int:
-    """Return the number of GPUs of a host, because qhost only prints the free ones."""
+    """Return the total number of GPUs of a host; qhost prints only the free ones."""
     said = tools.ask(["qconf", "-se", host])
     values = _fields(said.out).get("complex_values", "") if said else ""
     match = re.search(r"(?:^|,)%s=(\d+)(?:\.0*)?(?:,|$)" % re.escape(word), values.replace(" ", ""))

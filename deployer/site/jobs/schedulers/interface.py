@@ -119,7 +119,7 @@ class Scheduler(BatchSystem):
     way = AGENT
     #: The prefix of directive lines in job.sh; empty: the scheduler does not read directives.
     prefix = ""
-    #: The command with which a person submits job.sh.
+    #: The command to submit job.sh manually.
     by_hand = "./job.sh"
     #: The program that submits a job; empty: the first word of the command.
     submits = ""
@@ -147,8 +147,8 @@ class Scheduler(BatchSystem):
     knows: Tuple[str, ...] = ()
     #: The first words of directives that job.sh sets itself.
     ours: Tuple[str, ...] = ()
-    #: In job.sh, the name of the output file that the batch system has opened, which job.sh makes the log; empty: no
-    #: such file.
+    #: In job.sh, the name of the output file that the batch system has already opened; job.sh makes it the log.
+    #: Empty: there is none.
     opened: Code = code("")
     #: The batch system's own output file, if it is only complete at the job's end. Then job.sh writes the log itself.
     own_log = ""

@@ -16,7 +16,7 @@ _ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
 PATIENCE = 30
 
 #: $1: the script, $2: its time limit. A shell without job control does not make a background process a group leader. So
-#: setsid makes it the session's leader without a fork, and "timeout" leads the group that it ends.
+#: setsid becomes the session's leader without a fork, and "timeout" leads the group that it ends.
 _START = (
     """\
 cd "${1%%/*}" && command -v setsid timeout >/dev/null || exit 127

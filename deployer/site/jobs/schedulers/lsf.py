@@ -1,6 +1,6 @@
 """IBM Spectrum LSF 10.1, written from IBM's command reference and administration pages; never tested.
 
-Nodes are reached with ``blaunch``, which has the usage of ``rsh HOST COMMAND`` (blaunch.8). LSF keeps a job's output
+Nodes are reached with ``blaunch``, which is used like ``rsh HOST COMMAND`` (blaunch.8). LSF keeps a job's output
 until its end, unless LSB_STDOUT_DIRECT is set (bsub.1), so job.sh writes to the log itself.
 
 Queues are partitions, from lsid and bqueues -l. The command reference lists the fields. Their layout follows its

@@ -311,7 +311,7 @@ def _partition(name: str, queue: Dict[str, str], nodes: List[Nodes], tools: Tool
 
 
 def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
-    """Return whether a queue's jobs run on a vnode: it may belong to one queue, or match the queue's resources."""
+    """Return whether a queue's jobs run on a vnode: it may belong to one queue, or match its jobs' resources."""
     if ("queue" in node or queue.get("hasnodes") == "True") and node.get("queue") != name:
         return False  # a queue with its own vnodes uses no others
     asked = {key[len(_CHUNK) :]: value for key, value in queue.items() if key.startswith(_CHUNK)}

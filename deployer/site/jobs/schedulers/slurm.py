@@ -402,7 +402,7 @@ def _partitions(
 
     Args:
         details: the settings of each partition.
-        settings: those of the cluster.
+        settings: the settings of the cluster.
     """
     rows: Dict[str, List[List[str]]] = {}
     default = None

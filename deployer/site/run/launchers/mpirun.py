@@ -61,7 +61,7 @@ class Mpirun(Launcher):
             plm, component = _BY_AGENT["4" if start.version.startswith("4") else "5"]
             found[plm] = component
             found["%s_%s_agent" % (plm, component)] = folder.PROGRAM if start.inside else AGENT
-            # A daemon on another node may not start more of them in a batch job, and mpirun must not look for qrsh.
+            # A daemon on another node may not start more daemons in a batch job, and mpirun must not look for qrsh.
             found["%s_%s_no_tree_spawn" % (plm, component)] = "1"
             found["%s_%s_disable_qrsh" % (plm, component)] = "1"
         if start.inside:

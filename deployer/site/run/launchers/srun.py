@@ -21,7 +21,7 @@ class Srun(Launcher):
             "--ntasks=%d" % layout.ranks,
             "--ntasks-per-node=%d" % layout.ranks_per_node,
             "--cpus-per-task=%d" % layout.asked_cpus,
-            # Fill the nodes in order; on a node, alternate between sockets. A rank's CPUs are on one socket if they fit.
+            # Fill the nodes in order; on a node, alternate between sockets. Keep a rank on one socket if it fits.
             "--distribution=block:cyclic",
             "--cpu-bind=" + ("cores" if pin(layout).by_core else "threads"),
             # Otherwise the other ranks would wait for the failed one until the time limit.
