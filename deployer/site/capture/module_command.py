@@ -28,7 +28,7 @@ _BEFORE = re.compile(r"^\s+You will need to load all module\(s\).*\n\s*\n((?: {6
 _MARK = "deployer: the variables of this shell"
 _LOGIN = "type module >/dev/null 2>&1 && HAS_MODULE=1; export HAS_MODULE; printf '\\n%s\\n' \"$1\"; env -0"
 _CALL = 'MODULEPATH=$1; export MODULEPATH; shift; module "$@"'
-#: Variables about loaded modules. With them, Lmod would search the login shell's modules in a wrong MODULEPATH.
+#: Variables about loaded modules. With them, Lmod would treat the login shell's modules as from another MODULEPATH.
 _LOADED = ("_ModuleTable", "__LMOD", "LOADEDMODULES", "_LMFILES_", "LMOD_FAMILY_")
 #: Lmod prints in its default format, and only writes a cache to the user's home if creating it took over a day.
 _PLAIN = {"LMOD_SHORT_TIME": "86400", "LMOD_PAGER": "none", "LMOD_LANG": "en", "LMOD_AVAIL_STYLE": "system"}

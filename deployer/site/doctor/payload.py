@@ -1,4 +1,4 @@
-"""The payload of doctor's job in each rank of an image with Horovod: a sum, computed with the image's framework."""
+"""The payload of doctor's job in each rank of an image with Horovod: a sum in the framework Horovod was built for."""
 
 #: Passed to the image's own Python with ``-c``; rank 0 writes its measurements to the payload's result.
 SOURCE = """
