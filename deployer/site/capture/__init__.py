@@ -1,4 +1,4 @@
-"""capture: collect the facts of a site without special rights and without changes, in half a minute at most.
+"""capture: collect the facts of a site within half a minute, without special rights and without changing anything.
 
-One module per topic. Each returns a part of a site profile, and leaves out what it cannot determine.
+One module per topic. Each returns part of a site profile and omits what it cannot determine.
 """

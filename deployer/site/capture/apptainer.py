@@ -1,4 +1,4 @@
-"""What an installation of Apptainer or Singularity can do: its setuid program, and containers that are started."""
+"""What an Apptainer or Singularity installation can do, from its setuid program and from test containers."""
 
 import base64
 import glob
@@ -17,7 +17,7 @@ from deployer.site.capture.tools import EACH, Said, Tools
 from deployer.system import files, process
 
 _WORDS = ("exec", "--cleanenv", "--no-home", "--no-mount=home,cwd,tmp,hostfs")
-#: Prints the names of the programs that the runtime started beside this one.
+#: Prints the names of the programs that the runtime started alongside this one.
 _LOOK = 'for task in $(grep -sl "^PPid:[^0-9]*$PPID\\$" /proc/[0-9]*/status); do grep ^Name: $task; done; :'
 #: ``OF_IMAGE`` as a SquashFS file of 246 bytes (mksquashfs -all-root -nopad -no-xattrs).
 _SQUASHFS = zlib.decompress(
@@ -27,19 +27,19 @@ _SQUASHFS = zlib.decompress(
         "ATEDa#?1(XK>l3G9<"
     )
 )
-#: Bytes that Apptainer reads of a file to recognize it.
+#: The number of bytes that Apptainer reads to recognize a file.
 _LEAST = 64 * 1024
 
-#: Folders of an installation that may have its setuid program, below its prefix.
+#: Folders below the prefix of an installation that may contain its setuid program.
 _FOLDERS = ("libexec", "lib", "lib64", "lib/*")
 _NOT_ALLOWED = re.compile(r"^\s*allow\s+setuid\s*=\s*no\b", re.MULTILINE | re.IGNORECASE)
 _PATIENCE = 10.0
 
 
 def facts(tools: Tools, program: str) -> Record:
-    """Return what the installation can do, with the keys of a profile's ``SiteRuntime``; starts here are tried.
+    """Return what the installation can do, with the keys of a profile's ``SiteRuntime``.
 
-    The words of a start that fails are in the notes.
+    It starts test containers here. The notes contain the messages of failed starts.
     """
     setuid = starter(shutil.which(program)) is not None
     found: Record = {"setuid": setuid}
@@ -59,12 +59,12 @@ def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Said]:
     # The image lacks these targets, so each needs an overlay or an underlay.
     binds = ["--bind=%s:%s" % (path, path) for path in HOST if os.path.isdir(path)]
     argv = [program, *_WORDS, *binds, image, "/bin/sh", "-c", _LOOK]
-    # As a job does: SingularityCE's OCI mode, which an administrator can make the default, starts no folder.
+    # Like a job: SingularityCE's OCI mode, which an administrator can make the default, cannot start a folder.
     return tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, name="%s exec %s" % (program, what))
 
 
 def _way(said: Optional[Said], setuid: bool) -> str:
-    """Return how a SquashFS file was started: only a setuid program can have the kernel mount one."""
+    """Return how a SquashFS file was started: only a setuid program can let the kernel mount one."""
     if said is None:
         return "refused"
     if "temporary sandbox" in said.both:
@@ -73,9 +73,9 @@ def _way(said: Optional[Said], setuid: bool) -> str:
 
 
 def starter(program: Optional[str]) -> Optional[str]:
-    """Return the path of the setuid program of the installation of ``program``; None: it has none that works.
+    """Return the path of the setuid program of ``program``'s installation; None if it has no working one.
 
-    It does not work on a file system that is mounted nosuid, or if the administrator's configuration forbids it.
+    It does not work on a file system mounted with nosuid, or if the administrator's configuration forbids it.
     """
     if program is None:
         return None
@@ -90,7 +90,7 @@ def starter(program: Optional[str]) -> Optional[str]:
 
 
 def _forbidden(program: str) -> bool:
-    """Return whether ``allow setuid`` is no in the configuration, whose path only the program knows."""
+    """Return whether the configuration has ``allow setuid = no``. Only the program knows the file's path."""
     try:
         said = process.glance([program, "buildcfg"], _PATIENCE)
     except DeployerError:

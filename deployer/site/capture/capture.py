@@ -1,4 +1,4 @@
-"""One capture: of the login node on which this runs, or, in a job, of a compute node for its partition."""
+"""One capture: of the login node on which this runs or, in a job, of a compute node for its partition."""
 
 import os
 import re
@@ -28,10 +28,10 @@ class CaptureRequest(NamedTuple):
     Attributes:
         node: capture this compute node instead of the site.
         partition: the node's partition, if the scheduler does not report it.
-        mpi: prefixes of installations that would not be found.
+        mpi: prefixes of installations that the search would miss.
         name: the site's name, if the scheduler has none.
         seconds: the time for all tools together.
-        words: start a container of a runtime, to try it; None: some are not tried.
+        words: returns the command that starts a test container of a runtime; None: not all runtimes are tested.
     """
 
     node: bool = False
@@ -43,10 +43,10 @@ class CaptureRequest(NamedTuple):
 
 
 def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> CaptureReport:
-    """Return the facts that this machine shows. Raises UsageError for a node whose partition is unknown.
+    """Return the facts of this machine. Raises UsageError for a node whose partition is unknown.
 
     Args:
-        systems: the batch systems to look for; the facts are those of the first one that answers.
+        systems: the batch systems to try; the first one that answers provides the facts.
     """
     systems = list(systems)
     partition = request.partition or _of_job(systems, "job_partition")
@@ -63,7 +63,7 @@ def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> CaptureR
     mpis = mpi.find(tools, libraries, available.mpi, list(request.mpi), source)
     if batch and batch.spool:
         for found in mpis.mpi.values():
-            if found["family"] == "cray":  # Cray's PMI reads there which ranks there are
+            if found["family"] == "cray":  # Cray's PMI reads the list of ranks there
                 found["binds"] = sorted({*found.get("binds", ()), batch.spool})
     network = fabric.find(tools, libraries)
     this = machine.machine(tools, request.words)
@@ -116,7 +116,7 @@ def _of_login(batch: Optional[BatchFacts], this: Record, source: Record) -> Reco
 def _of_node(
     tools: Tools, batch: Optional[BatchFacts], own: Record, partition: str, this: Record, source: Record
 ) -> Record:
-    """Return the facts of a compute node: its own shape, as its kernel and the batch system (``own``) report it."""
+    """Return the facts of a compute node: its hardware as the kernel and the batch system (``own``) report it."""
     kernel = node.node(tools)
     for key in ("sockets", "cores", "threads_per_core"):
         if key in own and key in kernel and own[key] != kernel[key]:
@@ -125,7 +125,7 @@ def _of_node(
     dealt = dict(own, **(batch.partitions.get(partition, {}).get("node", {}) if batch else {}))
     known_gpus = dealt.pop("gpus", None)
     gpus = dict(kernel.get("gpus") or {}, **(known_gpus or {}))
-    if known_gpus == {}:  # nodes of this partition have different numbers of GPUs
+    if known_gpus == {}:  # the partition's nodes have different numbers of GPUs
         gpus.pop("count", None)
     shape = dict(kernel, **dealt)
     if gpus:
@@ -143,5 +143,5 @@ def _records(trees: Dict[str, LibraryTree]) -> Record:
 
 
 def _name(text: Optional[str]) -> str:
-    """Return a valid name for a profile: other characters are left out."""
+    """Return a valid name for a profile, without any invalid characters."""
     return re.sub(r"^[^a-z0-9]+", "", re.sub(r"[^a-z0-9._-]+", "-", (text or "").lower())) or "site"

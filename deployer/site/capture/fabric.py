@@ -1,4 +1,4 @@
-"""The fabric and the GPUs' driver: devices, libfabric's providers, and the user-space libraries of each."""
+"""The fabric and the GPU driver: devices, libfabric's providers, and the user-space libraries of each."""
 
 import glob
 import os
@@ -14,13 +14,13 @@ from deployer.site.capture.tools import Tools
 _FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
            "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libfabric.so.1", "libcxi.so.1",
            "libnuma.so.1")  # fmt: skip
-#: The parts of NVIDIA's driver for computing; the neutral libGL and libOpenCL do not belong to the driver.
+#: The compute libraries of NVIDIA's driver; the vendor-neutral libGL and libOpenCL do not belong to the driver.
 _NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1",
            "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1")  # fmt: skip
 _GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
 #: Network interfaces that are not part of a fabric.
 _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dummy|ip6?tnl|sit|gre|erspan|teql)")
-#: The kernel's type of such an interface (ARPHRD_INFINIBAND).
+#: The kernel's type for InfiniBand interfaces (ARPHRD_INFINIBAND).
 _INFINIBAND = "32"
 _PROVIDER = re.compile(r"^([a-z0-9_;]+):$")
 
@@ -51,7 +51,7 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
     if slingshot or omni_path or infiniband or wires:
         fast = "slingshot" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
         fabric["kind"] = fast or "ethernet"
-        hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for what has no provider of its own
+        hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for programs without a provider
         # IP over InfiniBand or Omni-Path, for programs that use neither MPI nor verbs.
         over = [name for name in wires if fast and _read(sys, "class/net/%s/type" % name) == _INFINIBAND]
         fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
@@ -81,7 +81,7 @@ def _link_layer(sys: str, device: str) -> str:
 
 
 def _read(sys: str, path: str) -> str:
-    """Return a short file of the kernel; empty if it cannot be read."""
+    """Return the text of a short kernel file; empty if it cannot be read."""
     try:
         with open(os.path.join(sys, path)) as stream:
             return stream.read(100).strip()
@@ -98,9 +98,9 @@ def _providers(tools: Tools) -> List[str]:
 
 
 def _plugins(known: Record) -> List[str]:
-    """Return the libraries that verbs, UCX and libfabric load on their own: drivers of devices, transports, providers.
+    """Return the libraries that verbs, UCX and libfabric load on their own: device drivers, transports, providers.
 
-    A driver of verbs may be a link to a library beside its folder. It is loaded by the link's name.
+    A verbs driver may be a link to a library next to its folder. It is loaded under the link's name.
     """
     found: List[str] = []
     for name, pattern in (

@@ -1,4 +1,4 @@
-"""File systems for a user of the site: type, who shares them, free space and inodes, and the user's quota."""
+"""File systems for a user of the site: type, sharing, free space and inodes, and the user's quota."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from typing import Dict, List, NamedTuple, Optional
 from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
-#: All nodes see the same files. For other types this is unknown: one node may export what looks local.
+#: Types with the same files on all nodes. Other types are unknown: a node may export one that looks local.
 _SHARED = (
     "nfs", "nfs4", "lustre", "gpfs", "beegfs", "fhgfs", "panfs", "ceph", "fuse.ceph", "wekafs", "orangefs", "pvfs2",
     "afs", "cifs", "9p", "glusterfs", "fuse.glusterfs", "dvs",
@@ -15,10 +15,10 @@ _SHARED = (
 _MEMORY = ("tmpfs", "ramfs")
 #: Variables that sites set to a user's folders.
 _VARIABLES = re.compile(r"^(HOME|SCRATCH\w*|WORK\w*|PROJECT\w*|DATA\w*|TMPDIR|LOCAL_?SCRATCH\w*|FASTDIR|FLASH\w*)$")
-_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/scratch", "/local", "/localscratch")  # noqa: S108  looked at
+_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/scratch", "/local", "/localscratch")  # noqa: S108  only examined
 _MAX = 25
 _MIB = 1024 * 1024
-#: Seconds after which a file system counts as dead.
+#: After this many seconds without an answer, a file system counts as dead.
 _PATIENCE = 2.0
 
 
@@ -30,7 +30,7 @@ class MountedFilesystem(NamedTuple):
 
 
 def find(tools: Tools, mounts: str = "/proc/self/mounts") -> Record:
-    """Return the part ``filesystems`` of a profile: by mount point."""
+    """Return the ``filesystems`` part of a profile, by mount point."""
     mounted = _mounted(mounts)
     folders = [value for name, value in sorted(os.environ.items()) if _VARIABLES.match(name)] + list(_FOLDERS)
     wanted = [mount for mount in (_of(folder, mounted) for folder in folders if folder.startswith("/")) if mount]
@@ -57,7 +57,7 @@ def _unescaped(text: str) -> str:
 
 
 def _of(folder: str, mounted: List[MountedFilesystem]) -> Optional[MountedFilesystem]:
-    """Return what is mounted at a folder or above it. Links in its path are not followed: that could hang."""
+    """Return the file system mounted at a folder or above it. Links are not followed, because that could hang."""
     path = os.path.normpath(folder)
     best = None
     for mount in mounted:
@@ -84,7 +84,7 @@ def _filesystem(tools: Tools, mount: MountedFilesystem) -> Record:
 
 
 def _quota(tools: Tools, mount: MountedFilesystem) -> Dict[str, int]:
-    """Return the user's hard limits, else the soft ones, if the file system's own tool prints them."""
+    """Return the user's hard limits, or else the soft ones, if the file system's own tool prints them."""
     user = str(os.getuid())
     if mount.type == "lustre":
         said = tools.ask(["lfs", "quota", "-q", "-u", user, mount.path], seconds=3.0)
@@ -96,7 +96,7 @@ def _quota(tools: Tools, mount: MountedFilesystem) -> Dict[str, int]:
 
 
 def parse_quota(text: str) -> Dict[str, int]:
-    """Return limits from the line of numbers: kbytes, soft, hard, grace, files, soft, hard; 0 means no limit."""
+    """Return the limits from a line of numbers: kbytes, soft, hard, grace, files, soft, hard; 0 means no limit."""
     for line in text.splitlines():
         words = [word.rstrip("*") for word in line.split()]
         numbers = [word for word in words[1:] if word.isdigit() or word == "-"]

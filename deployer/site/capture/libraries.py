@@ -1,4 +1,4 @@
-"""Libraries as the host's loader finds them, and the facts of their files (``contract.dynamic``)."""
+"""Libraries as the host's loader finds them, and the facts about their files (``contract.dynamic``)."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from deployer.site.capture.tools import Tools
 from deployer.system import file_identity
 
 _CACHED = re.compile(r"^\t(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/.+)$", re.MULTILINE)
-#: Dozens of files are normal; above this number there is a loop in our code.
+#: Dozens of files are normal; a number above this one means an endless loop in this code.
 _MAX_FILES = 2000
 
 
 class LibraryTree(NamedTuple):
-    """A profile's facts of libraries.
+    """A profile's facts about libraries.
 
     Attributes:
         files: facts by path.
@@ -33,19 +33,19 @@ class LibraryTree(NamedTuple):
 
 
 class Libraries(object):
-    """The libraries of this machine. Nothing is loaded: files are read, each once."""
+    """The libraries of this machine. No library is loaded: each file is only read, once."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._facts: Dict[str, Optional[Facts]] = {}
         said = tools.ask(["ldconfig", "-p"])
-        #: Path by soname, as in the loader's cache; the first of each.
+        #: Path by soname, from the first entry of each soname in the loader's cache.
         self.cached: Dict[str, str] = {}
         for name, path in _CACHED.findall(said.out) if said else ():
             self.cached.setdefault(name, path)
 
     def facts(self, path: str) -> Optional[Facts]:
-        """Return the facts of a file; None if it is not an ELF file or cannot be read. A damaged file is noted."""
+        """Return the facts of a file; None if it is not an ELF file or cannot be read. Damaged files are noted."""
         if path not in self._facts:
             self._facts[path] = self._read(path)
         return self._facts[path]
@@ -70,13 +70,13 @@ class Libraries(object):
         return None
 
     def system(self, names: Iterable[str]) -> Dict[str, str]:
-        """Return the path of each soname that is in the loader's cache."""
+        """Return the path of each soname that the loader's cache contains."""
         return {name: self.cached[name] for name in names if name in self.cached}
 
     def closure(self, files: Iterable[str], search: Sequence[str] = (), inside: str = "") -> LibraryTree:
         """Return the libraries that ``files`` need, directly and indirectly, except those below the prefix ``inside``.
 
-        A library that is found nowhere is left out; the facts show that its name is needed.
+        A library that cannot be found is omitted; the facts still show that its name is needed.
 
         Args:
             search: the folders in LD_LIBRARY_PATH.
@@ -97,7 +97,7 @@ class Libraries(object):
         return tree
 
     def _find(self, name: str, folders: Sequence[str]) -> Optional[str]:
-        """Return the path where the loader finds a library: in the folders, else in its cache."""
+        """Return the path where the loader finds a library: in the folders, or else in its cache."""
         for folder in folders:
             path = os.path.normpath(os.path.join(folder, name))
             if path.startswith("/") and os.path.exists(path):
@@ -105,7 +105,7 @@ class Libraries(object):
         return self.cached.get(name)
 
     def add(self, tree: LibraryTree, path: str) -> str:
-        """Add a system library, and the link that leads to it, to ``tree``; return its path without links."""
+        """Add a system library, and the link that leads to it, to ``tree``; return its path with links resolved."""
         real = os.path.realpath(path)
         facts = self.facts(real)
         if facts is not None:

@@ -1,4 +1,4 @@
-"""The facts of a machine, login node or compute node: kernel, C library, Pythons, runtimes, and a user's rights."""
+"""The facts of a login or compute node: kernel, C library, Python versions, runtimes, and the user's rights."""
 
 import ctypes
 import os
@@ -15,11 +15,11 @@ from deployer.site.capture import apptainer, started
 from deployer.site.capture.started import TrialWords
 from deployer.site.capture.tools import Tools
 
-#: Names in PATH, and the path of the Python for RHEL's own tools.
+#: Names to search in PATH, and the path of the Python for RHEL's own tools.
 _PYTHONS = ("python3", *("python3.%d" % minor for minor in range(6, 20)), "/usr/libexec/platform-python")
 _LAUNCHERS = ("srun", "mpiexec.hydra", "mpiexec", "mpirun", "prterun")
 
-#: Makes the namespaces that ch-run makes, in a process of its own, whose exit status is the error number.
+#: Creates the same namespaces as ch-run in a separate process, whose exit status is the error number.
 _UNSHARE = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -48,7 +48,7 @@ def machine(tools: Tools, words: Optional[TrialWords] = None) -> Record:
 
 
 def os_name(path: str = "/etc/os-release") -> Optional[str]:
-    """Return the distribution's own name."""
+    """Return the distribution's name for itself."""
     match = re.search(r'^PRETTY_NAME="?([^"\n]{1,100})', _text(path), re.MULTILINE)
     return match.group(1) if match else None
 
@@ -74,7 +74,7 @@ def libzstd() -> Optional[str]:
 
 
 def pythons(tools: Tools) -> Dict[str, str]:
-    """Return the version of each Python, by path, each once."""
+    """Return the version of each Python by path, without duplicates."""
     paths: List[str] = [sys.executable] if sys.executable else []
     paths += [path for path in map(shutil.which, _PYTHONS) if path]
     found: Dict[str, str] = {}
@@ -91,7 +91,7 @@ def pythons(tools: Tools) -> Dict[str, str]:
 
 
 def user_namespaces(tools: Tools) -> Optional[bool]:
-    """Return whether this user can make the namespaces of a container, by trying it."""
+    """Return whether this user can create the namespaces of a container, by trying it."""
     if not sys.executable:
         return None
     said = tools.ask([sys.executable, "-I", "-S", "-c", _UNSHARE], any_status=True, name="user namespaces")
@@ -103,7 +103,7 @@ def user_namespaces(tools: Tools) -> Optional[bool]:
 
 
 def namespaces_denied() -> Optional[str]:
-    """Return why this user cannot make the namespaces of a container on this host; None: they can, or it is unknown."""
+    """Return why this user cannot create a container's namespaces on this host; None if they can, or it is unknown."""
     tools = Tools()
     if user_namespaces(tools) is not False:
         return None
@@ -111,7 +111,7 @@ def namespaces_denied() -> Optional[str]:
 
 
 def fuse() -> bool:
-    """Return whether this user can open FUSE's device, as mounting an image requires."""
+    """Return whether this user can open the FUSE device, which mounting an image requires."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
     except OSError:
@@ -122,7 +122,7 @@ def fuse() -> bool:
 def runtimes(tools: Tools, words: Optional[TrialWords] = None) -> Record:
     """Return the container runtimes in PATH, with their versions.
 
-    Those whose abilities depend on the installation are tried: Apptainer by itself, others if there are ``words``.
+    If a runtime's abilities depend on the installation, they are tested: Apptainer always, others only with ``words``.
     """
     found: Record = {}
     for name, known in RUNTIMES.items():
@@ -142,12 +142,12 @@ def runtimes(tools: Tools, words: Optional[TrialWords] = None) -> Record:
 
 
 def version(tools: Tools, name: str) -> Optional[str]:
-    """Return the version of a runtime, without starting a container; None if its program does not tell."""
+    """Return the version of a runtime without starting a container; None if its program does not print it."""
     known = RUNTIMES[name]
     if not known.version_words:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        # Some, such as enroot, make folders in the home whatever they are asked.
+        # Some runtimes, such as enroot, create folders in the home directory on every call.
         elsewhere = {"XDG_%s" % each: folder for each in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
         said = tools.ask([known.program, *known.version_words], environment=elsewhere)
     match = _VERSION.search(said.both) if said else None

@@ -1,4 +1,4 @@
-"""The ``module`` command (Lmod and Tcl) as a fresh login shell has it, whatever this shell has loaded."""
+"""The ``module`` command (Lmod or Tcl) of a fresh login shell, independent of what this shell has loaded."""
 
 import os
 import re
@@ -6,36 +6,36 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from deployer.site.capture.tools import EACH, Said, Tools
 
-#: Seconds for all calls together: at large sites without a cache, each may take long.
+#: Seconds for all calls together; at large sites without a cache, each call may be slow.
 TOGETHER = 15.0
 
 _NAME = re.compile(r"^[A-Za-z0-9][\w./+-]{0,100}$")
-#: Before a folder's modules, and before the text of each module that is shown.
+#: Markers before a folder's modules, and before the text of each module shown.
 _HEADER = re.compile(r"^\s*(/.*):$")
-#: ``setenv("NAME", "value")`` of Lmod, ``setenv NAME value`` of Tcl; prepend and append for lists of folders.
+#: Lmod's ``setenv("NAME", "value")`` and Tcl's ``setenv NAME value``; prepend and append for lists of folders.
 _WORD = r"^\s*(setenv|pushenv|(?:pre|ap)pend[_-]path)"
 _SETS = (
     re.compile(_WORD + r"\s*[({]\s*\"(\w+)\"\s*,\s*\"(.*?)\"\s*(?:,.*)?[)}];?$", re.MULTILINE),
     re.compile(_WORD + r"\s+(?:-?-d(?:elim)?[= ]\S+\s+)?\"?(\w+)\"?\s+[{\"]?(.*?)[}\"]?$", re.MULTILINE),
 )
 _USES = re.compile(r"^\s*module\s+use\s+(.+)$", re.MULTILINE)
-#: Lmod's prereq("a", "b") needs all of them; prereq_any, and Tcl's prereq, one of them.
+#: Lmod's prereq("a", "b") requires all of them; prereq_any and Tcl's prereq require one of them.
 _NEEDS = re.compile(r"^\s*prereq([_-]any|[_-]all)?(?:\(([^()\n]*)\)|\s+(.+))$", re.MULTILINE)
 _CONFLICTS = re.compile(r"^\s*conflict(?:\(([^()\n]*)\)|\s+(.+))$", re.MULTILINE)
-#: What Lmod's spider prints between a module and the modules to load before it, in lines of alternatives.
+#: What Lmod's spider prints between a module and the modules to load before it; each line is an alternative.
 _BEFORE = re.compile(r"^\s+You will need to load all module\(s\).*\n\s*\n((?: {6}\S.*\n)+)", re.MULTILINE)
 
 _MARK = "deployer: the variables of this shell"
 _LOGIN = "type module >/dev/null 2>&1 && HAS_MODULE=1; export HAS_MODULE; printf '\\n%s\\n' \"$1\"; env -0"
 _CALL = 'MODULEPATH=$1; export MODULEPATH; shift; module "$@"'
-#: Variables for what is loaded: with them Lmod would take the login shell's modules for ones of another MODULEPATH.
+#: Variables about loaded modules. With them, Lmod would treat the login shell's modules as from another MODULEPATH.
 _LOADED = ("_ModuleTable", "__LMOD", "LOADEDMODULES", "_LMFILES_", "LMOD_FAMILY_")
-#: Lmod prints as by default, and writes no cache that takes less than a day to make into the user's home.
+#: Lmod prints in its default format, and only writes a cache to the user's home if creating it took over a day.
 _PLAIN = {"LMOD_SHORT_TIME": "86400", "LMOD_PAGER": "none", "LMOD_LANG": "en", "LMOD_AVAIL_STYLE": "system"}
 
 
 class Listed(NamedTuple):
-    """A module in a folder of MODULEPATH."""
+    """A module listed in a folder of MODULEPATH."""
 
     name: str
     folder: str
@@ -45,12 +45,12 @@ class Module(NamedTuple):
     """A module.
 
     Attributes:
-        name: its name with the version.
+        name: its name, including the version.
         sets: the variables that it sets.
         adds: (variable, value) of each addition to a list.
         before: the modules that a fresh login shell must load before it, in order.
-        needs: words for modules, one of each group of which it requires.
-        conflicts: words for modules that may not be loaded.
+        needs: groups of module words; the module requires one word from each group.
+        conflicts: words for modules that must not be loaded with it.
     """
 
     name: str
@@ -66,17 +66,17 @@ class Module(NamedTuple):
         return list(dict.fromkeys(each.name for each in (*self.before, self)))
 
     def added(self, variable: str) -> List[str]:
-        """Return the folders that it and those before it add to a list, its own first."""
+        """Return the folders that this module and those before it add to a list, with its own first."""
         return [value for each in (self, *reversed(self.before)) for key, value in each.adds if key == variable]
 
 
 class ModuleCommand(object):
-    """Asks the module command; nothing is loaded.
+    """Queries the module command without loading any module.
 
     Attributes:
         paths: MODULEPATH of a fresh login shell.
         loaded: the modules that a fresh login shell has loaded.
-        has_spider: it is Lmod.
+        has_spider: whether the command is Lmod.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -101,11 +101,11 @@ class ModuleCommand(object):
 
     @property
     def left(self) -> float:
-        """Seconds that are left for all calls."""
+        """The number of seconds left for all calls."""
         return self._tools.left - self._end
 
     def listed(self, folders: Sequence[str]) -> List[Listed]:
-        """Return the modules in some folders; aliases and folders of modules are left out."""
+        """Return the modules in some folders, without aliases and module folders."""
         found: List[Listed] = []
         folder = next(iter(folders), "")
         said = self._call(folders, "-t", "avail")
@@ -118,7 +118,7 @@ class ModuleCommand(object):
         return list(dict.fromkeys(found))
 
     def shown(self, folder: str, names: Sequence[str]) -> Dict[str, Module]:
-        """Return what modules of a folder do, by name."""
+        """Return what the modules of a folder do, by name."""
         said = self._call([folder], "show", *names) if names else None
         found: Dict[str, List[str]] = {}
         name = ""
@@ -131,12 +131,12 @@ class ModuleCommand(object):
         return {name: parse(name, "\n".join(lines)) for name, lines in found.items() if _NAME.match(name)}
 
     def spider(self) -> List[str]:
-        """Return the names of all modules that Lmod knows, also of those that need another one loaded first."""
+        """Return the names of all modules that Lmod knows, including those that require another module first."""
         said = self._call(self.paths, "-t", "spider") if self.has_spider else None
         return [line.strip() for line in said.both.splitlines() if _NAME.match(line.strip())] if said else []
 
     def before(self, names: Sequence[str]) -> Iterator[Tuple[str, ...]]:
-        """Yield lists of modules to load before others are visible, as Lmod's spider knows them."""
+        """Yield lists of modules to load before others become visible, according to Lmod's spider."""
         said = self._call(self.paths, "spider", *names) if names else None
         for lines in _BEFORE.findall(said.both) if said else ():
             for line in lines.splitlines():
@@ -144,7 +144,7 @@ class ModuleCommand(object):
                     yield tuple(line.split())
 
     def _call(self, folders: Sequence[str], *words: str) -> Optional[Said]:
-        """Call the module command with these folders in MODULEPATH. Lmod's is a program; Tcl's is a function."""
+        """Call the module command with these folders in MODULEPATH. Lmod's command is a program, Tcl's a function."""
         path = ":".join(folders)
         if self._lmod:
             return self._ask([self._lmod, "bash", *words], dict(self._environment, MODULEPATH=path))
@@ -160,7 +160,7 @@ class ModuleCommand(object):
 
 
 def parse(name: str, text: str) -> Module:
-    """Return what the output of ``module show`` says about a module."""
+    """Return the module that the output of ``module show`` describes."""
     sets: Dict[str, str] = {}
     adds: List[Tuple[str, str]] = []
     for word, variable, value in (each for pattern in _SETS for each in pattern.findall(text)):

@@ -1,7 +1,7 @@
-"""Environment modules (Lmod and Tcl) of MPI and of container runtimes: what loads them in a fresh login shell.
+"""Environment modules (Lmod and Tcl) for MPI and container runtimes, and how to load them in a fresh login shell.
 
-In a hierarchy, loading a compiler adds the folder with its MPIs to MODULEPATH. Such folders are found as Lmod's spider
-does: each module that adds a folder leads to more modules. Nothing is loaded.
+In a hierarchy, loading a compiler adds the folder with its MPIs to MODULEPATH. The search for such folders works like
+Lmod's spider: each module that adds a folder leads to more modules. Nothing is loaded.
 """
 
 import os
@@ -13,14 +13,14 @@ from deployer.contract.runtime_table import RUNTIMES
 from deployer.site.capture.module_command import Listed, Module, ModuleCommand
 from deployer.site.capture.tools import Tools
 
-#: Variables in which a module names the prefix of an MPI.
+#: Variables that modules set to the prefix of an MPI.
 MPI_VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR", "OPAL_PREFIX", "OMPI_HOME", "MPI_DIR",
                  "EBROOTIMPI", "EBROOTOPENMPI", "EBROOTMPICH", "HPCX_MPI_DIR")  # fmt: skip
 _MPI = re.compile(
     r"(?:^|[/._-])(?:i|open|intel-?|para|ps|hpe-?|spectrum-?)?mpi(?:ch)?\d?(?:[/._-]|$)|mvapich|hpcx", re.I
 )
 _RUNTIMES = re.compile(r"^(?:.*/)?(%s)(?:/(\d[\w.-]*))?$" % "|".join(map(re.escape, RUNTIMES)), re.I)
-#: The text of a module's file that leads to more modules, or that has an MPI whatever its name.
+#: Text in a module file that leads to more modules, or that shows an MPI regardless of the module's name.
 _LEADS = re.compile(rb"MODULEPATH|module[\s(\"']+use")
 _HAS_MPI = re.compile(rb"\b(%s)\b" % b"|".join(name.encode() for name in MPI_VARIABLES))
 _MAX_READ = 64 * 1024
@@ -29,11 +29,11 @@ _MAX_FOLDERS = 200
 
 
 class SiteModules(NamedTuple):
-    """What modules a site has.
+    """The modules of a site.
 
     Attributes:
-        chains: by name, the modules that a fresh login shell must load, the module itself last.
-        mpi: those of MPI installations.
+        chains: by name, the modules that a fresh login shell must load, with the module itself last.
+        mpi: the modules of MPI installations.
     """
 
     chains: Dict[str, Tuple[str, ...]]
@@ -48,32 +48,32 @@ def find(tools: Tools) -> SiteModules:
 
 
 def like_mpi(found: Iterable[str]) -> List[str]:
-    """Return the names that look like those of MPI installations."""
+    """Return the names that look like MPI installations."""
     return [name for name in found if _MPI.search(name)]
 
 
 def runtimes(found: Iterable[str]) -> Dict[str, Tuple[str, str]]:
-    """Return (module, version) of each container runtime that has a module, the last of each."""
+    """Return (module, version) for each container runtime that has modules; the last module counts."""
     matches = [(match, name) for name in found for match in [_RUNTIMES.match(name)] if match]
     return {match.group(1).lower(): (name, match.group(2) or "") for match, name in matches}
 
 
 class _Search(object):
-    """A search for modules, folder by folder."""
+    """A search for modules, one folder after another."""
 
     def __init__(self, tools: Tools, command: ModuleCommand) -> None:
         self._tools = tools
         self._command = command
-        #: What must be loaded before the modules of a folder, by folder.
+        #: By folder: the modules to load before the folder's modules.
         self._before: Dict[str, Tuple[Module, ...]] = {}
         self._listed: List[Listed] = []
         self._shown: Dict[Listed, Module] = {}
         self._texts: Dict[Listed, bytes] = {}
 
     def walk(self) -> None:
-        """List the modules of MODULEPATH and of the folders to which they lead, also by Lmod's own search."""
+        """List the modules of MODULEPATH and of the folders they lead to, using Lmod's own search as well."""
         self._walk(dict.fromkeys(self._command.paths, ()))
-        self._show(self._like_mpi())  # before the search, which may take all the time that is left
+        self._show(self._like_mpi())  # before the search, which may take all the remaining time
         names = like_mpi(name for name in self._command.spider() if not name.endswith("/"))
         for loads in self._command.before(names[:_MAX_SHOWN]):
             for name in loads:
@@ -87,7 +87,7 @@ class _Search(object):
             folders = self._behind([each for each in new if _LEADS.search(self._text(each))])
 
     def _behind(self, several: Sequence[Listed]) -> Dict[str, Tuple[Module, ...]]:
-        """Return the folders that modules add to MODULEPATH, each with what must be loaded before its modules."""
+        """Return the folders that modules add to MODULEPATH, each with the modules to load first."""
         found: Dict[str, Tuple[Module, ...]] = {}
         for module in self._show(several).values():
             for folder in module.added("MODULEPATH") if len(self._before) + len(found) < _MAX_FOLDERS else ():
@@ -104,7 +104,7 @@ class _Search(object):
         return like[:_MAX_SHOWN]
 
     def of_mpi(self) -> Iterable[Module]:
-        """Yield the modules that look like MPI installations, each with those that must be loaded before it."""
+        """Yield the modules that look like MPI installations, each with the modules to load before it."""
         for module in self._show(self._like_mpi()).values():
             needed = [each for words in module.needs for each in self._first(words)]
             taken = [name for name in self._command.loaded for word in module.conflicts if _is(name, word)]
@@ -116,15 +116,15 @@ class _Search(object):
             yield module._replace(before=tuple(reversed(list(before.values()))))
 
     def _first(self, words: Sequence[str]) -> Sequence[Module]:
-        """Return the first of some modules that is there, with those before it."""
+        """Return the first existing module of some, with those before it."""
         there = [(each, word) for word in words for each in self._listed if _is(each.name, word)]
         for each, word in there[:1]:
-            for module in self._command.shown(each.folder, [word]).values():  # without a version: the default one
+            for module in self._command.shown(each.folder, [word]).values():  # without a version, the default one
                 return (*self._before[each.folder], module)
         return ()
 
     def _show(self, several: Sequence[Listed]) -> Dict[Listed, Module]:
-        """Return what modules do, in their order; what cannot be shown is left out."""
+        """Return what modules do, in their order, without those that cannot be shown."""
         new = [each for each in several if each not in self._shown]
         for folder in dict.fromkeys(each.folder for each in new):
             names = [each.name for each in new if each.folder == folder]
@@ -133,7 +133,7 @@ class _Search(object):
         return {each: self._shown[each] for each in several if each in self._shown}
 
     def chains(self) -> Dict[str, Tuple[str, ...]]:
-        """Return what loads each module, by its name: the shortest chain."""
+        """Return the shortest chain that loads each module, by name."""
         found: Dict[str, Tuple[str, ...]] = {}
         for each in self._listed:
             found.setdefault(each.name, (*(module.name for module in self._before[each.folder]), each.name))
@@ -150,5 +150,5 @@ class _Search(object):
 
 
 def _is(name: str, word: str) -> bool:
-    """Return whether a word of a module file, with or without a version, means the module of this name."""
+    """Return whether a word of a module file, with or without a version, refers to the module of this name."""
     return name == word or name.startswith(word + "/")

@@ -1,4 +1,4 @@
-"""MPI installations, found by modules, the environment, PATH and the usual folders, and the facts of their files."""
+"""MPI installations, found through modules, environment, PATH and common folders, and the facts of their files."""
 
 import glob
 import mmap
@@ -17,37 +17,37 @@ from deployer.site.capture.tools import Tools
 from deployer.system import elf
 
 _PROGRAMS = ("mpicc", "mpirun", "mpiexec.hydra", "mpiexec")
-#: Folders below a prefix that contain libmpi, and its sonames, of the C library, by ABI.
+#: Folders below a prefix that contain libmpi, and the sonames of the C library by ABI.
 _FOLDERS = ("lib-abi-mpich", "lib", "lib64", "lib/release", "intel64/lib/release", "intel64/lib",
             "lib/x86_64-linux-gnu", "lib64/openmpi/lib", "lib/aarch64-linux-gnu")  # fmt: skip
 _SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi.so.20", "libmpich.so.12", "libmpi_cray.so.12", "libmpi_gnu_*.so.12")
-#: Cray MPICH's folder with its library under the name of MPICH's ABI.
+#: Cray MPICH's folder with its library under MPICH's ABI name.
 _CRAY_ABI = "lib-abi-mpich"
-#: The usual folders of installations, as shell patterns.
+#: Common installation folders, as shell patterns.
 _USUAL = ("/opt/*", "/opt/*/*", "/opt/*/*/*", "/usr/lib64/openmpi", "/usr/lib64/mpich*", "/usr/lib64/mvapich*",
           "/usr/mpi/*/*", "/opt/cray/pe/mpich/*/ofi/*/*", "/usr")  # fmt: skip
-#: Folders below a prefix with nothing that a job loads.
+#: Folders below a prefix that contain nothing a job loads.
 _SKIPPED = ("debug", "debug_mt", "release_mt", "mic", "doc", "man", "share", "include", "benchmarks", "pkgconfig",
             "python", "test")  # fmt: skip
 _SYSTEM = ("/", "/usr", "/usr/local")
-#: What ompi_info calls folders of Open MPI, and the variables that lead the library to them.
+#: ompi_info's names for folders of Open MPI, and the variables through which the library finds them.
 _OPENMPI_FOLDERS = (
     ("pkglibdir", "OPAL_PKGLIBDIR"),
     ("pkgdatadir", "OPAL_PKGDATADIR"),
     ("sysconfdir", "OPAL_SYSCONFDIR"),
 )
-#: Those of PMIx, relative to the folder of its library.
+#: The same for PMIx, relative to the folder of its library.
 _PMIX_FOLDERS = (("pmix", "PMIX_PKGLIBDIR"), ("../share/pmix", "PMIX_PKGDATADIR"))
 
 _MAX_ENTRIES = 20000
 _MAX_LIBRARIES = 600
 _LIBRARY = re.compile(r"\.so(\.[\w.]+)?$")
 
-#: The variables of a module that tune MPI and fabric; those for compiler wrappers are left out.
+#: The variables of a module that tune MPI and the fabric, without those for compiler wrappers.
 _TUNING = re.compile(r"^(I_MPI|FI|UCX|OMPI_MCA|PSM2|PSM3|HFI|MPICH|MV2|MVP)_\w+$")
 _NO_TUNING = re.compile(r"^(I_MPI_(CC|CXX|FC|F77|F90|ROOT|.*_PATH)|MPICH_(HOME|DIR|CC|CXX|FC))$")
 
-#: The beginning of MPI_Get_library_version by family; its group is the version.
+#: The start of MPI_Get_library_version by family; the group is the version.
 _SAYS = (
     ("intel", re.compile(r"Intel\(R\) MPI Library (\d[\w.]*)")),
     ("openmpi", re.compile(r"Open MPI v(\d[\w.]*)")),
@@ -55,9 +55,9 @@ _SAYS = (
     ("mvapich", re.compile(r"MVAPICH2?\S* [Vv]ersion\s*: *(\d[\w.]*)")),
     ("mpich", re.compile(r"MPICH [Vv]ersion: *(\d[\w.]*)")),
 )
-#: Words in the files of families, the most specific first.
+#: Words that occur in the files of each family, the most specific first.
 _WORDS = (("intel", b"Intel(R) MPI Library"), ("cray", b"CRAY MPICH"), ("mvapich", b"MVAPICH"), ("mpich", b"MPICH"))
-#: Asks the library in a process of its own; this function may be called before MPI_Init.
+#: Queries the library in a separate process; this function may be called before MPI_Init.
 _ASK = """
 import ctypes, resource, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -91,7 +91,7 @@ class _Place(NamedTuple):
 def find(
     tools: Tools, libraries: Libraries, modules: Sequence[Module], named: Sequence[str], source: Record
 ) -> MpiFacts:
-    """Return the MPI installations here; ``named`` are prefixes from the user."""
+    """Return the MPI installations on this machine; ``named`` are prefixes from the user."""
     found = MpiFacts({}, {}, LibraryTree({}, {}))
     known = set()
     for place in _places(tools, modules, named):
@@ -130,9 +130,9 @@ def find(
 
 
 def _folders(tools: Tools, place: _Place, family: str) -> Dict[str, str]:
-    """Return the folders of an Open MPI outside of its prefix, by variable; all of them if the prefix is the system's.
+    """Return the folders of an Open MPI outside its prefix, by variable; all of them if it has the system's prefix.
 
-    Folders whose name is ``etc``, as /etc and /usr/local/etc, are left out: they have settings of all kinds.
+    Folders named ``etc``, such as /etc and /usr/local/etc, are omitted because they contain settings of all kinds.
     """
     program = os.path.join(place.prefix, "bin", "ompi_info")
     if family != "openmpi" or not os.access(program, os.X_OK):
@@ -159,29 +159,29 @@ def _pmix_folders(system: LibraryTree) -> Dict[str, str]:
 
 
 def _inside(folders: Iterable[str]) -> Iterator[str]:
-    """Yield the libraries that are directly in some folders."""
+    """Yield the libraries directly inside some folders."""
     for folder in folders:
         yield from sorted(glob.glob(os.path.join(glob.escape(folder), "*.so")))
 
 
 def _added(place: _Place) -> List[str]:
-    """Return the folders that the installation's modules add to those that the loader searches."""
+    """Return the folders that the installation's modules add to the loader's search path."""
     return place.module.added("LD_LIBRARY_PATH") if place.module else []
 
 
 def _pmi(place: _Place) -> List[str]:
-    """Return the scheduler's PMI library that Intel MPI is told to open, if it is elsewhere."""
+    """Return the scheduler's PMI library that Intel MPI is configured to open, if it is elsewhere."""
     path = (place.module.sets if place.module else os.environ).get("I_MPI_PMI_LIBRARY", "")
     return [path] if os.path.isfile(path) and not path.startswith(place.prefix + "/") else []
 
 
 def _is_own(path: str) -> bool:
-    """Return whether a library is in a prefix of its own, as sites' package managers make them, not the system's."""
+    """Return whether a library has its own prefix, as from a site's package manager, instead of the system's."""
     return not path.startswith(("/usr/", "/lib/", "/lib64/"))
 
 
 def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> Iterator[_Place]:
-    """Yield the places of MPI libraries: those that the user named, then by module, environment, PATH, folder."""
+    """Yield the places of MPI libraries: first the user's, then from modules, environment, PATH, and folders."""
     candidates: List[Tuple[str, Optional[Module]]] = []
     for each in modules:
         roots = [each.sets[name] for name in MPI_VARIABLES if name in each.sets]
@@ -213,7 +213,7 @@ def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> It
 
 
 def _above(folder: str) -> str:
-    """Return the prefix of a folder of programs or libraries: the folder above ``bin`` or ``lib``."""
+    """Return the prefix for a folder of programs or libraries: the parent of ``bin`` or ``lib``."""
     path = os.path.normpath(folder)
     for tail in (*_FOLDERS, "intel64/bin", "bin"):
         if path.endswith("/" + tail):
@@ -222,7 +222,7 @@ def _above(folder: str) -> str:
 
 
 def _libraries_below(prefix: str, module: Optional[Module]) -> Iterator[_Place]:
-    """Yield the MPI libraries below a prefix, best first."""
+    """Yield the MPI libraries below a prefix, the best one first."""
     for folder in _FOLDERS:
         for soname in _SONAMES:
             for path in sorted(glob.glob(os.path.join(glob.escape(os.path.join(prefix, folder)), soname))):
@@ -231,7 +231,7 @@ def _libraries_below(prefix: str, module: Optional[Module]) -> Iterator[_Place]:
 
 
 def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Record]:
-    """Return a profile's entry for an installation; None if the file is not an MPI library."""
+    """Return the profile entry for an installation; None if the file is not an MPI library."""
     folder = os.path.join(place.prefix, place.folder)
     path = os.path.join(folder, place.library)
     facts = libraries.facts(os.path.realpath(path))
@@ -240,7 +240,7 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
         return None
     searched = [place.folder, *_beside(place)]
     if place.folder == _CRAY_ABI and os.path.isdir(os.path.join(place.prefix, "lib")):
-        searched.append("lib")  # the libraries for Fortran, and what the links lead to
+        searched.append("lib")  # the Fortran libraries, and the targets of the links
     says = _says(tools, path, [*(os.path.join(place.prefix, each) for each in searched), *_added(place)])
     family, version = _family(says)
     if family is None:
@@ -282,7 +282,7 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
 
 
 def _launcher(prefix: str, family: str) -> Optional[str]:
-    """Return the path of the installation's own launcher below its prefix. The owner of /usr/bin/mpirun is unknown."""
+    """Return the path of the installation's own launcher below its prefix; it is unknown who owns /usr/bin/mpirun."""
     if prefix in _SYSTEM:
         return None
     program = "mpirun" if family == "openmpi" else "mpiexec.hydra"
@@ -291,7 +291,7 @@ def _launcher(prefix: str, family: str) -> Optional[str]:
 
 
 def _beside(place: _Place) -> List[str]:
-    """Return the folder of the installation's own libfabric, if it is not beside libmpi."""
+    """Return the folder of the installation's own libfabric, if libmpi is in a different one."""
     if os.path.exists(os.path.join(place.prefix, place.folder, "libfabric.so.1")):
         return []
     for folder in ("libfabric/lib", "lib/libfabric", "opt/mpi/libfabric/lib", "intel64/libfabric/lib"):
@@ -309,7 +309,7 @@ def _providers(place: _Place) -> Optional[str]:
 
 
 def _says(tools: Tools, path: str, folders: Sequence[str]) -> str:
-    """Return the first line of MPI_Get_library_version, else a similar text from the file."""
+    """Return the first line of MPI_Get_library_version, or else a similar text from the file."""
     if sys.executable:
         path_now = tools.environment.get("LD_LIBRARY_PATH")
         environment = {"LD_LIBRARY_PATH": ":".join([*folders, *([path_now] if path_now else [])])}
@@ -330,7 +330,7 @@ def _family(says: str) -> Tuple[Optional[str], Optional[str]]:
 
 
 def _family_of_file(path: str, facts: Facts) -> Optional[str]:
-    """Return the family of a library that could not be called, by its symbols, or by words in the file."""
+    """Return the family of a library that could not be called, from its symbols or from words in the file."""
     if any(name.startswith("ompi_mpi_") for name in facts.exports):
         return "openmpi"
     try:
@@ -341,7 +341,7 @@ def _family_of_file(path: str, facts: Facts) -> Optional[str]:
 
 
 def _beginning(family: str, says: str) -> Optional[str]:
-    """Return the beginning with release and version; the rest differs from build to build."""
+    """Return the start of the text, with release and version; the rest differs between builds."""
     match = dict(_SAYS)[family].search(says)
     return says[: match.end()] if match else None
 
@@ -358,10 +358,10 @@ def _free_name(described: Record, taken: Record) -> str:
 
 
 def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) -> LibraryTree:
-    """Return the facts of all libraries below the prefix that a job could load, plug-ins included.
+    """Return the facts of all libraries below the prefix that a job could load, including plug-ins.
 
-    If the installation shares the system's folders, only its own libraries are included, for C and other languages:
-    the others belong to the system.
+    If the installation shares the system's folders, only its own libraries for C and other languages are included. The
+    other libraries belong to the system.
     """
     tree = LibraryTree({}, {})
     if place.prefix in _SYSTEM:
@@ -387,7 +387,7 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
 
 
 def _bindings(libraries: Libraries, path: str, soname: Optional[str]) -> List[str]:
-    """Return the libraries beside an MPI library that are for other languages, by the names that programs need."""
+    """Return the libraries next to an MPI library that serve other languages, by the names that programs need."""
     found = []
     for each in sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(path)), "libmpi*.so.*"))):
         facts = libraries.facts(os.path.realpath(each))

@@ -1,4 +1,4 @@
-"""The hardware of a node as its kernel shows it: cores, NUMA, instruction sets, memory, GPUs."""
+"""The hardware of a node according to its kernel: cores, NUMA, instruction sets, memory, GPUs."""
 
 import glob
 import os
@@ -48,7 +48,7 @@ def _cores(sys: str) -> Dict[Tuple[str, str], int]:
 
 
 def _cpu(text: str) -> Record:
-    """Return model and instruction sets from /proc/cpuinfo; empty for an architecture without such lines."""
+    """Return the model and instruction sets from /proc/cpuinfo; empty if the architecture does not list them."""
     found: Record = {}
     model = re.search(r"^model name\s*:\s*(.{1,100})$", text, re.MULTILINE)
     if model:

@@ -1,4 +1,4 @@
-"""Placeholders for confidential names; a name gets the same placeholder everywhere in a capture."""
+"""Placeholders for confidential names; a name gets the same placeholder throughout a capture."""
 
 import ipaddress
 import os
@@ -10,24 +10,24 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Match, Sequence
 
 from deployer.contract.json_records import Record
 
-#: The beginning of the placeholders of what the user named: every such word is replaced.
+#: The prefix of placeholders for the user's own words; every occurrence of such a word is replaced.
 HIDDEN = "hidden"
 _PUBLIC = ("root", "localhost")
-#: Keys of profiles that hosts and users may be called too.
+#: Keys of profiles that may also be names of hosts or users.
 _KEYS = frozenset(("driver", "fabric", "host", "login", "module", "mpi", "node", "policy", "scheduler", "source"))
 _OF_CARD = r"(?<!\w)(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?!\w)"
 _IPV4 = r"(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
 _IPV6 = r"(?:(?<!\w)[0-9a-f]{1,4}:|(?<![\w:])::)(?:[0-9a-f]{0,4}:){0,6}(?:%s|[0-9a-f]{1,4})?(?![\w:])" % _IPV4
 _ZEROS = re.compile(r"(?<![0-9a-f])0+(?=[0-9a-f])", re.IGNORECASE)
-#: What may be an address of a network card or of the internet; a time has the form of the latter.
+#: Candidates for network card and internet addresses; a time has the same form as an internet address.
 _ADDRESS = re.compile(r"(%s)|%s|(?<![\d.])%s" % (_OF_CARD, _IPV6, _IPV4), re.IGNORECASE)
 
 
 class Redaction(object):
-    """Replaces names by ``host-1``, ``user-1``, ``address-1``, ``hidden-1``, in keys and values alike.
+    """Replaces names with ``host-1``, ``user-1``, ``address-1``, ``hidden-1``, in both keys and values.
 
     Args:
-        names: the words to replace, by the kind with which their placeholders begin; the first kind of a word counts.
+        names: the words to replace, by kind. Placeholders begin with the kind; the first kind of a word counts.
     """
 
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
@@ -66,12 +66,12 @@ class Redaction(object):
 
 
 def of(profile: Record, hidden: Sequence[str] = ()) -> Redaction:
-    """Return the redaction of a capture: its machines, the user who made it, and the words in ``hidden``."""
+    """Return the redaction of a capture: its machines, the user who created it, and the words in ``hidden``."""
     return Redaction({HIDDEN: hidden, "host": hosts(_hosts(profile)), "user": users()})
 
 
 def hosts(names: Iterable[str]) -> List[str]:
-    """Return the names of this machine and of others, each also without its domain, and the domains."""
+    """Return the names of this machine and others, with and without their domains, and the domains."""
     found: List[str] = []
     for name in [socket.gethostname(), *names]:
         short, _, domain = name.partition(".")
@@ -80,9 +80,9 @@ def hosts(names: Iterable[str]) -> List[str]:
 
 
 def users() -> List[str]:
-    """Return the names of the user: those of the environment, and those that the system has."""
+    """Return the names of the user, from the environment and from the system."""
     found = [os.environ.get("USER", ""), os.environ.get("LOGNAME", ""), os.path.basename(os.path.expanduser("~"))]
-    with suppress(KeyError):  # an identity without a name
+    with suppress(KeyError):  # a user id without a name
         known = pwd.getpwuid(os.getuid())
         found += [known.pw_name, known.pw_gecos.partition(",")[0]]
     return found

@@ -1,4 +1,4 @@
-"""A capture as files: a profile in JSON, short enough to review, and beside it the facts of libraries."""
+"""A capture as files: a JSON profile short enough to review, and a separate file with the facts of libraries."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from deployer.system import files
 
 _MAX_BYTES = 32 * 1024 * 1024
 _WIDTH = 110
-#: Fields that the first of several captures determines.
+#: Fields whose value comes from the first of several captures.
 _FIRST = ("name", "description", "source")
 
 
@@ -21,7 +21,7 @@ class CaptureReport(NamedTuple):
 
     Attributes:
         profile: the site profile.
-        facts: the record of its file of facts, or None.
+        facts: the content of the facts file, or None.
     """
 
     profile: Record
@@ -29,7 +29,7 @@ class CaptureReport(NamedTuple):
 
 
 def write_report(path: str, captured: CaptureReport) -> None:
-    """Write the profile to ``path`` and the facts beside it; each file is complete or does not exist."""
+    """Write the profile to ``path`` and the facts next to it; each file is either complete or does not exist."""
     profile = dict(captured.profile)
     profile.pop("facts", None)
     if captured.facts is not None:
@@ -59,7 +59,7 @@ def read(path: str) -> CaptureReport:
 
 
 def whole(captured: CaptureReport) -> Record:
-    """Return the profile with the facts in their places."""
+    """Return the profile with the facts inserted."""
     profile = dict(captured.profile)
     trees: Dict[str, Any] = captured.facts or {}
     for group in ("mpi", "partitions"):
@@ -73,9 +73,9 @@ def whole(captured: CaptureReport) -> Record:
 
 
 def merge(captures: Sequence[CaptureReport]) -> CaptureReport:
-    """Return one capture made of several of the same site: first a login node's, then those of compute nodes.
+    """Merge several captures of one site: the login node's first, then those of compute nodes.
 
-    Later captures override earlier ones; contradictions are noted.
+    Later captures override earlier ones; contradictions are added to the notes.
     """
     profile: Record = {}
     trees: Record = {}
@@ -120,13 +120,13 @@ def _over(base: Record, over: Record) -> Record:
 
 
 def facts_path(path: str) -> str:
-    """Return the path of the file of facts for the profile ``path``."""
+    """Return the path of the facts file for the profile ``path``."""
     stem = path[: -len(".json")] if path.endswith(".json") else path
     return stem + ".facts.json"
 
 
 def pretty(value: Any, indent: int = 0) -> str:
-    """Return JSON for people to read: in one line what fits into it, otherwise one key per line."""
+    """Return human-readable JSON: a value on one line if it fits, otherwise one key per line."""
     flat = json.dumps(value)
     inner = isinstance(value, dict) and any(isinstance(each, (dict, list)) for each in value.values())
     if not isinstance(value, (dict, list)) or (len(flat) + indent < _WIDTH and not inner):
@@ -139,7 +139,7 @@ def pretty(value: Any, indent: int = 0) -> str:
 
 
 def _with_facts_named(profile: Record, named: Record) -> Record:
-    """Return the profile with the name of its file of facts after its source."""
+    """Return the profile with the name of its facts file after its source."""
     result: Record = {}
     for key, value in profile.items():
         result[key] = value

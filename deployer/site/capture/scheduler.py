@@ -1,4 +1,4 @@
-"""What captures of all batch systems have in common: facts, and the kinds of nodes of a partition."""
+"""What the captures of all batch systems share: facts, and the kinds of nodes in a partition."""
 
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -7,25 +7,25 @@ from deployer.contract.json_records import Record
 from deployer.site.capture.tools import Tools
 
 GPUS = "gpus"
-#: What a layout is made of: these values belong together.
+#: The keys that make up a layout; their values belong together.
 CPUS = "cpus"
 _LAYOUT = ("sockets", "cores", "threads_per_core", CPUS)
 MEMORY = "memory_mb"
-#: A feature that can be part of a partition's name, and the most kinds of nodes that are entries of their own.
+#: A feature that can be part of a partition's name, and the maximum number of node kinds with an entry of their own.
 _FEATURE = re.compile(r"([A-Za-z]\w*=)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,24}$")
 _MAX_KINDS = 8
-#: A job without a request has enough memory if it gets this part of its nodes'.
+#: A job without a memory request has enough if it gets this fraction of the node's memory.
 ENOUGH = 0.9
 
 
 class Nodes(NamedTuple):
-    """Equal nodes of a partition.
+    """Identical nodes of a partition.
 
     Attributes:
-        number: how many there are.
+        number: how many nodes.
         shape: a profile's ``node``.
-        features: the words with which jobs request them.
-        cpus: the CPUs that the batch system counts; 0: unknown.
+        features: the words that jobs use to request them.
+        cpus: the number of CPUs that the batch system counts; 0 if unknown.
     """
 
     number: int
@@ -39,9 +39,9 @@ class BatchFacts(NamedTuple):
 
     Attributes:
         scheduler: a profile's ``scheduler``.
-        partitions: a profile's ``partitions``, the default one first.
+        partitions: a profile's ``partitions``, with the default one first.
         cluster: the cluster's name, or None.
-        spool: the folder of its daemon on nodes, with which ranks of Cray MPICH exchange files; None if unknown.
+        spool: the folder of its daemon on nodes, in which ranks of Cray MPICH exchange files; None if unknown.
     """
 
     scheduler: Record
@@ -51,13 +51,13 @@ class BatchFacts(NamedTuple):
 
 
 class BatchSystem(object):
-    """What a capture asks of a batch system."""
+    """The queries of a capture to a batch system."""
 
-    #: Beginnings of the variables by which its commands find their servers.
+    #: Prefixes of the variables through which its commands find their servers.
     settings: Tuple[str, ...] = ()
-    #: The variable of a job with the host from which it was submitted.
+    #: The variable of a job that contains the host of its submission.
     submit_host = ""
-    #: The variables of a job with its partition, and with the name of the node in the batch system's words.
+    #: The variables of a job with its partition and with the batch system's name for the node.
     job_partition, node_name = "", ""
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
@@ -72,10 +72,10 @@ class BatchSystem(object):
 
 
 def kinds(name: str, nodes: List[Nodes]) -> List[Tuple[str, Record, List[Nodes]]]:
-    """Return the entries of a partition with the words that select their nodes: one, or one for each kind of nodes.
+    """Return a partition's entries, one or one per kind of nodes, with the words that select their nodes.
 
-    A feature that all nodes of a kind have, and no others, tells it apart; the largest kind is first. If features do
-    not tell all kinds apart, there is one entry.
+    A kind is identified by a feature that all its nodes have and no others; the largest kind comes first. If features
+    cannot identify every kind, there is a single entry.
     """
     found: Dict[str, Tuple[str, Record, List[Nodes]]] = {}
     for shape in [each.shape for each in nodes]:
@@ -88,15 +88,15 @@ def kinds(name: str, nodes: List[Nodes]) -> List[Tuple[str, Record, List[Nodes]]
         entry = "%s-%s" % (name, telling[0].rpartition("=")[2])
         found[entry] = entry, {"queue": name, "constraint": telling[0]}, own
     largest = sorted(found.values(), key=lambda kind: -sum(each.number for each in kind[2]))
-    whole = 0 < sum(len(own) for _, _, own in largest) == len(nodes)  # no two kinds have one name
+    whole = 0 < sum(len(own) for _, _, own in largest) == len(nodes)  # no two kinds share a name
     return largest if whole and len(largest) <= _MAX_KINDS else [(name, {}, nodes)]
 
 
 def common(name: str, shapes: List[Record], tools: Tools) -> Record:
-    """Return the shape of a partition's nodes, and note the keys in which they differ.
+    """Return the hardware of a partition's nodes, and note the keys in which they differ.
 
-    Of different nodes, it is the smallest, on which all jobs fit. If they have different numbers of GPUs, the shape has
-    an empty record of them: that some nodes have GPUs is known, and nothing else.
+    If the nodes differ, the smallest values count, so that jobs fit on every node. If the numbers of GPUs differ, the
+    GPU record is empty: it is only known that some nodes have GPUs.
     """
     keys = sorted({key for shape in shapes for key in shape})
     differing = [key for key in keys if any(shape.get(key) != shapes[0].get(key) for shape in shapes)]

@@ -1,4 +1,4 @@
-"""Whether a runtime starts a folder of the user's own, tried with the words with which a job would start it."""
+"""Whether a runtime can start the user's own folder, tested with the same words that a job would use."""
 
 import os
 import tempfile
@@ -9,20 +9,20 @@ from deployer.contract.json_records import Record
 from deployer.site.capture.tools import EACH, Tools
 from deployer.system import files
 
-#: Returns argv that starts a command, from the runtime's name, an image, a private folder, folders of the host to bind
-#: on their own paths, and the command. The adapters of runtimes are in a layer above this one.
+#: Returns the argv that starts a command from the runtime's name, an image, a private folder, the host folders to bind
+#: at their own paths, and the command. The adapters of runtimes are in a higher layer than this one.
 TrialWords = Callable[[str, str, str, Sequence[str], Sequence[str]], Sequence[str]]
 
-#: Folders of the host with all that the command needs, and folders of an image.
+#: Host folders with everything the command needs, and the folders of an image.
 HOST = ("/bin", "/usr", "/lib", "/lib64")
 OF_IMAGE = ("dev", "proc", "sys", "etc", "tmp")
 _MOST = 200
 
 
 def facts(tools: Tools, name: str, words: TrialWords) -> Record:
-    """Return ``starts``, and ``failure`` if it does not, with the keys of a profile's ``SiteRuntime``.
+    """Return ``starts`` and, if it is false, ``failure``, with the keys of a profile's ``SiteRuntime``.
 
-    They are unknown if the start takes too long, and for root, who is not the user of these runtimes.
+    Both are unknown if the start takes too long, and for root, who does not normally use these runtimes.
     """
     if os.getuid() == 0:
         return {}
@@ -38,7 +38,7 @@ def facts(tools: Tools, name: str, words: TrialWords) -> Record:
     finally:
         try:
             files.remove_tree(folder)
-        except (OSError, DeployerError) as error:  # a container that was killed may still write
+        except (OSError, DeployerError) as error:  # a killed container may still be writing
             tools.note("%s was not removed: %s" % (folder, error))
     if said is None:
         return {}

@@ -1,4 +1,4 @@
-"""The site's own tools, each of which may be missing, hang, or print garbage: time limits for each and for all."""
+"""The site's own tools, with time limits for each and for all: any may be missing, hang, or print garbage."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from deployer.contract.errors import DeployerError, MissingTool
 from deployer.contract.shell import quoted
 from deployer.system import process
 
-#: Seconds for all tools together, and for each.
+#: Seconds for all tools together, and for each tool.
 TOGETHER = 30.0
 EACH = 5.0
 
@@ -22,7 +22,7 @@ class Said(NamedTuple):
 
     Attributes:
         out: its standard output.
-        both: both its streams.
+        both: standard output and standard error together.
         status: its exit status.
     """
 
@@ -32,11 +32,11 @@ class Said(NamedTuple):
 
 
 class Tools(object):
-    """Asks tools and notes those that failed; ``notes`` are for the person who reviews the capture.
+    """Runs tools and notes failures; ``notes`` are for the person who reviews the capture.
 
     Args:
         seconds: the time for all tools together.
-        settings: beginnings of further variables that the tools get.
+        settings: prefixes of additional variables to pass to the tools.
     """
 
     def __init__(self, seconds: float = TOGETHER, settings: Sequence[str] = ()) -> None:
@@ -45,16 +45,16 @@ class Tools(object):
         self.notes: List[str] = []
         names = [name for name in os.environ if name.startswith(tuple(settings))]
         self.environment = process.base_environment("SHELL", "LD_LIBRARY_PATH", *names)
-        # Tools of administrators, such as ldconfig, can be used by everyone but may not be in PATH.
+        # Everyone can use administrators' tools such as ldconfig, but they may not be in PATH.
         self.environment["PATH"] = self.environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
     @property
     def left(self) -> float:
-        """Seconds that are left for all tools."""
+        """The number of seconds left for all tools."""
         return max(0.0, self._end - time.monotonic())
 
     def note(self, text: str) -> None:
-        """Print and keep what could not be determined, and why."""
+        """Print and store what could not be determined, and why."""
         line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())[:_MAX_NOTE]
         if line not in self.notes and len(self.notes) < _MAX_NOTES:
             self.notes.append(line)
@@ -72,7 +72,7 @@ class Tools(object):
         Args:
             seconds: the limit for this tool.
             any_status: return the output even if the exit status is not 0.
-            name: the name in notes; the default is the command as a person would type it.
+            name: the name to use in notes; the default is the command as a person would type it.
         """
         limit = min(seconds, self.left)
         name = name or quoted(argv)
@@ -92,7 +92,7 @@ class Tools(object):
         return Said(done.stdout, done.stdout + "\n" + done.stderr, done.returncode)
 
     def answers(self, folder: str) -> bool:
-        """Return whether the file system of ``folder`` answers: access to a dead one would hang."""
+        """Return whether the file system of ``folder`` answers, because access to a dead one would hang."""
         if folder not in self._dead:
             asked = ["stat", "--file-system", folder]
             self._dead[folder] = bool(shutil.which("stat")) and self.ask(asked, 2.0, any_status=True) is None

@@ -1,4 +1,4 @@
-"""doctor: test from the kernel to Horovod on two nodes, rung by rung, up to the first failure.
+"""doctor: test everything from the kernel to Horovod on two nodes, one rung at a time, up to the first failure.
 
-``climb`` has the ladder and its report; ``here`` has the rungs on this machine, ``cluster`` those in jobs.
+``climb`` contains the ladder and its report, ``here`` the rungs on this machine, and ``cluster`` those in jobs.
 """

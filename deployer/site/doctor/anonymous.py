@@ -1,6 +1,6 @@
-"""Text without names: a word stays only if deployer's own documents have it, or if it is a small number or a version.
+"""Text without names: only words from deployer's own documents, small numbers, and versions are kept.
 
-All other words are replaced by placeholders: known names by those of ``redact``, the rest by ``word-1``, ``word-2``.
+All other words are replaced with placeholders: known names with those of ``redact``, the rest with ``word-1``, etc.
 """
 
 import errno
@@ -15,8 +15,8 @@ from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.system import documents
 
 _TOKEN = re.compile(r"\w(?:[\w.+-]*\w)?")
-#: Names of steps, of systems and of parts of versions that the documents may lack; and the folders that all systems
-#: have: below a slash, no other word stays.
+#: Names of steps, systems and version parts that the documents may lack, and folders that all systems have. After a
+#: slash, no other word is kept.
 _MORE = (
     "aarch64 almalinux centos debian enterprise fedora hat leap linux opensuse oracle red rhel rocky stream suse "
     "ubuntu x86_64 broken codec completed drain gnu idle intel-mpi libzstd mixed ok os pmi2 pmix right skipped sysctl "
@@ -34,14 +34,14 @@ _NUMBER = re.compile(r"v?\d{1,4}(?:\.\d{1,4}){0,5}(?:-\d{1,4}(?:\.\d{1,4}){0,3})
 _FILE = re.compile(
     r"lib(?:c|cuda|fabric|ibverbs|m|mpi|mpifort|nccl|pmi2?|pmix|psm2|uc[pst])\.so(?:\.\d{1,3})*|python3(?:\.\d{1,2})?"
 )
-#: What stays of a kernel's version with the name of its builder.
+#: The part to keep of a kernel version that includes its builder's name.
 _BEGINNING = re.compile(r"\d{1,2}(?:\.\d{1,4})+-")
-#: The most digits of a number: those of users, jobs and telephones have more.
+#: The maximum number of digits to keep: ids of users and jobs, and telephone numbers, have more.
 _DIGITS = 11
 
 
 class Anonymous(object):
-    """Replaces the names in JSON values, and each unknown word; keys must be ours.
+    """Replaces names and unknown words in JSON values; keys must be deployer's own.
 
     Args:
         names: known names by kind, as for ``Redaction``.
@@ -50,7 +50,7 @@ class Anonymous(object):
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         self._redact = Redaction(names)
         every = pages.pages(documents.read())
-        #: Texts that are ours as a whole.
+        #: Texts of deployer's own, which are kept whole.
         self._ours = frozenset([*(page.code for page in every), *RUNTIMES, *SCHEDULERS])
         self._vocabulary = _vocabulary()
         self._unknown: Dict[str, str] = {}
@@ -79,7 +79,7 @@ class Anonymous(object):
 
 
 def _vocabulary() -> FrozenSet[str]:
-    """Return the words of the documents and of the system's error messages, without those with digits."""
+    """Return the words of the documents and of the system's error messages, except those with digits."""
     texts = [*documents.read().values(), *map(os.strerror, errno.errorcode)]
     words = {word.lower() for text in texts for word in _TOKEN.findall(text)}
     return frozenset(_MORE.split()).union(word for word in words if not any(map(str.isdigit, word)))

@@ -1,7 +1,7 @@
 """The ladder: each rung tests one thing and depends on the rungs below; the first failure ends the climb.
 
-A rung is a function of the ``Ground``. It returns its observation in one line, raises ``Skipped`` if there is nothing
-to test here, or raises the DeployerError for the user; its exit code is doctor's.
+A rung is a function of the ``Ground``. It returns a one-line observation, raises ``Skipped`` if there is nothing to
+test here, or raises the DeployerError for the user. The error's exit code becomes doctor's.
 """
 
 import time
@@ -17,18 +17,18 @@ OK, SKIPPED, BROKEN = "ok", "skipped", "broken"
 
 
 class Skipped(Exception):
-    """There is nothing to test; the text is the reason."""
+    """There is nothing to test; the text states why."""
 
 
 class Ground(object):
-    """The object of the tests, and the findings of rungs for those above them.
+    """What to test, and the findings of each rung for the rungs above it.
 
     Args:
         store: the store.
         image: the image that the user named, or None.
         site: the plan that the user named, or None.
-        patience: seconds that a job may take from its submission to its end.
-        submits: whether jobs are submitted.
+        patience: the maximum number of seconds from a job's submission to its end.
+        submits: whether to submit jobs.
     """
 
     def __init__(self, store: Store, image: Optional[str], site: Optional[str], patience: float, submits: bool) -> None:
@@ -52,7 +52,7 @@ class Step(NamedTuple):
     Attributes:
         name: the rung.
         state: the outcome in one word.
-        saw: the observation, or why it failed.
+        saw: the observation, or the reason for the failure.
         seconds: the time that it took.
         hint: what to do after a failure.
     """
@@ -91,7 +91,7 @@ class Climb(NamedTuple):
 
 
 def climb(ground: Ground, rungs: Sequence[Tuple[str, Rung]], tell: Callable[[Step], None]) -> Climb:
-    """Climb up to the first failure; ``tell`` receives each step when it is done."""
+    """Climb until the first failure; ``tell`` receives each step when it is done."""
     steps: List[Step] = []
     error: Optional[DeployerError] = None
     for name, rung in rungs:

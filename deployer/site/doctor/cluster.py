@@ -1,7 +1,7 @@
-"""The rungs that need a job: MPI on one node, on two, the fabric between them, Horovod.
+"""The rungs that require a job: MPI on one node and on two nodes, the fabric between them, Horovod.
 
-They use two short jobs of ``run``, made like any other job of this image; result.json has what the jobs proved. A job
-that does not end in time is cancelled; the folder of a successful job is removed.
+They use two short jobs of ``run``, created like any other job of this image; result.json contains the proof. A job
+that does not end in time is cancelled. The folder of a successful job is removed.
 """
 
 import os
@@ -28,9 +28,9 @@ from deployer.site.storage.store import InstalledImage
 
 #: A job's own time limit; most of it is for importing TensorFlow from a cold file system.
 _TIME = "00:10:00"
-#: Seconds between two queries of the scheduler, at first and at most.
+#: Initial and maximum number of seconds between two queries of the scheduler.
 _FIRST, _LAST = 1.0, 10.0
-#: The codes of findings that belong to rungs above MPI.
+#: The codes of findings that belong to rungs above the MPI rung.
 _FABRIC = ("mpi.provider", "limits.memlock")
 _NOT_THE_PAYLOAD = re.compile(r"\s*$|(srun|slurmstepd|deployer|hint): ")
 _TRAINING = ("payload.failed", "payload.result", "itex.inactive", "gpu.unusable")
@@ -100,7 +100,7 @@ def _most(ground: Ground) -> int:
 
 
 def _result(ground: Ground) -> Fields:
-    """Return the result of the larger job."""
+    """Return the result of the larger of the two jobs."""
     if _most(ground) not in ground.results:
         raise Skipped("no job was run")
     return ground.results[_most(ground)]
@@ -110,12 +110,12 @@ def _result(ground: Ground) -> Fields:
 
 
 def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
-    """Run a job and return its result.json. Raises Skipped if nothing is to be submitted."""
+    """Run a job and return its result.json. Raises Skipped if no job is submitted."""
     installed, plan = _known(ground)
     python = installed.manifest().image.python
     command = [python or "python3", "-c", "pass"]
     if nodes == _most(ground) and _horovod(installed, plan):
-        command = ["python3", "-c", payload.SOURCE]  # the one that PATH finds, with its packages
+        command = ["python3", "-c", payload.SOURCE]  # the Python that PATH finds, with its packages
     name = installed.receipt.label
     request = RunRequest(name, None, None, None, None, None, None, (), plan.site, ())
     folder = run.prepare(ground.store, request, Job("doctor", command, nodes, ranks_per_node, 1, _TIME))
@@ -127,7 +127,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
     job_id = run.submit(folder)
     try:
         state = _wait(folder, job_id, ground.patience)
-    except BaseException:  # Ctrl-C too: no job of ours is left behind
+    except BaseException:  # including Ctrl-C: leave no job behind
         _give_up(folder)
         raise
     found = _read(folder, state)
@@ -138,7 +138,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
 
 
 def _wait(folder: str, job_id: str, patience: float) -> Optional[JobState]:
-    """Return the last state of a job that has ended. Raises Unknown if it did not end within ``patience`` seconds."""
+    """Wait for a job and return its last state. Raises Unknown if it does not end within ``patience`` seconds."""
     until = time.monotonic() + patience
     pause = _FIRST
     said = "the scheduler does not answer"
@@ -165,7 +165,7 @@ def _give_up(folder: str) -> None:
 
 
 def _read(folder: str, state: Optional[JobState]) -> Fields:
-    """Return the result of a job that has ended. Raises JobFailed if it left none."""
+    """Return the result of a job that has ended. Raises JobFailed if there is none."""
     word = state.word if state else "over"
     if jobs.final_exit(folder) is None and not os.path.isfile(os.path.join(folder, result.RESULT_FILE)):
         last = jobs.tail(folder, 1)
@@ -180,7 +180,7 @@ def _read(folder: str, state: Optional[JobState]) -> Fields:
 
 
 def _world(found: Fields, ranks: int) -> str:
-    """Return what a job proves about MPI; raise an error that does not belong to a rung above."""
+    """Return what a job proves about MPI; raise any error that does not belong to a higher rung."""
     above = _FABRIC + _TRAINING
     _stop_at(found, [each.code for each in errors(_findings(found)) if each.code not in above])
     shown = found.items("ranks")
@@ -197,7 +197,7 @@ def _world(found: Fields, ranks: int) -> str:
 def _speed(found: Fields) -> str:
     figures = [rank.record.get("allreduce") for rank in found.items("ranks")]
     known = [each for each in figures if isinstance(each, dict)]
-    if len(known) < 2:  # one rank alone is always fast
+    if len(known) < 2:  # a single rank is always fast
         return "no Allreduce between ranks was measured"
     latency = max(float(each["latency_us"]) for each in known)
     bandwidth = min(float(each["bandwidth_mb_s"]) for each in known)
@@ -219,6 +219,6 @@ def _stop_at(found: Fields, codes: Sequence[str]) -> None:
 
 
 def _last_words(folder: str) -> str:
-    """Return the last line of a job's log that neither the launcher nor deployer wrote."""
+    """Return the last line of a job's log that came from neither the launcher nor deployer."""
     lines = [line.strip() for line in jobs.tail(folder) if not _NOT_THE_PAYLOAD.match(line)]
     return lines[-1] if lines else "it said nothing"

@@ -1,4 +1,4 @@
-"""The rungs on this machine: kernel, Python, image, runtime, scheduler. They take seconds and no job."""
+"""The rungs on this machine: kernel, Python, image, runtime, scheduler. They take seconds and require no job."""
 
 import os
 import shutil
@@ -23,17 +23,17 @@ from deployer.site.storage import data, inventory
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files, process
 
-#: Used to check a machine if no plan names a runtime.
+#: The runtime used to check a machine if no plan names one.
 _RUNTIME = "charliecloud"
-#: Seconds for a container to start and print; a cold shared file system takes some.
+#: Seconds for a container to start and print; a cold shared file system makes it slower.
 _PATIENCE = 60.0
 
-#: Prints the device and the inode of a path that a process in the container sees.
+#: Prints the device and inode of a path as a process in the container sees them.
 _ROOT = "import os, sys; found = os.stat(sys.argv[1]); print('root', found.st_dev, found.st_ino)"
 
 
 def kernel(ground: Ground) -> str:
-    """Test what a container needs of the kernel. Raises Refused if the plan has no runtime that works without."""
+    """Test the kernel features that containers need. Raises Refused if no runtime of the plan works without them."""
     tools = Tools()
     works = machine.user_namespaces(tools)
     name = "Linux %s, %s" % (os.uname().release, os.uname().machine)
@@ -54,7 +54,7 @@ def kernel(ground: Ground) -> str:
 
 
 def python(ground: Ground) -> str:
-    """Check the Python that runs this, and the library that unpacks bundles."""
+    """Check the Python that runs this, and the library for unpacking bundles."""
     del ground
     if sys.version_info < (3, 6):
         raise MissingTool("this is Python %s" % sys.version.split()[0], "3.6 or newer: see `module avail python`")
@@ -93,9 +93,9 @@ def runtime(ground: Ground) -> str:
 
 
 def image(ground: Ground) -> str:
-    """Check that the image is complete, with the data that it needs, and that its container starts here.
+    """Check that the image and the data it needs are complete, and that its container starts here.
 
-    The container must see the image's root, not the host's.
+    The container must see the image's root directory, not the host's.
     """
     if ground.installed is None:
         ground.installed = find(ground)
@@ -137,7 +137,7 @@ def image(ground: Ground) -> str:
     here = os.stat(installed.rootfs + seen)
     words = done.stdout.split()
     if started.overlays and len(words) > 1:
-        words[1] = str(here.st_dev)  # an overlay shows a device of its own
+        words[1] = str(here.st_dev)  # an overlay reports its own device number
     if words != ["root", str(here.st_dev), str(here.st_ino)]:
         raise IntegrityError(
             "the container of %s sees another root than its image's (%s)" % (name, done.stdout.strip()[:100]),
@@ -147,18 +147,18 @@ def image(ground: Ground) -> str:
 
 
 def find(ground: Ground) -> InstalledImage:
-    """Return the image that was named, else the one that was installed last. Raises UsageError."""
+    """Return the named image, or else the most recently installed one. Raises UsageError."""
     if ground.image is not None:
         return ground.store.find(ground.image)
     found = ground.store.installed()
     if not found:
         raise UsageError("no image is installed under %s" % ground.store.root, "install BUNDLE.tar, or push one")
-    runnable = [each for each in found if each.manifest().image.entries]  # a bundle of data alone starts nothing
+    runnable = [each for each in found if each.manifest().image.entries]  # a bundle with only data has nothing to start
     return (runnable or found)[0]
 
 
 def scheduler(ground: Ground) -> str:
-    """See that the scheduler answers, and what it says of the plan's partition."""
+    """Check that the scheduler answers, and what it reports about the plan's partition."""
     known = schedulers.known(ground.plan.scheduler if ground.plan else "slurm")
     name = ground.plan.queue if ground.plan else ""
     queue = known.parse_queue(*jobs.ask(known.queue(name)))

@@ -1,4 +1,4 @@
-"""The ladder as a table, and its climb."""
+"""The ladder as a table, and the function that climbs it."""
 
 from typing import Callable
 
@@ -20,8 +20,8 @@ RUNGS = (
 
 
 def examine(ground: Ground, tell: Callable[[Step], None]) -> Climb:
-    """Climb up to the first failure; ``tell`` receives each step when it is done."""
-    try:  # the plan matters for the first rungs too; the image's rung reports why there is none
+    """Climb until the first failure; ``tell`` receives each step when it is done."""
+    try:  # the plan also affects the first rungs; the image rung reports why there is none
         ground.installed = here.find(ground)
         ground.plan = ground.installed.plan(ground.site)
     except UsageError:

@@ -1,6 +1,6 @@
-"""The payload of doctor's job in each rank of an image with Horovod: a sum with the framework it was compiled for."""
+"""The payload of doctor's job in each rank of an image with Horovod: a sum in the framework Horovod was built for."""
 
-#: Passed to the image's own Python with ``-c``; rank 0 writes its figures to the payload's result.
+#: Passed to the image's own Python with ``-c``; rank 0 writes its measurements to the payload's result.
 SOURCE = """
 import importlib, json, os
 reasons = []

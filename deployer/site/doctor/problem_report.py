@@ -1,7 +1,7 @@
-"""doctor --report: one file about a problem at a site, without names, for an issue. Nothing is sent.
+"""doctor --report: one file about a problem at a site, without names, to attach to an issue. Nothing is sent.
 
-Before its JSON object, the file has the same in lines for people, each after ``# ``. Only fields that are listed here
-are taken; ``anonymous`` replaces names in their texts.
+Before its JSON object, the file contains the same content as readable lines, each after ``# ``. Only the fields
+listed here are included; ``anonymous`` replaces names in their texts.
 """
 
 import os
@@ -37,7 +37,7 @@ _OF_LAUNCH = ("nodes", "ranks_per_node", "threads", "workers", "runtime", "time"
 
 
 def last_job(ground: Ground) -> str:
-    """Return the folder of the newest job under the root folder; empty if there is none."""
+    """Return the newest job folder under the root folder; empty if there is none."""
     try:
         return jobs.find(ground.store, None)
     except DeployerError:
@@ -45,7 +45,7 @@ def last_job(ground: Ground) -> str:
 
 
 def text(ground: Ground, climb: Climb, folder: str) -> str:
-    """Return the report: the ladder, the facts of the machine, the plan, and the last job before the climb."""
+    """Return the report: the ladder, the machine's facts, the plan, and the last job before the climb."""
     results = list(ground.results.values())
     record = {
         "versions": _versions(ground.plan),
@@ -60,7 +60,7 @@ def text(ground: Ground, climb: Climb, folder: str) -> str:
 
 
 def _versions(plan: Optional[Plan]) -> Record:
-    """Return a text for each kind of software here."""
+    """Return a description of each kind of software on this machine."""
     tools = Tools(settings=[each for known in SCHEDULERS.values() for each in known.settings])
     mpi = plan.mpi if plan else None
     there = [name for name, known in RUNTIMES.items() if name != NATIVE and shutil.which(known.program)]
@@ -80,7 +80,7 @@ def _versions(plan: Optional[Plan]) -> Record:
 
 
 def _plan(plan: Plan) -> Record:
-    """Return the plan without what is private in all parts; keys of mappings become texts."""
+    """Return the plan without its private parts, with the keys of mappings as strings."""
     whole, checked = records.plain(plan), plan.checked
     check: Optional[Record] = None
     if checked:
@@ -96,7 +96,7 @@ def _plan(plan: Plan) -> Record:
 
 
 def _job(folder: str, results: List[Fields]) -> Record:
-    """Return a job's layout, end, codes, proof and steps, as far as its files can be read; note its result."""
+    """Return a job's layout, end, codes, proof and steps, as far as its files are readable; collect its result."""
     record: Record = {}
     try:
         launch, status = result.launch(folder), jobs.status(folder)
@@ -106,7 +106,7 @@ def _job(folder: str, results: List[Fields]) -> Record:
         results.append(found)
         record["findings"] = [[item.text("severity"), item.text("code")] for item in found.items("findings")]
         record["proof"] = _proof(found)
-        steps = found.items("steps") if "steps" in found.record else []  # older jobs have none
+        steps = found.items("steps") if "steps" in found.record else []  # older jobs do not record steps
         record["steps"] = [[step.text("name"), step.record.get("seconds")] for step in steps]
     except DeployerError as error:
         record["problem"] = error.message
@@ -114,7 +114,7 @@ def _job(folder: str, results: List[Fields]) -> Record:
 
 
 def _proof(found: Fields) -> str:
-    """Return what the ranks of a job proved, and on how many nodes."""
+    """Return what the ranks of a job proved, and the number of nodes."""
     return "%s; nodes: %d" % (proof.words(found.record), len(_hosts(found)))
 
 
@@ -123,7 +123,7 @@ def _hosts(found: Fields) -> List[str]:
 
 
 def _names(ground: Ground, results: Sequence[Fields]) -> Dict[str, List[str]]:
-    """Return the names that are known to be confidential, by kind; they may be words of the documents."""
+    """Return the known confidential names by kind; these names may also be words in the documents."""
     images, plan = ground.store.installed(), ground.plan
     hosts: List[str] = []
     for found in results:

@@ -11,14 +11,14 @@ from deployer.contract.text import counted, printable
 from deployer.site.jobs import result
 from deployer.site.jobs.jobs import Status
 
-#: The number of fields of the payload's own result that are shown, and of characters of each.
+#: The maximum number of fields to show of the payload's own result, and of characters of each.
 _FIELDS, _WIDTH = 12, 60
-#: Levels of lists and objects in it that are shown.
+#: The number of nested levels of lists and objects to show of it.
 _DEPTH = 100
 
 
 def lines(status: Status) -> List[str]:
-    """Return the lines for a person about a job that has ended."""
+    """Return the lines to print for a person about a job that has ended."""
     name = "job %s (%s)" % (status.launch.job, status.job_id)
     words = [status.state]
     if status.exit_code is not None:
@@ -51,7 +51,7 @@ def _payload(payload: Any) -> List[str]:
 
 
 def _short(value: Any) -> str:
-    """Return a value as JSON, which escapes control characters; a long value is cut."""
+    """Return a value as JSON, which escapes control characters; a long value is truncated."""
     text = json.dumps(value)
     if len(text) <= _WIDTH:
         return text

@@ -1,7 +1,7 @@
 """gc --jobs: find old job folders, and remove them.
 
-Active jobs are never touched. A folder with results, or of a job with an unknown end, is removed only with the user's
-consent.
+Active jobs are never touched. The user must consent to the removal of a folder with results, or of a folder whose job
+has an unknown end.
 """
 
 import os
@@ -16,7 +16,7 @@ from deployer.site.storage import unfinished
 from deployer.site.storage.store import Store
 from deployer.system import files
 
-#: The files of a job's folder before any result: the log, and the evidence of its steps.
+#: The files in a job's folder before there is any result: the log, and the evidence of its steps.
 _OURS = frozenset(
     (
         result.LAUNCH_FILE,
@@ -40,7 +40,7 @@ class Old(NamedTuple):
     Attributes:
         path: its path.
         days: days since the last change.
-        keeps: what would be lost with it; None if it has only logs and evidence.
+        keeps: what its removal would lose; None if it has only logs and evidence.
         spared: why it must be kept, or None.
     """
 
@@ -51,10 +51,10 @@ class Old(NamedTuple):
 
 
 def find(store: Store, older: float) -> List[Old]:
-    """Return the folders in which nothing has changed for ``older`` seconds, the newest first.
+    """Return the folders without any change for ``older`` seconds, the newest first.
 
     Raises:
-        TransferError: the scheduler does not answer, so any job may be active.
+        TransferError: the scheduler does not answer, so any job may still be active.
         MissingTool: the scheduler's commands are missing.
     """
     seen = overview.look(store)
@@ -69,7 +69,7 @@ def find(store: Store, older: float) -> List[Old]:
 
 
 def collect(store: Store, found: List[Old]) -> None:
-    """Remove these folders, and leftovers of earlier removals."""
+    """Remove these folders and the leftovers of earlier removals."""
     unfinished.reap(store.jobs)
     for item in found:
         with files.errors_named("remove " + item.path):
@@ -77,7 +77,7 @@ def collect(store: Store, found: List[Old]) -> None:
 
 
 def _outputs(schedulers: Set[str]) -> Set[str]:
-    """Return the folders with the output of all active jobs: a script that was submitted by hand has no id yet."""
+    """Return the folders with the output of all active jobs. A manually submitted script has no id file yet."""
     found: Set[str] = set()
     for name in schedulers & set(SCHEDULERS):
         found |= SCHEDULERS[name].parse_outputs(*jobs.ask(SCHEDULERS[name].outputs()))

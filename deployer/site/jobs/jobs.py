@@ -20,44 +20,44 @@ from deployer.site.jobs.schedulers.interface import JobState, NotTaken, Schedule
 from deployer.site.storage.store import Store
 from deployer.system import files, process
 
-#: Seconds that a scheduler command may take; a busy controller needs some.
+#: Time limit for a scheduler command, in seconds; a busy controller is slow.
 _PATIENCE = 60.0
-#: Seconds between two queries of the scheduler, at first and at most: a thousand users may query it.
+#: Initial and maximum seconds between two queries of the scheduler, which may have a thousand users.
 _FIRST, _LAST = 1.0, 15.0
 _GROWTH = 1.2
-#: Seconds for which queries are repeated if the scheduler does not answer while a job is followed.
+#: While following a job, repeat queries for this many seconds if the scheduler does not answer.
 _SILENCE = 300.0
-#: Seconds until a shared file system shows on this node what another one has written.
+#: Seconds until a shared file system shows this node what another node has written.
 _LAG = 10.0
 _TAIL = 30
-#: Jobs per query: their ids are one argument of a command, which may have 128 KiB.
+#: Jobs per query: their ids form one argument of a command, which is limited to 128 KiB.
 _AT_ONCE = 2000
-#: States that only say that a job was asked to end: its result.json knows at least as much, if it was finished.
+#: States that only mean that a job was asked to end: a finished job's result.json contains at least as much.
 _ASKED = ("CANCELLED", "TIMEOUT")
 #: Codes of findings that explain the scheduler's state in more detail.
 _EXPLAINED = ("job.ended", memory.CODE)
 
 
-#: The state of a job that its scheduler does not know, without a result.
+#: The state of a job without a result that the scheduler no longer knows.
 UNKNOWN = "UNKNOWN"
 
 
 class Status(NamedTuple):
-    """A job of ours.
+    """A job that deployer made.
 
     Attributes:
         launch: the job as it was submitted.
         folder: its folder.
         job_id: the scheduler's id; None if it was never submitted.
-        state: the scheduler's word. If it has forgotten the job, it comes from result.json: COMPLETED or FAILED. NEW:
-            never submitted, as far as is known. UNKNOWN: neither has it.
+        state: the scheduler's state. If the scheduler has forgotten the job: COMPLETED or FAILED from result.json. NEW:
+            never submitted, as far as is known. UNKNOWN: neither source has a state.
         reason: the scheduler's reason for the state, or empty.
-        elapsed: the scheduler's time since the start, or empty.
+        elapsed: the time since the start according to the scheduler, or empty.
         nodes: the scheduler's list of nodes, or empty.
-        active: the state can still change.
+        active: whether the state can still change.
         exit_code: from result.json, or None.
-        problem: why it failed: the scheduler's reason, or the first error in result.json; or empty. Of a NEW job also
-            why the scheduler could not tell whether it was submitted.
+        problem: why it failed, from the scheduler's reason or the first error in result.json; or empty. For a NEW job,
+            also why the scheduler could not report whether it was submitted.
         remedy: what to do about it, or empty.
         seconds: how long the job took, if it has ended.
     """
@@ -82,7 +82,7 @@ class Status(NamedTuple):
         return dict(of_launch, **own, log=os.path.join(self.folder, result.LOG))
 
     def line(self) -> str:
-        """Return the status in one line, and what is wrong in lines below it."""
+        """Return the status in one line, followed by lines about problems."""
         words = [self.launch.job, self.job_id or "-", self.state]
         words += [word for word in (self.elapsed, self.nodes, self.reason) if word]
         if not self.active and self.exit_code is not None:
@@ -92,9 +92,9 @@ class Status(NamedTuple):
 
 
 def scheduler(number: str = "", kind: str = "") -> Scheduler:
-    """Return the scheduler that gave a job its id: that of the name ``kind``, or the first to which the id can belong.
+    """Return the scheduler named ``kind``, or else the first one to which the job id ``number`` can belong.
 
-    Several batch systems number their jobs alike. Slurm for an unknown id.
+    Several batch systems use the same form of id. For an unknown id, it is Slurm.
     """
     known = [SCHEDULERS[kind]] if kind in SCHEDULERS else []
     return next((each for each in [*known, *SCHEDULERS.values()] if each.owns(number)), SCHEDULERS["slurm"])
@@ -102,9 +102,9 @@ def scheduler(number: str = "", kind: str = "") -> Scheduler:
 
 #: A shell's exit code for a program that it does not find.
 _NOT_FOUND = 127
-#: What this prints if the login shell does not find the program: then nothing has run.
+#: Printed if the login shell does not find the program, which means that nothing was run.
 _MISSING = "deployer: no such program"
-#: Runs a command in a login shell. $1 is its program. Only the command's own output comes back, not that of the login
+#: Runs a command in a login shell. $1 is its program. The output is only the command's, without that of the login
 #: files.
 _IN_LOGIN_SHELL = (
     """exec bash -lc 'type -P "$1" >/dev/null || { echo "%s" >&3; exit 127; }; shift; exec "$@" >&3 3>&-' bash "$@" \
@@ -116,11 +116,11 @@ _IN_LOGIN_SHELL = (
 def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     """Run a scheduler's command and return (exit code, output, errors) for its parsers.
 
-    The environment is small on purpose: sbatch passes it to the job, and its variables (``SBATCH_*``,
-    ``SLURM_CLUSTERS``) count before the directives of the script.
+    The environment is deliberately small: sbatch passes it to the job, and its variables (``SBATCH_*``,
+    ``SLURM_CLUSTERS``) take precedence over the directives of the script.
 
     Args:
-        submits: the program that submits a job, if the command does: it never runs twice, whatever it ends with.
+        submits: the program that submits a job, if the command does. It never runs twice, even after a failure.
     """
     settings = tuple(prefix for each in SCHEDULERS.values() for prefix in each.settings)
     names = [name for name in os.environ if name.startswith(settings)]
@@ -134,22 +134,22 @@ def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     if not found and done.returncode == _NOT_FOUND and done.stdout.startswith(_MISSING):
         hint = "this needs the batch system's commands: are you on a login node?"
         raise MissingTool("cannot start %s: No such file or directory" % program, hint)
-    if found and done.returncode == _NOT_FOUND and not submits:  # a command of a script of ours
+    if found and done.returncode == _NOT_FOUND and not submits:  # one of deployer's own scripts
         done = process.run(in_login_shell, _PATIENCE, env=environment, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
 def submit(known: Scheduler, argv: List[str], script: str) -> str:
-    """Submit a job, and return the scheduler's id of it.
+    """Submit a job and return its scheduler id.
 
-    Without a clear answer, as after a timeout, the scheduler is asked whether it has the job all the same.
+    If there is no clear answer, for example after a timeout, the scheduler is asked whether it has the job anyway.
 
     Args:
         argv: the command.
         script: the path of the batch script.
 
     Raises:
-        NotTaken, MissingTool: it has certainly no such job.
+        NotTaken, MissingTool: the scheduler certainly does not have the job.
         Refused, TransferError, JobFailed: it may have the job.
     """
     try:
@@ -166,7 +166,7 @@ def submit(known: Scheduler, argv: List[str], script: str) -> str:
 
 
 def _found(known: Scheduler, script: str) -> Optional[str]:
-    """Return the id of the job of ``script`` by the scheduler's list; None: it has none.
+    """Return the id of the job of ``script`` from the scheduler's list; None if the list does not contain it.
 
     Raises:
         UsageError: the script cannot be read.
@@ -179,29 +179,29 @@ def _found(known: Scheduler, script: str) -> Optional[str]:
 def number(folder: str) -> Optional[str]:
     """Return the scheduler's id of a job, as ``job_id``.
 
-    Without a file of the id, the scheduler is asked: perhaps the submission had no answer. What it says is written to
-    that file, if this is possible.
+    If no file contains the id, the scheduler is asked, because the submission may have had no answer. Its answer is
+    saved in that file if possible.
 
     Raises:
-        UsageError: the folder is not that of a job, or cannot be accessed.
+        UsageError: the folder is not a job's, or cannot be accessed.
         TransferError, Refused: the scheduler does not answer, or its command failed.
     """
     known = job_id(folder)
     kind = None if known else SCHEDULERS.get(result.launch(folder).scheduler)
     if kind is None or not files.is_own(folder):
         return known
-    with suppress(MissingTool):  # then this host has not submitted it
+    with suppress(MissingTool):  # then this host did not submit it
         known = _found(kind, os.path.join(folder, result.SCRIPT))
     if known:
-        with suppress(DeployerError):  # as on a full disk: the scheduler can be asked again
+        with suppress(DeployerError):  # for example on a full disk: the scheduler can be asked again
             files.write_text(os.path.join(folder, result.JOB_ID), known + "\n")
     return known
 
 
 def find(store: Store, reference: Optional[str]) -> str:
-    """Return the folder of the job that ``reference`` means, by its name or the scheduler's id.
+    """Return the folder of the job whose name or scheduler id is ``reference``.
 
-    None means the last job, if possible one that was submitted. Raises UsageError.
+    None selects the last job, preferably one that was submitted. Raises UsageError.
     """
     found = folders(store)
     if not found:
@@ -210,7 +210,7 @@ def find(store: Store, reference: Optional[str]) -> str:
         return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
     for folder in reversed(found):
         number = job_id(folder) or ""
-        if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # and its cluster
+        if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # with its cluster
             return folder
     raise UsageError(
         "no job %s under %s" % (reference, store.jobs),
@@ -224,7 +224,7 @@ def folders(store: Store) -> List[str]:
 
 
 def unseen(store: Store) -> List[str]:
-    """Return the job folders that this user may not read: another user's, in a shared root folder."""
+    """Return the job folders that this user may not read, because they are another user's in a shared root folder."""
     return _seen(store)[1]
 
 
@@ -232,7 +232,7 @@ def _seen(store: Store) -> Tuple[List[str], List[str]]:
     found, hidden = [], []
     for name in files.names(store.jobs):
         if name.startswith("."):
-            continue  # still being made or removed
+            continue  # being created or removed
         folder = os.path.join(store.jobs, name)
         try:
             state = files.status(os.path.join(folder, result.LAUNCH_FILE))
@@ -245,13 +245,13 @@ def _seen(store: Store) -> Tuple[List[str], List[str]]:
 
 
 def job_id(folder: str) -> Optional[str]:
-    """Return the scheduler's id of a job; None if it was never submitted. The script writes the id too."""
+    """Return the scheduler's id of a job; None if it was never submitted. The script also writes the id."""
     try:
         with files.open_regular(os.path.join(folder, result.JOB_ID)) as stream:
             number = stream.read().decode("ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
         return None
-    except OSError as error:  # not "never submitted": then the image of an active job could be removed
+    except OSError as error:  # do not return None: then the image of an active job could be removed
         files.refuse_unseen(os.path.join(folder, result.JOB_ID), error)
     return number if any(each.owns(number) for each in SCHEDULERS.values()) else None
 
@@ -259,7 +259,7 @@ def job_id(folder: str) -> Optional[str]:
 def status(folder: str) -> Status:
     """Return the status of a job from the scheduler and result.json.
 
-    A job without a file of its id is NEW as well if the scheduler does not answer: most such jobs were only prepared.
+    A job without an id file is also NEW if the scheduler does not answer: most such jobs were only prepared.
     """
     launch, known = result.launch(folder), job_id(folder)
     try:
@@ -278,7 +278,7 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
     if number is None or known is None:
         ended = UNKNOWN if exit_code is None else "FAILED" if exit_code else "COMPLETED"
         known = JobState(ended if number else "NEW", "", "", "", False)
-    if number:  # until it has ended, its result is "unfinished"
+    if number:  # until the job has ended, its result is "unfinished"
         cause = None if known.active else _cause(folder, outcome, known.word)
     seconds = None if known.active or exit_code is None else outcome.seconds
     problem, remedy = outcome.unreadable, ""
@@ -307,9 +307,9 @@ def cancel(folder: str) -> bool:
 
 
 def follow(folder: str, tell: Callable[[str], None]) -> None:
-    """Wait for the end of a job; ``tell`` receives a line at each change of its state.
+    """Wait for the end of a job; ``tell`` receives a line whenever its state changes.
 
-    A scheduler that does not answer for a while is not a failure of the job.
+    If the scheduler does not answer for a while, the job has not failed.
 
     Raises:
         JobFailed: the job failed.
@@ -334,7 +334,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
             if known is None or not known.active:
                 break
             if _reader_is_gone(2):
-                raise BrokenPipeError  # the laptop has disconnected: the job continues
+                raise BrokenPipeError  # the laptop has disconnected, but the job continues
             if (known.word, known.reason) != before:
                 before = (known.word, known.reason)
                 tell("  ".join(word for word in (known.word, known.nodes, known.reason) if word))
@@ -355,7 +355,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
 
 
 def following(folder: str) -> str:
-    """Return the folder of the job that continues this one; empty if there is none."""
+    """Return the folder of the job that continues this one; empty if none does."""
     try:
         name = result.read(folder).maybe_text(result.NEXT)
     except DeployerError:
@@ -377,7 +377,7 @@ def tail(folder: str, lines: int = _TAIL) -> List[str]:
 
 
 def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> None:
-    """Copy a job's log to ``out`` (stdout); with ``follow_it`` until the job has ended. Raises UsageError."""
+    """Copy a job's log to ``out`` (stdout), with ``follow_it`` until the job has ended. Raises UsageError."""
     target = out or sys.stdout.buffer  # noqa: TID251  what a job printed, with its own colours
     number = job_id(folder)
     if not files.exists(result.log(folder)) and not (follow_it and number):
@@ -388,7 +388,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
         copied, last = _copy_from(result.log(folder), at, target, last)
         at += copied
         if ended or not follow_it or number is None:
-            if ended and last not in (b"", b"\n"):  # what the caller prints next begins a line
+            if ended and last not in (b"", b"\n"):  # the caller's next output starts on a new line
                 target.write(b"\n")
                 target.flush()
             return
@@ -402,7 +402,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
                     raise
             else:
                 answered = time.time()
-                ended = now is None or not now.active  # one more round, for what was written meanwhile
+                ended = now is None or not now.active  # one more round, for output written in the meantime
             asked = time.time()
             if ended:
                 continue
@@ -410,14 +410,14 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
 
 
 def _reader_is_gone(descriptor: int) -> bool:
-    """Return whether the reader of this process's pipe or socket has gone, as after ssh has ended."""
+    """Return whether the reader of this process's pipe or socket has closed it, for example when ssh has ended."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _copy_from(path: str, offset: int, target: IO[bytes], last: bytes) -> Tuple[int, bytes]:
-    """Copy ``path`` from ``offset`` on; return the number of bytes, and the last byte or else ``last``."""
+    """Copy ``path`` from ``offset`` on; return the number of bytes copied, and the last byte (``last`` if none)."""
     try:
         stream = files.open_regular(path)
     except FileNotFoundError:
@@ -436,7 +436,7 @@ def _copy_from(path: str, offset: int, target: IO[bytes], last: bytes) -> Tuple[
 
 
 def state(number: str, kind: str = "") -> Optional[JobState]:
-    """Return the scheduler's state of the job with this id; None if it has forgotten the job. ``kind`` is its name."""
+    """Return the scheduler's state of the job with this id; None if it has forgotten it. ``kind`` is its scheduler."""
     known = scheduler(number, kind)
     return known.parse_state(*ask(known.state(number)), job_id=number)
 
@@ -445,7 +445,7 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
     """Return the states of jobs by id, many per query; forgotten jobs are left out.
 
     Args:
-        submitted: each job's id and the name of its scheduler.
+        submitted: the id of each job and the name of its scheduler.
     """
     found: Dict[str, JobState] = {}
     for each in SCHEDULERS.values():
@@ -458,7 +458,7 @@ def states(submitted: Sequence[Tuple[str, str]]) -> Dict[str, JobState]:
 
 
 class _Outcome(NamedTuple):
-    """What a job's result.json has: exit code, seconds, and the first error; or why it cannot be read."""
+    """The content of a job's result.json (exit code, seconds, first error), or why it cannot be read."""
 
     exit_code: Optional[int] = None
     seconds: Optional[int] = None
@@ -467,7 +467,7 @@ class _Outcome(NamedTuple):
 
 
 def _outcome(folder: str) -> _Outcome:
-    """Return the content of result.json; the scheduler knows the state of the job if it is missing or unreadable."""
+    """Return the content of result.json. If it is missing or unreadable, only the scheduler knows the job's state."""
     if not files.is_file(os.path.join(folder, result.RESULT_FILE)):
         return _Outcome()
     try:
@@ -480,7 +480,7 @@ def _outcome(folder: str) -> _Outcome:
 
 
 def _cause(folder: str, outcome: _Outcome, word: str) -> Optional[Finding]:
-    """Return why a job ended: the most specific of result.json, the scheduler's word for it, and the log."""
+    """Return why a job ended: the most specific cause in result.json, the scheduler's state, and the log."""
     wrong = outcome.wrong
     unfinished = outcome.exit_code is None
     if word in causes.ENDS and (unfinished or (word not in _ASKED and (wrong is None or wrong.code not in _EXPLAINED))):
@@ -492,7 +492,7 @@ def _cause(folder: str, outcome: _Outcome, word: str) -> Optional[Finding]:
 
 
 def _unwritten(folder: str) -> str:
-    """Return why a job could not write to its folder, as far as this host sees; empty: there is no such reason."""
+    """Return why a job could not write to its folder, as far as this host can tell; empty if there is no reason."""
     import tempfile  # only here: this import takes longer than all others
 
     try:
@@ -506,7 +506,7 @@ def _unwritten(folder: str) -> str:
 
 
 def final_exit(folder: str) -> Optional[int]:
-    """Return the exit code of a job that has ended; wait a little until the shared file system shows it."""
+    """Return the exit code of a job that has ended; wait briefly until the shared file system shows it."""
     until = time.time() + _LAG
     while True:
         exit_code = _outcome(folder).exit_code

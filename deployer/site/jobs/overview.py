@@ -1,4 +1,4 @@
-"""jobs: all jobs under the root folder, with one query of the scheduler."""
+"""jobs: all jobs under the root folder, with a single query of the scheduler."""
 
 from typing import List, NamedTuple, Tuple
 
@@ -12,7 +12,7 @@ class Overview(NamedTuple):
     """The jobs under a root folder.
 
     Attributes:
-        jobs: the newest first.
+        jobs: the jobs, the newest first.
         unreadable: folders whose job.json cannot be read, each with the reason.
     """
 
@@ -21,7 +21,7 @@ class Overview(NamedTuple):
 
     @property
     def active(self) -> List[Status]:
-        """The jobs that wait or run."""
+        """The jobs that are waiting or running."""
         return [status for status in self.jobs if status.active]
 
 

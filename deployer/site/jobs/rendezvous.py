@@ -1,12 +1,12 @@
-"""The place where the ranks of a job find each other without MPI: the file ``hosts/meet`` in the job's folder.
+"""The rendezvous of a job's ranks without MPI: the file ``hosts/meet`` in the job's folder.
 
-``result`` writes it after the first step, from what each node wrote about itself. Its first line is for ``rank``::
+``result`` writes it after the first step, from the nodes' records of themselves. Its first line is for ``rank``::
 
     NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE
 
-The port was free on the first node when the job started. Address, port and interface are empty if the nodes have no
-network in common. The second line is the job's secret, by which its own processes know each other; only the user can
-read the file.
+The port was free on the first node when the job started. Address, port and interface are empty if the nodes share no
+network. The second line is the job's secret, with which its processes recognize each other. Only the user can read the
+file.
 """
 
 import os
@@ -21,11 +21,11 @@ FILE = "meet"
 
 
 def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -> Optional[CommonNetwork]:
-    """Write the file and return the network; None if the nodes have none in common, or the first node no free port.
+    """Write the file and return the network; None without a common network or a free port on the first node.
 
     Args:
         folder: the folder with the records of the nodes.
-        machines: the file with the nodes of a batch system that has an agent, the first one first.
+        machines: the file with the nodes of a batch system with an agent, starting with the first node.
     """
     first = _first(hosts, machines)
     found = common(first.host, {item.host: item.addresses for item in hosts}, launch.interface or "") if first else None
@@ -38,9 +38,9 @@ def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -
 
 
 def _first(hosts: List[HostRecord], machines: str) -> Optional[HostRecord]:
-    """Return the record of the node with rank 0: the first of the list, else this one, where job.sh runs.
+    """Return the record of the node with rank 0: the first of the list, or else this one, where job.sh runs.
 
-    The list may have other names of nodes than their own, or addresses.
+    The list may contain addresses, or names other than the nodes' own.
     """
     if len(hosts) == 1:
         return hosts[0]
@@ -67,7 +67,7 @@ def _name(name: str, short: bool) -> str:
 
 
 def _address(name: str) -> str:
-    """Return the IPv4 address of a name or address; empty if it is unknown."""
+    """Return the IPv4 address of a host name or address; empty if it is unknown."""
     try:
         return socket.gethostbyname(name)
     except (socket.gaierror, socket.herror, UnicodeError):

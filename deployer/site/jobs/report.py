@@ -1,4 +1,4 @@
-"""report: find the results of jobs, on the site by name or number, and anywhere by path."""
+"""report: find the results of jobs, on the site by name or number, or anywhere by path."""
 
 import os
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
@@ -12,10 +12,10 @@ from deployer.system import files
 
 
 class Collected(NamedTuple):
-    """What the jobs measured.
+    """The measurements of jobs.
 
     Attributes:
-        runs: those with figures.
+        runs: the jobs with measurements.
         left_out: the other jobs, each with the reason.
     """
 
@@ -24,14 +24,14 @@ class Collected(NamedTuple):
 
 
 def collect(references: Sequence[str], store: Optional[Callable[[], Store]]) -> Collected:
-    """Return the figures of jobs, each job once.
+    """Return the measurements of jobs, without duplicates.
 
     Args:
-        references: names or the scheduler's ids of jobs, or paths of job folders and result.json files.
-        store: returns the root folder with the jobs; None: paths alone.
+        references: names or scheduler ids of jobs, or paths of job folders and result.json files.
+        store: returns the root folder with the jobs; None: accept only paths.
 
     Raises:
-        UsageError: a job was not found. A job without figures is only left out.
+        UsageError: a job was not found. A job without measurements is only left out.
     """
     runs: List[Run] = []
     left_out: List[Tuple[str, str]] = []

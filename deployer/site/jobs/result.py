@@ -1,6 +1,6 @@
-"""result: read the evidence in a job's folder, judge it, and write result.json; job.sh calls it after each step.
+"""result: read the evidence in a job's folder, evaluate it, and write result.json; job.sh calls it after each step.
 
-What judges is imported only for that: `status` and `jobs` only read.
+The evaluating modules are imported only for that, because `status` and `jobs` only read.
 """
 
 import os
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
 
 LAUNCH_FILE = "job.json"
 RESULT_FILE = "result.json"
-#: The folder in which ranks save their state. It moves to the job that continues this one.
+#: The folder in which ranks save their state. It moves to the next job, which continues this one.
 CHECKPOINT = "checkpoint"
 #: The field of result.json with the name of the job that continues this one.
 NEXT = "next"
 PAYLOAD_FILE = "payload.json"
 SCRIPT = "job.sh"
 LOG = "output.log"
-#: How names begin in a job's folder: of a batch system's own output, and of a folder with what the same job left before
-#: its batch system started it again.
+#: Prefixes of names in a job's folder: for a batch system's own output file, and for a folder with what the job left
+#: before its batch system started it again.
 BATCH_LOG, EARLIER = "batch-system", "earlier-attempt-"
 JOB_ID = "job_id"
 #: The program that starts commands on the nodes of a job, in job.sh's environment.
 AGENT, ENVIRONMENT, MACHINES = "agent", "environment", "machines"
 HOSTS_FOLDER = "hosts"
-#: What ranks say of themselves, and see of each other.
+#: What ranks report about themselves and about each other.
 RANKS_FOLDER = "ranks"
 
-#: The suffix of files with what containers printed of the canary, and how much of such a file is read.
+#: The suffix of files with the canary output of containers, and the maximum number of bytes to read from them.
 ROOT_SUFFIX = ".root"
 _MAX_ROOT = 64 * 1024
 _MAX_RESULT = 64 * 1024 * 1024
-#: Bytes; a payload's own result is a summary, so a larger one is a mistake.
+#: Bytes. A payload's own result is a summary, so a larger file is a mistake.
 _MAX_PAYLOAD = 16 * 1024 * 1024
-#: Bytes at the end of a rank's log, and of the job's, that show why it ended.
+#: The number of bytes at the end of a rank's log and of the job's log that can show why it ended.
 _LOG_TAIL = 4096
 _JOB_TAIL = 64 * 1024
 _MAX_DIGITS = 20
-#: A file in the folder of the hosts: the length of the job's log when the last step before the payload ended.
+#: A file in the hosts folder: the length of the job's log at the end of the last step before the payload.
 _LOG_FROM = "log-from"
-#: Another one: when each step ended.
+#: A file in the same folder: when each step ended.
 _STEPS = "steps"
 
 _T = TypeVar("_T")
 
 
 def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
-    """Judge the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
+    """Evaluate the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
     from deployer.contract.result import HOSTS, PAYLOAD, assemble
     from deployer.site.jobs import rendezvous
 
@@ -81,21 +81,21 @@ def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     try:
         write(folder, verdict.record)
     except SpaceError as error:
-        # Other files that were to be written here are lost too: evidence, the log, perhaps the payload's output.
+        # Other writes to this folder have failed too: evidence, the log, perhaps the payload's output.
         result_reserve.release(folder)
         verdict = assemble(started, found, outcome._replace(full=error.message), steps)
         write(folder, verdict.record)
     if outcome.step == PAYLOAD or verdict.exit_code:
         result_reserve.release(folder)
     else:
-        result_reserve.keep_on(folder, started.ranks)  # for a job that its batch system starts again
-        with suppress(DeployerError):  # without it, more of the log counts as the payload's
+        result_reserve.keep_on(folder, started.ranks)  # in case its batch system starts the job again
+        with suppress(DeployerError):  # without it, more of the log is attributed to the payload
             files.write_text(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM), "%d" % _log_size(folder))
     return verdict
 
 
 def _steps(folder: str, outcome: "StepOutcome") -> List[json_records.Record]:
-    """Note when a step ended, and return the ends of all steps; if the disk is full, only of this one."""
+    """Note when a step ended, and return the ends of all steps, or only of this one if the disk is full."""
     path, steps = os.path.join(folder, HOSTS_FOLDER, _STEPS), []
     with suppress(DeployerError):
         before = json_records.loads(files.read_bytes(path), _STEPS, path, own=True)
@@ -115,19 +115,19 @@ def write(folder: str, record: json_records.Record) -> None:
 def _log_size(folder: str) -> int:
     try:
         return os.stat(os.path.join(folder, LOG)).st_size
-    except OSError:  # a script that was started by hand writes to a terminal
+    except OSError:  # a manually started script writes to a terminal
         return 0
 
 
 def told(folder: str) -> "Told":
-    """Return what the end of the job's log shows, of the last step alone."""
+    """Return what the end of the job's log shows about the last step."""
     from deployer.contract import causes
 
     return causes.told(_end_of_log(folder))
 
 
 def _end_of_log(folder: str) -> str:
-    """Return the end of the job's log, without what the steps before the last one wrote."""
+    """Return the end of the job's log, without the output of the steps before the last one."""
     try:
         with open(os.path.join(folder, HOSTS_FOLDER, _LOG_FROM)) as stream:
             start = int(stream.read(_MAX_DIGITS))
@@ -142,7 +142,7 @@ def _end_of_log(folder: str) -> str:
 
 
 def _image(folder: str, started: Launch) -> List[Finding]:
-    """Return what is wrong with the image of a failed job: it may have lost files, or be gone."""
+    """Return what is wrong with the image of a failed job, for example if it or some of its files are missing."""
     from deployer.contract.result import WHOLE_JOB
     from deployer.site.storage import inventory
     from deployer.site.storage.store import Store
@@ -163,7 +163,7 @@ def launch(folder: str) -> Launch:
 
 
 def gather(folder: str) -> "Evidence":
-    """Read all evidence of a job's steps; an unreadable record counts as missing."""
+    """Read all evidence of a job's steps; unreadable records count as missing."""
     from deployer.contract.payload import read_payload
     from deployer.contract.result import Evidence
 
@@ -190,7 +190,7 @@ def node_file(host: str) -> str:
 
 
 def log(folder: str) -> str:
-    """Return the path of a job's log: until job.sh has begun, of the batch system's own file."""
+    """Return the path of a job's log, or of the batch system's own file until job.sh has begun."""
     path = os.path.join(folder, LOG)
     own = [] if files.exists(path) else sorted(name for name in files.names(folder) if name.startswith(BATCH_LOG))
     return os.path.join(folder, own[-1]) if own else path
@@ -209,7 +209,7 @@ def read(folder: str) -> Fields:
 
 
 def texts(folder: str) -> Dict[str, str]:
-    """Return the text of each file and of each rank's record in a folder of evidence by name; of logs only the end."""
+    """Return the text of each file and rank record in a folder of evidence, by name; only the end of logs."""
     found: Dict[str, str] = {}
     for name in files.names(folder):
         if not name.startswith("."):
@@ -225,7 +225,7 @@ def texts(folder: str) -> Dict[str, str]:
 
 
 def _plain(name: str, record: str) -> str:
-    """Return a record of a rank, or the text of a log that is one."""
+    """Return the record of a rank, or the text of a log stored as a record."""
     if name.endswith(".log"):
         with suppress(UsageError):
             return str(json_records.parse(record.encode(), name))
@@ -245,7 +245,7 @@ def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, st
 
 
 def _roots(known: Mapping[str, str]) -> Dict[str, str]:
-    """Return what containers printed of the canary, by host."""
+    """Return the canary output of containers, by host."""
     return {name[: -len(ROOT_SUFFIX)]: text[:_MAX_ROOT] for name, text in known.items() if name.endswith(ROOT_SUFFIX)}
 
 
@@ -262,7 +262,7 @@ def _last_lines(known: Mapping[str, str]) -> Dict[int, str]:
 
 
 def _payload(path: str) -> Tuple[Any, Any]:
-    """Return (the JSON that the payload wrote, None), or (None, the reason); (None, None) if it wrote none."""
+    """Return (the JSON that the payload wrote, None), or (None, the reason); (None, None) if it wrote nothing."""
     if not files.is_file(path) or os.path.getsize(path) == 0:
         return None, None
     if os.path.getsize(path) > _MAX_PAYLOAD:

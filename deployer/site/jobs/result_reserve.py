@@ -1,6 +1,6 @@
-"""Space for a job's result.json, reserved when the job is made, in case the disk is full later.
+"""Space for a job's result.json, reserved when the job is created, in case the disk is full later.
 
-The reserve is a file of random bytes: zeros would take no space if the file system compresses or leaves holes.
+The reserve is a file of random bytes; a file system that compresses or leaves holes would not store zeros.
 """
 
 import os
@@ -15,7 +15,7 @@ _JOB, _RANK = 64 * 1024, 2 * 1024
 
 
 def keep(folder: str, ranks: int) -> None:
-    """Reserve the space in a job's folder, unless it is reserved. Raises SpaceError if the disk is full."""
+    """Reserve the space in a job's folder, unless it already is. Raises SpaceError if the disk is full."""
     path = os.path.join(folder, NAME)
     if not files.exists(path):
         with files.published(path) as stream:
@@ -23,7 +23,7 @@ def keep(folder: str, ranks: int) -> None:
 
 
 def keep_on(folder: str, ranks: int) -> None:
-    """Reserve the space if possible; a running job continues without."""
+    """Reserve the space if possible; otherwise the running job continues without it."""
     with suppress(DeployerError):
         keep(folder, ranks)
 

@@ -1,7 +1,7 @@
-"""survey: the capture of a whole site. The login node is captured here, and one node of each partition by a small job.
+"""survey: capture a whole site, with the login node here and one node of each partition in a small job.
 
-Everything is kept in a folder beside the result until all is together, so a survey that was cut continues: captures and
-jobs that exist are not made again. Each call of ``step`` does what can be done now and never waits for the queue.
+The files stay in a folder next to the result until all captures are complete, so that an interrupted survey continues:
+existing captures and jobs are reused. Each call of ``step`` does what is possible now, without waiting for the queue.
 """
 
 import os
@@ -30,11 +30,11 @@ from deployer.system import files
 CAPTURED, WAITING, RUNNING, FAILED, SKIPPED = "captured", "waiting", "running", "failed", "skipped"
 #: The time limit of a job. A capture takes at most half a minute.
 _MINUTES = 10
-#: The state, within ``step``, of a job that has ended and whose capture is not there yet.
+#: Within ``step``, the state of a job that has ended before its capture arrived.
 _ENDED = "ended"
-#: Seconds without a job or a new file after which an unfinished survey is not continued: its facts may be old.
+#: An unfinished survey is not continued after this many seconds without a job or a new file: its facts may be outdated.
 _STALE = 86400.0
-#: Seconds until a shared file system shows on this node what another one has written.
+#: Seconds until a shared file system shows this node what another node has written.
 _LAG = 15.0
 _LOGIN = "login.json"
 _NO_SCHEDULER = (
@@ -51,12 +51,12 @@ class SurveyRequest(NamedTuple):
         output: the path of the result, FILE.json.
         partitions: their names; None: all.
         name: the site's name (default: the cluster's).
-        mpi: prefixes of installations that would not be found.
-        account: charged for the jobs; None: $SBATCH_ACCOUNT.
-        directives: further words for the batch system.
-        redact: replace hosts, users and addresses by placeholders.
-        hide: further words to replace.
-        words: as in ``CaptureRequest``.
+        mpi: prefixes of installations that the search would miss.
+        account: the account to charge for the jobs; None: $SBATCH_ACCOUNT.
+        directives: additional words for the batch system.
+        redact: replace hosts, users and addresses with placeholders.
+        hide: additional words to replace.
+        words: see ``CaptureRequest``.
     """
 
     output: str
@@ -71,19 +71,19 @@ class SurveyRequest(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The folder for what is not together yet."""
+        """The folder for files that are not merged yet."""
         return self.output + ".parts"
 
 
 class PartitionCapture(NamedTuple):
-    """How far the capture of a partition is.
+    """The progress of a partition's capture.
 
     Attributes:
         name: the partition.
         state: one of the states above.
-        reason: why, in the scheduler's words or the job's.
+        reason: the reason for the state, from the scheduler or the job.
         job_id: the scheduler's id of the job, or empty.
-        seconds: since its job was submitted, until it was captured.
+        seconds: the time from the job's submission until its capture.
     """
 
     name: str
@@ -118,7 +118,7 @@ _SUFFIXES = (".json", ".sh", ".job", ".log", ".failed")
 
 
 def step(request: SurveyRequest) -> List[PartitionCapture]:
-    """Do what can be done now, and return how far each partition is.
+    """Do what is possible now, and return the progress of each partition.
 
     Raises:
         UsageError: there is no such partition, or the folder cannot be used.
@@ -129,12 +129,12 @@ def step(request: SurveyRequest) -> List[PartitionCapture]:
     _cancel_others(request, profile, wanted)
     scheduler = _scheduler(profile)
     found = [_advance(request, profile, scheduler, part) for part in wanted] if scheduler else []
-    until = time.monotonic() + _LAG  # one for all
+    until = time.monotonic() + _LAG  # shared by all partitions
     return [_settle(part, each, until) if each.state == _ENDED else each for part, each in zip(wanted, found)]
 
 
 def login(request: SurveyRequest) -> CaptureReport:
-    """Return the capture of the login node; it is made if there is none yet, or if the survey is too old."""
+    """Return the capture of the login node; create it if there is none, or if the survey is too old."""
     _make_folder(request.folder)
     path = os.path.join(request.folder, _LOGIN)
     if files.lexists(path) and _is_stale(request):
@@ -147,7 +147,7 @@ def login(request: SurveyRequest) -> CaptureReport:
 
 
 def _is_stale(request: SurveyRequest) -> bool:
-    """Return whether nothing of a survey is new and none of its jobs can still run."""
+    """Return whether a survey has no recent files and no job that can still run."""
     paths = [os.path.join(request.folder, name) for name in files.names(request.folder)]
     if time.time() - max(os.stat(path).st_mtime for path in paths) <= _STALE:
         return False
@@ -176,8 +176,8 @@ def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
 
 
 def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[str]:
-    """Write the result, remove what is no longer needed, and return the notes for people."""
-    base = report.read(os.path.join(request.folder, _LOGIN))  # as ``step`` read it, however old it is
+    """Write the result, remove what is no longer needed, and return the notes for the user."""
+    base = report.read(os.path.join(request.folder, _LOGIN))  # ``step`` also read it regardless of its age
     wanted = {part.name: part for part in parts(request, base.profile)}
     done = [wanted[each.name].capture for each in found if each.state == CAPTURED]
     merged = report.merge([base, *map(report.read, done)])
@@ -203,7 +203,7 @@ def script(request: SurveyRequest, profile: json_records.Record, part: _Part) ->
         raise UsageError("a capture of compute nodes needs deployer.pyz", "start it as: python3 deployer.pyz capture")
     words = [tool, "capture", "--node", "--partition", part.name, "-o", part.capture]
     words += [word for prefix in request.mpi for word in ("--mpi", prefix)]
-    pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are seen; Grid Engine ignores this line
+    pieces = [code("#!/bin/bash -l\n")]  # a login shell, so that modules are available; Grid Engine ignores this line
     asked = scheduler.directives(_request(request, profile, part)) if scheduler else []
     pieces += [shell.directive(scheduler.prefix, line) for line in asked] if scheduler and scheduler.prefix else []
     pieces += [code("exec >>{log} 2>&1\n", log=part.log)] if scheduler and scheduler.own_log else []
@@ -225,7 +225,7 @@ exit 7
 
 
 def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) -> JobRequest:
-    """Return what the job for a partition asks for."""
+    """Return the batch system request of a partition's job."""
     partition = (profile.get("partitions") or {}).get(part.name, {})
     scheduler = profile.get("scheduler") or {}
     word = partition.get("gpu_request") or scheduler.get("gpu_request") or words(scheduler.get("kind")).gpus
@@ -241,7 +241,7 @@ def _request(request: SurveyRequest, profile: json_records.Record, part: _Part) 
         queue=partition.get("queue", part.name),
         constraints=[partition["constraint"]] if "constraint" in partition else [],
         account=request.account or os.environ.get("SBATCH_ACCOUNT"),
-        # Without one the job may see no GPU at all; the scheduler tells how many a node has.
+        # Without a GPU request, the job may see no GPU at all; the scheduler reports how many a node has.
         gpus=GpuRequest(word, 1, None) if "gpus" in (partition.get("node") or {}) and word else None,
         directives=list(request.directives),
     )
@@ -267,13 +267,13 @@ def _advance(
 
 
 def _settle(part: _Part, ended: PartitionCapture, until: float) -> PartitionCapture:
-    """Return the result of a job that has ended; its files may appear until then."""
+    """Return the result of a job that has ended; its files may still appear until the time ``until``."""
     while not files.lexists(part.capture) and time.monotonic() < until and not _words(part):
         time.sleep(0.2)
     if files.lexists(part.capture):
         return _captured(part)
     reason = _words(part) or ended.reason
-    files.write_text(part.failure, reason + "\n")  # so that later calls do not wait for it
+    files.write_text(part.failure, reason + "\n")  # so that later calls do not wait for the capture
     return ended._replace(state=FAILED, reason=reason)
 
 
@@ -319,7 +319,7 @@ def _stem(number: int, name: str) -> str:
 
 
 def _words(part: _Part) -> str:
-    """Return the error in a job's log, if there is one."""
+    """Return the error in a job's log, if any."""
     try:
         with files.open_regular(part.log) as stream:
             return causes.told(stream.read(_MAX_LOG).decode("utf-8", "replace")).reason or ""
@@ -328,7 +328,7 @@ def _words(part: _Part) -> str:
 
 
 def _make_folder(path: str) -> None:
-    """Make a folder that only we can write to, or accept one that is so. Raises UsageError for any other."""
+    """Create a folder that only this user can write to, or accept an existing one. Raises UsageError for any other."""
     with files.errors_named("make " + path, "choose another file with -o"):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         try:

@@ -1,1 +1,1 @@
-"""From an installed image to a submitted batch script or to a process."""
+"""From an installed image to a submitted batch script or a process."""

@@ -1,7 +1,7 @@
-"""A job that continues another one, and further starts of one job.sh: each has a folder of its own.
+"""Jobs that continue another one, and repeated starts of one job.sh: each has its own folder.
 
-It is the same script under another name, with what a person changed in it. A job's name is in all paths of its folder
-and nowhere else by chance, because it ends with random characters.
+The new job has the same script, with any manual changes, under another name. Replacing the name is safe: it is in all
+paths of the job's folder, and cannot occur elsewhere by chance because it ends with random characters.
 """
 
 import os
@@ -20,18 +20,18 @@ from deployer.site.storage import unfinished
 from deployer.system import files
 
 _NAME = re.compile(r"^(.+)-\d{8}T\d{6}-[0-9a-f]{4,8}$")
-#: What a job leaves that its batch system starts again.
+#: The files left by a job that its batch system starts again.
 _EVIDENCE = (result.HOSTS_FOLDER, result.RANKS_FOLDER, result.RESULT_FILE, result.PAYLOAD_FILE, result.LOG)
 
 
 def continue_job(folder: str) -> str:
-    """Submit the next job, which starts after this one, and return its folder.
+    """Submit the next job, which starts after this one has ended, and return its folder.
 
     Raises:
         JobFailed: no more jobs may continue this one.
-        UsageError: the folder is not that of such a job.
-        Refused, TransferError: the batch system did not accept it. Unless that is certain, it may have the job: then
-            the next folder and the state in it stay.
+        UsageError: the folder is not a job's, or the job cannot be continued.
+        Refused, TransferError: the batch system did not accept the job. If it may have accepted it anyway, the next
+            folder and the state in it are kept.
     """
     launch = result.launch(folder)
     if launch.warn is None:
@@ -64,18 +64,18 @@ def continue_job(folder: str) -> str:
 
 
 def start(folder: str, script: str, number: str) -> str:
-    """Return the folder of a further start of a job's script.
+    """Return the folder for another start of a job's script.
 
     A job that its batch system starts again, under its old id, continues in its own folder. Any other start gets a new
-    folder. It takes over the saved state of the last start if that has ended and failed.
+    folder. It takes over the saved state of the last start if that start has ended and failed.
 
     Args:
         folder: the folder that the script names.
-        script: the script that runs: a person may have changed it.
-        number: the batch system's id of the start; empty: it has none.
+        script: the script that is running, perhaps with manual changes.
+        number: the batch system's id of the start; empty if it has none.
 
     Raises:
-        UsageError: the script is not that of the job in ``folder``.
+        UsageError: the script does not belong to the job in ``folder``.
     """
     if number and jobs.job_id(folder) == number:
         _put_aside(folder)
@@ -87,14 +87,14 @@ def start(folder: str, script: str, number: str) -> str:
     saved = launch.warn is not None and _has_failed(last)
     target = _copy(folder, launch._replace(previous=os.path.basename(last) if saved else None), script, number)
     if saved:
-        with suppress(DeployerError):  # another start was first, or it has no result
+        with suppress(DeployerError):  # another start came first, or there is no result
             _move(last, target)
             _link(last, target)
     return target
 
 
 def _copy(folder: str, launch: Launch, script: str, number: str = "") -> str:
-    """Make the folder of another job with the script of this one, and return its path."""
+    """Create the folder of another job with the script of this one, and return its path."""
     match = _NAME.match(launch.job)
     text = _text(os.path.join(folder, script))
     if not match or os.path.basename(os.path.abspath(folder)) != launch.job or launch.job not in text:
@@ -111,7 +111,7 @@ def _text(path: str) -> str:
 
 
 def _put_aside(folder: str) -> None:
-    """Move what an earlier attempt of the job left to a folder beside it. Its saved state stays."""
+    """Move the files of an earlier attempt of the job to a folder next to its own, except its saved state."""
     number = 1
     while files.lexists("%s/%s%d" % (folder, result.EARLIER, number)):
         number += 1
@@ -124,16 +124,16 @@ def _put_aside(folder: str) -> None:
 
 
 def _keep_output(folder: str) -> None:
-    """Rename the batch system's own file of an ended start, which it would write again at the end of this one."""
+    """Rename the batch system's own output file of an ended start; this start would overwrite it when it ends."""
     own = schedulers.known(result.launch(folder).scheduler).own_log
     path = os.path.join(folder, own)
     if own and files.is_file(path):
-        with suppress(FileNotFoundError):  # another start was first
+        with suppress(FileNotFoundError):  # another start came first
             os.rename(path, "%s.%s" % (path, jobs.job_id(folder)))
 
 
 def _has_failed(folder: str) -> bool:
-    """Return whether the job has certainly ended, and not well."""
+    """Return whether the job has certainly ended, and failed."""
     with suppress(DeployerError):  # the batch system does not answer here
         status = jobs.status(folder)
         return status.job_id is not None and not status.active and status.exit_code != 0
@@ -141,13 +141,13 @@ def _has_failed(folder: str) -> bool:
 
 
 def _take_back(target: str, folder: str) -> None:
-    """Remove the next job, which was not submitted; its state returns to ``folder``."""
+    """Remove the next job, which was not submitted, and return its saved state to ``folder``."""
     _move(target, folder)
     unfinished.discard(target)
 
 
 def _move(source: str, target: str) -> None:
-    """Move the saved state, if it is there, over the empty folder for it."""
+    """Replace the empty target folder with the saved state, if there is any."""
     path = os.path.join(source, result.CHECKPOINT)
     if files.names(path):
         with files.errors_named("move " + path):

@@ -1,7 +1,7 @@
-"""The parts of job.sh for a batch system that starts no processes on other nodes itself, and the agent's program. Pure.
+"""The parts of job.sh for a batch system that cannot start processes on other nodes, and the agent program. Pure.
 
-Such a system has a command like ssh (``qrsh -inherit``, ``pbs_tmrsh``, ``blaunch``, ssh itself). The agent makes one
-program of it that launchers call in place of ssh: it gives the command job.sh's environment and folder.
+Such a system has a command like ssh (``qrsh -inherit``, ``pbs_tmrsh``, ``blaunch``, or ssh itself). The agent is a
+program that launchers call instead of ssh. It passes job.sh's environment and folder to the command.
 """
 
 from typing import Sequence
@@ -12,12 +12,12 @@ from deployer.site.jobs.result import AGENT, ENVIRONMENT, LOG, MACHINES
 from deployer.site.jobs.schedulers.interface import Scheduler
 from deployer.site.run.templates import fill
 
-#: Variables that describe the first node, or a shell.
+#: Variables that describe the first node or a shell.
 _OF_A_NODE = ("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY", "DISPLAY")
 
 
 def trap(scheduler: Scheduler, asked_by: str) -> Code:
-    """Return the lines that let the job end in its own time; ``asked_by`` is the launcher's signal."""
+    """Return the lines that let the job end gracefully; ``asked_by`` is the launcher's signal."""
     return fill(
         "agent.sh",
         "trap",
@@ -36,7 +36,7 @@ def ground(scheduler: Scheduler, hosts: Sequence[str], nodes: int) -> Code:
 
 
 def environment(scheduler: Scheduler, slots: Code) -> Code:
-    """Return the lines that write the files which the agent and the launcher read."""
+    """Return the lines that write the files for the agent and the launcher."""
     return fill(
         "agent.sh",
         "environment",
@@ -48,7 +48,7 @@ def environment(scheduler: Scheduler, slots: Code) -> Code:
 
 
 def agent(scheduler: Scheduler, folder: str) -> str:
-    """Return the text of the agent's program."""
+    """Return the text of the agent program."""
     own = "%s/%s" % (folder, AGENT)
     here = shell.for_any_login_shell(["/bin/bash", own, "--here"]) + " "
     return fill(

@@ -1,4 +1,4 @@
-"""A job's command and standard input, searched in the installed image before anything is submitted."""
+"""A job's command and standard input, checked in the installed image before anything is submitted."""
 
 import errno
 import os
@@ -16,14 +16,14 @@ from deployer.site.container.runtimes.interface import Mount
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
-_LINE = 256  # the bytes of a script's first line that the kernel reads
+_LINE = 256  # the part of a script's first line that the kernel reads, in bytes
 _HOST_PROGRAMS = os.path.basename(hostfiles.PROGRAMS) + "/"
 
 
 def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds: Sequence[Mount]) -> None:
-    """Raise Refused if the command of ``job`` cannot start in the image, or its standard input is missing.
+    """Raise Refused if the command of ``job`` cannot start in the image, or if its standard input is missing.
 
-    Only certain problems count; the content of targets of ``binds`` is not the image's own.
+    Only certain problems count. The content of the targets of ``binds`` is not part of the image.
     """
     where = place(installed, image, plan, [bind.target for bind in binds if bind.target != APP])
     where = where._replace(workdir=command.workdir(job.workdir, image.workdir))
@@ -36,7 +36,7 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
 
 
 def place(installed: InstalledImage, image: Image, plan: Plan, outside: Sequence[str]) -> CommandSearch:
-    """Return where commands are searched; ``outside`` are the targets of binds."""
+    """Return where to search for commands; ``outside`` are the targets of binds."""
 
     def look(path: str) -> Optional[PathInfo]:
         if path == APP or path.startswith(APP + "/"):
@@ -49,14 +49,14 @@ def place(installed: InstalledImage, image: Image, plan: Plan, outside: Sequence
 
 
 def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandProblem]:
-    """Return a problem if ``stdin`` is in a bound folder that this host has, but this host lacks the file."""
+    """Return a problem if ``stdin`` is in a bound folder that exists on this host, but the file does not."""
     over = [bind for bind in binds if stdin.startswith(bind.target + "/") and bind.target not in (APP, JOB)]
     if not over:
         return None
     bind = max(over, key=lambda each: len(each.target))
     path = bind.source
     if not isinstance(path, str):
-        return None  # a folder of the nodes
+        return None  # a folder that only nodes have
     seen = _seen(path)
     for name in stdin[len(bind.target) :].strip("/").split("/"):
         if seen is None or seen.kind != command.FOLDER:
@@ -79,7 +79,7 @@ def _programs(installed: InstalledImage, plan: Plan) -> Set[str]:
 
 
 def _seen(path: str, own: bool = False) -> Optional[PathInfo]:
-    """Return what is at a path of the host; a path without permission counts as unknown."""
+    """Return what a host path contains; a path without permission counts as unknown."""
     try:
         mode = os.lstat(path).st_mode
         if stat.S_ISLNK(mode):

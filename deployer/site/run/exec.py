@@ -1,7 +1,7 @@
-"""exec and shell: one process in the container with the plan's binds and environment, in the user's own allocation.
+"""exec and shell: one process in the container, with the plan's binds and environment, in the user's allocation.
 
-This process becomes the runtime, which becomes the command: pid, signals, descriptors (PMI's) and exit code are the
-command's own.
+This process becomes the runtime, which becomes the command. The command therefore keeps the pid, receives signals and
+descriptors (including PMI's), and sets the exit code.
 """
 
 import os
@@ -24,23 +24,23 @@ from deployer.site.storage import data
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
 
-#: Used if the bundle has no plan because it was packed for no site: the site's if it can be used, else the kit's.
+#: Used if a bundle has no plan because it was packed for no site: the site's runtime if usable, else the kit's.
 _DEFAULT_RUNTIMES = ("charliecloud", CHARLIECLOUD_KIT)
-#: Variables of mpirun, and of mpiexec of MPICH and Intel MPI, with the number of processes on the node.
+#: Variables of mpirun, and of mpiexec from MPICH and Intel MPI, with the number of processes on the node.
 _LOCAL_TASKS = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-#: Variables of the user's terminal for an interactive shell.
+#: Variables of the user's terminal that an interactive shell needs.
 _TERMINAL = ("TERM", "COLORTERM", "LANG")
 
 
 class ExecRequest(NamedTuple):
-    """What the user of ``exec`` or ``shell`` asked for.
+    """The user's request to ``exec`` or ``shell``.
 
     Attributes:
         image: the bundle's name, NAME:VERSION or digest.
         plan: the site of the plan; None selects the only one.
         binds: extra binds, as the user wrote them.
         runtime: the runtime; None uses the plan's choice.
-        home: the home that the process has.
+        home: the home of the process.
         env: variables of the process, as the user wrote them: NAME=VALUE.
     """
 
@@ -53,7 +53,7 @@ class ExecRequest(NamedTuple):
 
 
 def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
-    """Replace this process by ``command`` in the container of an image.
+    """Replace this process with ``command`` in the container of an image.
 
     Raises:
         UsageError: there is no such image or plan, or no command.
@@ -67,7 +67,7 @@ def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
 
 
 def shell(store: Store, request: ExecRequest) -> NoReturn:
-    """Replace this process by an interactive shell in the container: bash if the image has it, else sh."""
+    """Replace this process with an interactive shell in the container: bash if the image has it, else sh."""
     runtime, made, _ = prepare(store, request)
     terminal = {name: os.environ[name] for name in _TERMINAL if name in os.environ}
     made = made._replace(environment={**terminal, **made.environment})
@@ -85,9 +85,9 @@ def _become(words: Sequence[Text]) -> NoReturn:
 
 
 def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, bool]:
-    """Return the runtime and the container of a process here, and whether a node's processes share one container.
+    """Return the runtime and container for a process here, and whether a node's processes share one container.
 
-    The container's home is the variable ``container.OWN``; it is made when the process starts.
+    The container's home is the variable ``container.OWN``; it is created when the process starts.
     """
     installed = store.find(request.image)
     manifest = installed.manifest()
@@ -120,7 +120,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
 
 
 def _default(installed: InstalledImage) -> str:
-    """Return the runtime without a plan. If none can be used: the kit's if there is one, whose start says why."""
+    """Return the runtime if there is no plan. If none works, return the kit's, if any: its start reports the reason."""
     for name in _DEFAULT_RUNTIMES:
         if runtime_check.objection(RUNTIMES[name], (), installed.engine, here=False) is None:
             return name
@@ -128,9 +128,9 @@ def _default(installed: InstalledImage) -> str:
 
 
 def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:
-    """Return the folder in which a process starts if the image names none.
+    """Return the folder in which a process starts if the image does not set one.
 
-    It is the user's current folder, ``here``, if the container has it, else the home, ``own``, which is writable.
+    It is the user's current folder, ``here``, if the container has it; otherwise the writable home, ``own``.
     """
     for bind in reversed(binds):
         source = os.path.realpath(text_of(bind.source)).rstrip("/")
@@ -140,7 +140,7 @@ def working_folder(binds: Sequence[Mount], own: Value, here: str) -> Value:
 
 
 def _here() -> str:
-    """Return the user's current folder, without links; empty if it does not exist any more."""
+    """Return the user's current folder with links resolved; empty if it no longer exists."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def _here() -> str:
 
 
 def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:
-    """Return the words with which the tasks of a launcher's step share one container per node; empty outside a step."""
+    """Return the words that let the tasks of a launcher's step share one container per node; empty outside a step."""
     tasks = tasks_here(environment)
     if tasks < 2:
         return []
@@ -158,10 +158,10 @@ def _join(runtime: Runtime, environment: Mapping[str, str]) -> List[Text]:
 
 
 def tasks_here(environment: Mapping[str, str]) -> int:
-    """Return how many tasks of this step the launcher started on this node; 1 without a launcher.
+    """Return the number of tasks of this step that the launcher started on this node; 1 without a launcher.
 
-    ``SLURM_STEP_TASKS_PER_NODE`` is for instance ``2(x3),1``: two on each of the first three nodes, one on the next.
-    Below mpirun and mpiexec it counts their daemons.
+    For example, ``SLURM_STEP_TASKS_PER_NODE=2(x3),1`` means two tasks on each of the first three nodes and one on the
+    next. Below mpirun and mpiexec, it counts their daemons.
     """
     for name in _LOCAL_TASKS:
         if environment.get(name, "").isdigit():

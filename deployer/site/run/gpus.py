@@ -1,7 +1,7 @@
-"""The GPUs that each rank of a job sees, and their order. Pure.
+"""The GPUs that each rank of a job can use, and their order. Pure.
 
-By default each rank sees all GPUs that its job has on its node, and the framework takes one by its local rank. With
-a number of GPUs per rank, `rank` shows each rank its own ones (``site.rank.devices``).
+By default, each rank sees all GPUs that its job has on the node, and the framework selects one by local rank. With a
+number of GPUs per rank, `rank` shows each rank only its own GPUs (``site.rank.devices``).
 """
 
 from typing import Dict, Optional
@@ -14,12 +14,12 @@ from deployer.contract.plan import GpuRequest, Plan
 from deployer.contract.text import counted
 from deployer.site.rank.devices import NAMES
 
-#: The codes of `check` that do not count for a job without GPUs.
+#: The codes of `check` to ignore for a job without GPUs.
 ABOUT_REQUESTED = ("gpu.count", "gpu.none", "gpu.vendor")
 
 
 def per_rank(job: Job, wanted: Optional[int], requested: Optional[int]) -> Optional[int]:
-    """Return the GPUs per rank: the user's number, else the job's, unless the user requests none (--gpus 0)."""
+    """Return the GPUs per rank: the user's number, or else the job's, unless the user requests none (--gpus 0)."""
     return wanted if wanted is not None else None if requested == 0 else job.gpus
 
 
@@ -27,13 +27,13 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
     """Check the number of GPUs per rank.
 
     Args:
-        asked: what the job requests of the batch system, if deployer does.
+        asked: deployer's GPU request to the batch system, if any.
         none: the user wants no GPUs (--gpus 0).
-        there: the GPUs of a node; None: unknown, or not to be checked.
+        there: the number of GPUs per node; None: unknown, or not to be checked.
 
     Raises:
-        UsageError: it is not a number of GPUs, or one process starts the ranks of a node.
-        Refused: the job has fewer GPUs on a node.
+        UsageError: the number is not a valid number of GPUs, or a single process starts the ranks of a node.
+        Refused: the job has too few GPUs per node.
     """
     if job.gpus is None:
         return
@@ -64,24 +64,24 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
 
 
 def order(layout: Layout, plan: Plan, each: Optional[int]) -> Dict[str, str]:
-    """Return the variables by which ranks have the GPUs near their CPUs, if the job has all GPUs of its nodes.
+    """Return the variables that give ranks the GPUs near their CPUs, if the job has all GPUs of its nodes.
 
     Args:
-        each: GPUs per rank; None: each rank sees all.
+        each: GPUs per rank; None: each rank sees all of them.
     """
     found = gpu_order(layout, plan.gpu_places, each)
     if found is None:
         return {}
-    # By default CUDA counts the fastest first.
+    # By default, CUDA numbers the fastest GPU first.
     counted = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if plan.gpu_order.startswith("CUDA") else {}
     return {plan.gpu_order: ",".join(map(str, found)), **counted}
 
 
 def word(each: int, plan: Plan, environment: Dict[str, str]) -> str:
-    """Return what ``rank --gpus`` gets: N:NAME, the GPUs per rank and the variable that selects them.
+    """Return the value for ``rank --gpus``: N:NAME, the GPUs per rank and the variable that selects them.
 
     Args:
-        environment: the variables of ``order``; then the word is N:NAME=0,1,...
+        environment: the variables of ``order``; if present, the value is N:NAME=0,1,...
     """
     names = [name for name in (plan.gpu_order, *plan.pass_environment) if name in NAMES]
     name = names[0] if names else NAMES[0]

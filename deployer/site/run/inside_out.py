@@ -1,4 +1,4 @@
-"""The choice of the image's own launcher for a job (``launch: inside``), and what cannot be started so."""
+"""The choice of the image's own launcher for a job (``launch: inside``), and the cases that exclude it."""
 
 import re
 from typing import Optional, Sequence
@@ -13,15 +13,15 @@ from deployer.contract.plan import INSIDE, OUTSIDE, Plan, StartOption
 from deployer.site.run import command
 from deployer.site.storage.store import InstalledImage
 
-#: Words for a runtime with which a container has a network of its own, or processes that cannot be seen from outside.
+#: Runtime options that isolate a container's network, or hide its processes from the host.
 _NETWORK = re.compile(r"--(net|pid|containall)(=(?!host$)|$)|--network(=(?!host$)|$)|-C$")
 
 
 def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
-    """Return the plan for how the user wants ranks to start; ``launch`` None: as the plan says.
+    """Return the plan for the user's choice of how ranks start; ``launch`` None: the plan's choice.
 
     Raises:
-        Refused: the plan cannot start ranks so.
+        Refused: the plan cannot start ranks in this way.
     """
     if launch == OUTSIDE and plan.launch == INSIDE:
         raise Refused(
@@ -42,7 +42,7 @@ def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
 
 
 def find(plan: Plan, option: StartOption, installed: InstalledImage, image: Image) -> Optional[ImageLauncher]:
-    """Return the image's launcher for a job; None if the plan starts ranks by the site's launcher.
+    """Return the image's launcher for a job; None if the plan starts ranks with the site's launcher.
 
     Raises:
         Refused: the image has no launcher, or the runtime cannot share the node's network.

@@ -1,4 +1,4 @@
-"""The folder of a job, or of a further start of its script, when it is new."""
+"""A new folder, for a job or for another start of its script."""
 
 import os
 import stat
@@ -14,9 +14,9 @@ from deployer.site.jobs import result, result_reserve
 from deployer.site.storage import unfinished
 from deployer.system import files
 
-#: The mode of what is in a new folder, whatever the umask, which ssh does not have from the user's login files.
+#: The umask for the content of a new folder. Over ssh, the user's own umask is unknown: login files are skipped.
 _UMASK = 0o022
-#: Bits that a new folder does not have: job.sh opens it as far as the user's login files allow.
+#: Mode bits that a new folder lacks; job.sh adds those that the user's login files allow.
 _CLOSED = 0o077
 
 
@@ -26,8 +26,8 @@ class JobFolder(NamedTuple):
     Attributes:
         launch: the job.
         script: the text of job.sh.
-        agent: the text of the agent's program; None: the job needs none.
-        number: the batch system's id of the job; empty: it is not known yet.
+        agent: the text of the agent program; None if the job needs none.
+        number: the batch system's id of the job; empty if it is not known yet.
     """
 
     launch: Launch
@@ -37,7 +37,7 @@ class JobFolder(NamedTuple):
 
 
 def make(parent: str, content: JobFolder) -> str:
-    """Make the folder, completely or not at all, and return its path. Raises Refused if there is one of this name."""
+    """Create the folder, completely or not at all, and return its path. Raises Refused if the name is taken."""
     launch = content.launch
     target = os.path.join(parent, launch.job)
     programs = [(result.SCRIPT, content.script), (result.AGENT, content.agent or "")]
@@ -65,5 +65,5 @@ def make(parent: str, content: JobFolder) -> str:
 
 
 def new_token() -> str:
-    """Return the end of a new job's name."""
+    """Return the random suffix of a new job's name."""
     return "%s-%s" % (time.strftime("%Y%m%dT%H%M%S", time.gmtime()), os.urandom(2).hex())

@@ -1,7 +1,7 @@
-"""Variables of the user's login shell in a plan: their values, and the plan with them (see ``contract.placeholders``).
+"""Placeholders in a plan for variables of the user's login shell: their values (see ``contract.placeholders``).
 
-A command that arrives by ssh does not have the environment of a login shell. So what is missing in the environment is
-asked of the user's login shell.
+A command that arrives over ssh does not have the environment of a login shell. So values that its environment lacks
+come from the user's login shell.
 """
 
 import os
@@ -13,12 +13,12 @@ from deployer.contract.errors import DeployerError
 from deployer.contract.plan import Bind, Plan
 from deployer.system import process
 
-#: Seconds. Start files of a login shell may wait for a slow file system.
+#: Seconds. The startup files of a login shell may wait for a slow file system.
 _PATIENCE = 30.0
 
 
 def expanded(plan: Plan, environment: Mapping[str, str]) -> Plan:
-    """Return a plan with the values of its placeholders: in the account, directives, requests for storage, and mounts.
+    """Return a plan with the values of its placeholders in the account, directives, storage requests, and mounts.
 
     Raises:
         UsageError: a variable is empty, or its value is unsafe.
@@ -39,7 +39,7 @@ def expanded(plan: Plan, environment: Mapping[str, str]) -> Plan:
 
 
 def values(names: Iterable[str], environment: Mapping[str, str]) -> Dict[str, str]:
-    """Return the values of variables, without those that are unset."""
+    """Return the values of variables, without the unset ones."""
     wanted = sorted(set(names))
     found = {name: environment[name] for name in wanted if environment.get(name)}
     missing = [name for name in wanted if name not in found]
@@ -47,7 +47,7 @@ def values(names: Iterable[str], environment: Mapping[str, str]) -> Dict[str, st
 
 
 def _of_login_shell(names: List[str]) -> Dict[str, str]:
-    """Return the values that the user's login shell has; none if it does not answer."""
+    """Return the values from the user's login shell; none if it does not answer."""
     shell = pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
     try:
         said = process.run([shell, "-l"], _PATIENCE, stdin=placeholders.question(names), check=False).stdout

@@ -1,7 +1,7 @@
-"""exec --rehearse: one process in the container, as ``exec`` starts it, and what it reached for.
+"""exec --rehearse: run one process in the container, as ``exec`` does, and report what it tried to access.
 
-There is no root here, no Docker and perhaps no user namespace. So Python programs are observed by audit hooks, and the
-network is taken away if this user may do that. What was not possible is part of the report.
+Root and Docker are not available here, and user namespaces may not be. So audit hooks observe Python programs, and the
+network is disabled if this user may do that. The report includes what was not possible.
 """
 
 import os
@@ -25,8 +25,8 @@ from deployer.site.run.exec import ExecRequest
 from deployer.site.storage.store import Store
 from deployer.system import observations, process
 
-#: Becomes a program whose output goes to standard error, so that standard output holds the report alone. With "alone"
-#: as its first word, it does so in a network namespace that has only the loopback device.
+#: Becomes a program, with its standard output redirected to standard error: standard output is only for the report.
+#: If the first word is "alone", the program runs in a network namespace that has only the loopback device.
 _START = """
 import ctypes, fcntl, os, socket, struct, sys
 os.dup2(2, 1)
@@ -45,13 +45,13 @@ try:
 except OSError as error:
     sys.exit("deployer: error: cannot start %s: %s" % (sys.argv[2], error.strerror))
 """
-#: Runtimes that need nothing of the host that a network namespace of this user takes away.
+#: Runtimes that still work in a network namespace of this user.
 _ALONE = ("charliecloud", plans.CHARLIECLOUD_KIT, "udocker")
 _INTERRUPTED = {128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP}
 
 
 class _Done(NamedTuple):
-    """How the process ended, and what was seen of it."""
+    """How the process ended, and the observations."""
 
     ending: JobEnding
     found: Tuple[Reached, ...]
@@ -59,7 +59,7 @@ class _Done(NamedTuple):
 
 
 def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: Tuple[str, ...] = ()) -> Rehearsal:
-    """Run ``command`` to its end, and return what it reached for.
+    """Run ``command`` to its end, and return what it tried to access.
 
     Raises:
         UsageError: there is no such image or plan, or no command.
@@ -103,14 +103,14 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
 
 
 def _limits(manifest: Manifest) -> List[str]:
-    """Return what cannot be seen here."""
+    """Return what a rehearsal cannot observe."""
     if manifest.image.python is None:
         return ["the image has no Python, so only the exit code is known: `deployer rehearse` on the laptop sees more"]
     return ["only Python was observed: `deployer rehearse` on the laptop sees other programs too"]
 
 
 def _refusal(runtime: Runtime) -> Optional[str]:
-    """Return why the process keeps the network of this machine; None if it is taken away."""
+    """Return why the process keeps this machine's network; None if the network is disabled."""
     if runtime.known.name not in _ALONE:
         return "%s cannot start in a namespace of this user" % runtime.known.name
     try:
@@ -125,7 +125,7 @@ def _starter(alone: bool) -> List[str]:
 
 
 def _observed(made: Container, folder: str) -> Container:
-    """Return the container with the folders of the rehearsal, in which each Python imports the hook."""
+    """Return the container with the folders for the rehearsal, in which each Python imports the hook."""
     hook = "%s/%s" % (plans.JOB, observations.HOOK)
     before = made.environment.get("PYTHONPATH")
     environment = {
@@ -138,7 +138,7 @@ def _observed(made: Container, folder: str) -> Container:
 
 
 def _environment(own: str) -> Dict[str, str]:
-    """Return the values of the variables in a container's words: the process's home."""
+    """Return the values of the variables in a container's words, which is the home of the process."""
     return {**container.user_environment(), container.OWN.name: own}
 
 

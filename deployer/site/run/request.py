@@ -1,6 +1,6 @@
-"""The user's request for a job, and what follows from it, the job and the plan alone. Pure.
+"""The user's request for a job, and what follows from only the request, the job and the plan. Pure.
 
-The site settles it before it makes a job; a laptop does before it builds or sends anything.
+The site evaluates it before it creates a job; a laptop does so before it builds or sends anything.
 """
 
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
@@ -23,7 +23,7 @@ _MOST_AGAIN = 1000
 
 
 class RunRequest(NamedTuple):
-    """The user's request; None: the job's or the bundle's value.
+    """The user's request; None selects the value of the job or bundle.
 
     Attributes:
         image: NAME[:VERSION][@DIGEST].
@@ -35,20 +35,20 @@ class RunRequest(NamedTuple):
         memory_mb: MiB per rank.
         binds: extra binds, as the user wrote them.
         plan: the site of the plan.
-        extra: words for the end of the job's command; the complete command if the bundle has no job.
-        force: run although `check` refused it on the laptop.
+        extra: words to append to the job's command; the complete command if the bundle has no job.
+        force: run even if `check` refused the job on the laptop.
         options: options for the batch system.
         staging: the user's choice of staging.
         runtime: the user's choice of runtime.
         home: the user's choices for the home.
-        stdin: a file of the container that each rank reads.
+        stdin: a file in the container that each rank reads.
         env: variables of the ranks, as the user wrote them: NAME=VALUE.
-        again: how many jobs may continue this one; None: it is one job, and its ranks get no warning.
-        warn: how many seconds before the time limit the ranks are warned.
+        again: how many jobs may continue this one; None: it is a single job, and its ranks get no warning.
+        warn: how many seconds before the time limit to warn the ranks.
         gpus_per_rank: GPUs that each rank sees.
         launch: how ranks start, one of ``plan.LAUNCHES``.
-        just_checked: the caller has just checked that no file of the image is missing.
-        token: the end of the new job's name, as ``dialogue.TOKEN``; None: a new one.
+        just_checked: the caller has just checked that the image has all its files.
+        token: the suffix of the new job's name, as in ``dialogue.TOKEN``; None: a new one.
     """
 
     image: str
@@ -83,9 +83,9 @@ class Settled(NamedTuple):
         plan: the plan.
         job: the job with the user's options.
         layout: its layout.
-        asked: what the batch system is asked for besides the layout.
+        asked: the request to the batch system, besides the layout.
         environment: the user's variables.
-        warn: how many seconds before the time limit the ranks are warned; None: they are not.
+        warn: how many seconds before the time limit to warn the ranks; None: never.
     """
 
     plan: Plan
@@ -104,17 +104,17 @@ def settle(
     environment: Optional[Mapping[str, str]],
     own: Optional[Job] = None,
 ) -> Settled:
-    """Return the job that a request means.
+    """Return the job for a request.
 
     Args:
         found: the plans of the bundle for the site.
         name: the bundle's name.
         jobs: its jobs.
-        environment: the user's variables at the site; None: they are not known here.
-        own: a job that replaces those of the bundle.
+        environment: the user's variables at the site; None: unknown here.
+        own: a job that replaces the bundle's jobs.
 
     Raises:
-        UsageError: there is no such job, or options are impossible or exclude each other.
+        UsageError: the job does not exist, or options are impossible or exclude each other.
         Refused: the plan or its nodes do not permit it.
     """
     job = own or _with_options(find(name, jobs, request.job, request.extra, "run %s" % name), request)
@@ -123,14 +123,14 @@ def settle(
         plan = placeholders.expanded(plan, environment)
     options = request.options
     if options.partition == plan.partition:
-        options = options._replace(partition=None)  # the plan has its queue
+        options = options._replace(partition=None)  # the plan contains its queue
     layout = layouts.lay_out(job.nodes, job.ranks_per_node, job.threads, plan.node, job.memory)
     waived = limits.CODES if request.force else plan.checked.accepted if plan.checked else ()
-    if plan.checked:  # of this job, whose numbers are judged here
+    if plan.checked:  # from this job, whose numbers are checked here
         judged_here = (*limits.CODES, *(gpus.ABOUT_REQUESTED if options.gpus == 0 else ()))
         plan = plan._replace(checked=plan.checked.of_job(job.name).without(judged_here))
     if request.runtime == plans.NATIVE:
-        plan = plan._replace(checked=None)  # it applies to the image
+        plan = plan._replace(checked=None)  # it is about the image
         if job.links:
             raise Refused(
                 "the job %s has links to data, which only a container has" % job.name, "run it without --runtime native"
@@ -145,7 +145,7 @@ def settle(
 
 
 def foresee(found: SitePlans, name: str, jobs: Sequence[Job], request: RunRequest) -> None:
-    """Raise what the site would raise about a request, as far as it follows from what the laptop knows."""
+    """Raise any error that the site would raise about a request, as far as the laptop's information allows."""
     settled = settle(found, name, jobs, request, None)
     layout = settled.layout
     need = StagingNeed({}, layout.ranks_per_node * (layout.memory_mb or 0))
@@ -153,10 +153,10 @@ def foresee(found: SitePlans, name: str, jobs: Sequence[Job], request: RunReques
 
 
 def _plan(found: SitePlans, request: RunRequest) -> Plan:
-    """Return the plan for the partition that the user chose.
+    """Return the plan for the user's partition. An unknown partition uses the first plan.
 
     Raises:
-        Refused: the partition can have no plan. One that no plan knows is used with the first plan.
+        Refused: the partition can have no plan.
     """
     chosen = request.options.partition
     plan, reason = found.find(chosen), found.reason(chosen)
@@ -187,7 +187,7 @@ def _with_options(job: Job, request: RunRequest) -> Job:
 
 
 def users_environment(plan: Optional[Plan], words: Sequence[str]) -> Dict[str, str]:
-    """Return the variables of ``--env``. Raises UsageError if one cannot be set."""
+    """Return the variables of ``--env``. Raises UsageError if one of them cannot be set."""
     found = variables.parse(words)
     if plan:
         folders = [hostfiles.FOLDER, *(bind.target for bind in plan.binds)]
@@ -196,7 +196,7 @@ def users_environment(plan: Optional[Plan], words: Sequence[str]) -> Dict[str, s
 
 
 def _warn(request: RunRequest, job: Job) -> Optional[int]:
-    """Return how many seconds before the time limit the ranks are warned. Raises UsageError."""
+    """Return how many seconds before the time limit to warn the ranks. Raises UsageError."""
     if request.again is None:
         return None
     if not 1 <= request.again <= _MOST_AGAIN:

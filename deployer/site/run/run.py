@@ -1,4 +1,4 @@
-"""run: make a job folder with a batch script from an installed image, a plan and a job, and submit the script."""
+"""run: create a job folder with a batch script from an installed image, a plan and a job, and submit the script."""
 
 import hashlib
 import os
@@ -42,21 +42,21 @@ from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files, terminal
 
-_SHOWN = 10  # findings of check
-#: The runtime whose process outside the container passes SIGUSR1 on, whether or not the payload handles it.
+_SHOWN = 10  # maximum number of `check` findings to print
+#: The runtime whose process outside the container forwards SIGUSR1, regardless of whether the payload handles it.
 _PASSES_ON = "podman"
-#: Seconds to wait for the number of a job that another process submits, and between two looks. Since it made the
-#: folder: 60 s for the batch system's answer, 10 s until a shared file system shows the number, and 5 s to spare.
+#: Seconds to wait for the id of a job that another process is submitting, and between two checks. The wait starts when
+#: the job folder is created: 60 s for the batch system, 10 s for the shared file system, and 5 s in reserve.
 _NUMBER_SECONDS, _NUMBER_PAUSE = 75.0, 2.0
 
 
 class EarlierJob(NamedTuple):
-    """A job with the name that a request gives.
+    """A job with the name in a request.
 
     Attributes:
         folder: its folder.
-        number: its number in the batch system; empty: see ``problem``.
-        problem: why it is not the job of this request, or may not have been submitted.
+        number: its id in the batch system; empty: see ``problem``.
+        problem: why it is not this request's job, or why it may not have been submitted.
     """
 
     folder: str
@@ -65,34 +65,34 @@ class EarlierJob(NamedTuple):
 
 
 class _Resolved(NamedTuple):
-    """The user's request, with the store's and the plan's data for it."""
+    """The user's request, with its data from the store and the plan."""
 
     store: Store
     request: RunRequest
     installed: InstalledImage
     manifest: Manifest
-    #: The installed bundles that carry the data that this one needs.
+    #: The installed bundles with the data that this one needs.
     data: List[data.InstalledData]
     job: Job
-    #: The job is the caller's, not one of the bundle: its command is not checked.
+    #: Whether the job is the caller's instead of the bundle's, so that its command is not checked.
     own: bool
     plan: Plan
     layout: layouts.Layout
-    #: What the batch system is asked for besides the layout.
+    #: The request to the batch system, besides the layout.
     asked: BatchRequest
     #: The user's variables.
     environment: Dict[str, str]
-    #: How many seconds before the time limit the ranks are warned; None: they are not.
+    #: How many seconds before the time limit to warn the ranks; None: never.
     warn: Optional[int]
     #: Mount points that the bundle does not list.
     mounts: Sequence[str]
 
 
 class _Chosen(NamedTuple):
-    """The start option that was chosen from the plan."""
+    """The chosen start option of the plan."""
 
     start_option: StartOption
-    #: Why it was chosen, in words.
+    #: The reason for the choice, in words.
     reason: str
     runtime: Runtime
     launcher: Launcher
@@ -103,10 +103,10 @@ class _Chosen(NamedTuple):
 
 
 def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> Optional[EarlierJob]:
-    """Return the job that the same request has made before; None: it has made none.
+    """Return the job that the same request has already created; None if there is none.
 
-    A laptop that got no answer repeats its request, with the same end of the job's name. Perhaps another process is
-    submitting the job at this moment, so its number is waited for; then ``tell`` receives a line.
+    A laptop that got no answer repeats its request with the same suffix of the job's name. Another process
+    may be submitting the job at that moment. If so, wait for the job's id; ``tell`` then receives a line.
 
     Raises:
         DeployerError: the files of that job cannot be read, or the batch system does not answer.
@@ -124,12 +124,12 @@ def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> O
         if files.lexists(folder):
             raise
         return None
-    # Another process removes the folder at once if the batch system has refused the job: then there is none.
+    # If the batch system has refused the job, another process removes the folder at once. Then there is no job.
     return found if found.number or files.lexists(folder) else None
 
 
 def _made_before(folder: str, digest: str, created: float, tell: Callable[[str], None]) -> EarlierJob:
-    """Return the job in ``folder``; wait for its number. If the folder is removed meanwhile, the answer is wrong.
+    """Return the job in ``folder``; wait for its id. The result is invalid if the folder is removed during the wait.
 
     Raises:
         DeployerError: its files cannot be read, or the batch system does not answer.
@@ -151,28 +151,28 @@ def _made_before(folder: str, digest: str, created: float, tell: Callable[[str],
 
 
 def renamed(request: RunRequest) -> RunRequest:
-    """Return the request with another end of the job's name, always the same: it may be repeated too."""
+    """Return the request with another suffix of the job's name. It is always the same, so it can be repeated too."""
     stamp, _, digits = (request.token or "").rpartition("-")
     return request._replace(token="%s-%s" % (stamp, hashlib.sha256(digits.encode()).hexdigest()[: len(digits)]))
 
 
 def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str:
-    """Make the job's folder with job.sh and job.json, and return its path; submit nothing.
+    """Create the job's folder with job.sh and job.json, and return its path; submit nothing.
 
     Args:
-        own: a job that replaces those of the bundle.
+        own: a job that replaces the bundle's jobs.
 
     Raises:
         UsageError: an image, plan, job or path does not exist.
-        Refused: `check` refused it, the layout does not fit the nodes, no start option can be used, or there is a job
-            of this name.
+        Refused: `check` refused it, the layout does not fit the nodes, no start option can be used, or a job of this
+            name exists.
     """
     resolved = _resolve(store, request, own)
     return jobfolder.make(store.jobs, _render(resolved, _choose(resolved)))
 
 
 def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved:
-    """Find the image, plan and job of ``request``, and make the layout."""
+    """Find the image, plan and job of ``request``, and compute the layout."""
     installed = store.find(request.image)
     if not request.just_checked:
         inventory.check(store, installed)
@@ -196,13 +196,13 @@ def _resolve(store: Store, request: RunRequest, own: Optional[Job]) -> _Resolved
 
 
 def _others_mount_points(installed: InstalledImage, manifest: Manifest, options: Sequence[str]) -> List[str]:
-    """Return the targets of ``--bind`` that another image's mount points are: nodes that unpack the image lack them."""
+    """Return ``--bind`` targets that only other images have as mount points; nodes that unpack the image lack them."""
     targets = [plain(bind.target) for bind in container.parse_binds(options, None)]
     return mount_points.others(installed, manifest.mount_points, targets)
 
 
 def _choose(resolved: _Resolved) -> _Chosen:
-    """Choose among the start options of the plan, and refuse what cannot start on this site now."""
+    """Choose among the plan's start options, and refuse what cannot start on this site now."""
     store, request, installed = resolved.store, resolved.request, resolved.installed
     plan, layout = resolved.plan, resolved.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
@@ -225,7 +225,7 @@ def _choose(resolved: _Resolved) -> _Chosen:
 
 
 def _render(resolved: _Resolved, chosen: _Chosen) -> JobFolder:
-    """Return job.sh and job.json of a new job; writes nothing."""
+    """Return job.sh and job.json of a new job, without writing them."""
     store, installed, plan = resolved.store, resolved.installed, resolved.plan
     contained, image = chosen.runtime.contained, resolved.manifest.image
     name = "%s-%s" % (installed.receipt.name, resolved.request.token or jobfolder.new_token())
@@ -278,20 +278,20 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> JobFolder:
 
 
 def _links(resolved: _Resolved) -> Tuple[Dict[str, str], Dict[str, str]]:
-    """Return the links in the private HOME, and those in the job's folder. Raises UsageError, Refused."""
+    """Return the links in the private HOME and the links in the job's folder. Raises UsageError, Refused."""
     in_home, in_job = linked.split(links.resolve(resolved.installed, resolved.data, resolved.job.links))
-    # A node reads them by the same rule from the job's record.
+    # A node reads them from the job's record by the same rule.
     return linked.check_made(in_home), linked.check_made(in_job)
 
 
 def _gpus_of_each(resolved: _Resolved, option: StartOption) -> str:
-    """Return the word that tells `rank` which GPUs are its own; empty: all."""
+    """Return the word that specifies the GPUs of each rank for `rank`; empty: all."""
     each = resolved.job.gpus
     return "" if each is None else gpus.word(each, resolved.plan, _near_gpus(resolved, option))
 
 
 def _launch(resolved: _Resolved, chosen: _Chosen, name: str) -> Launch:
-    """Return the record of the job ``name``, without what its container determines: binds and provider."""
+    """Return the record of the job ``name``, without the binds and provider, which depend on its container."""
     receipt, plan, layout = resolved.installed.receipt, resolved.plan, resolved.layout
     return Launch(
         job=name,
@@ -348,16 +348,16 @@ def _container(resolved: _Resolved, chosen: _Chosen, folder: str, users: Sequenc
         makes_targets=chosen.runtime.makes_targets,
         users=resolved.environment,
     )._replace(arguments=chosen.start_option.arguments, devices=cdi_names(plan))
-    if chosen.own:  # over all others: without these settings it would not find the nodes
+    if chosen.own:  # overrides the rest: without these settings it would not find the nodes
         settings = script.inside_environment(chosen.start_option, resolved.layout, chosen.own)
         made = made._replace(environment={**made.environment, **settings})
     return _of_each_rank(made, resolved) if chosen.runtime.contained else made
 
 
 def _of_each_rank(made: Container, resolved: _Resolved) -> Container:
-    """Return a container to which `rank` can give the variables of a rendezvous.
+    """Return a container in which `rank` can set the variables of a rendezvous.
 
-    An image's own values would name another machine. From outside the container, `rank` gives them as the host's.
+    An image's own values would point to another machine. Outside the container, `rank` sets the host's variables.
     """
     given = {*resolved.plan.environment, *resolved.job.environment, *resolved.environment}
     names = [name for name in rendezvous.NAMES if name not in given]
@@ -370,7 +370,7 @@ def _of_each_rank(made: Container, resolved: _Resolved) -> Container:
 def users_binds(
     installed: InstalledImage, plan: Optional[Plan], runtime: Runtime, options: Sequence[str]
 ) -> List[Bind]:
-    """Return the binds of ``--bind``. Raises UsageError if one is impossible with ``runtime``."""
+    """Return the binds of ``--bind``. Raises UsageError if ``runtime`` does not support one of them."""
     names = dict.fromkeys(option.runtime for option in plan.containers) if plan else {}
     others = [name for name in names if name in RUNTIMES and RUNTIMES[name].makes_targets]
     rootfs = installed.rootfs if runtime.contained else None
@@ -378,7 +378,7 @@ def users_binds(
 
 
 def _bound(plan: Plan, users: Sequence[Bind], made: Container) -> List[str]:
-    """Return the host paths that the job binds or uses, and that each node must have."""
+    """Return the host paths that the job binds or uses, which must exist on each node."""
     single = [bind for bind in made.binds if bind.target.startswith(hostfiles.FOLDER + "/")]
     chosen = [bind for bind in made.binds if bind.target == plans.HOME]
     devices = [path for path in plan.devices if path.startswith("/")]
@@ -391,7 +391,7 @@ def cdi_names(plan: Optional[Plan]) -> List[str]:
 
 
 def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional[StagedImage]:
-    """Return how nodes get the image, which takes ``size_mb`` MiB; None if ranks read it where it was installed."""
+    """Return how nodes get the image, which takes ``size_mb`` MiB; None if ranks read it from where it is installed."""
     if option.staging == plans.NOT_STAGED or option.place is None:
         return None
     installed = resolved.installed
@@ -414,8 +414,8 @@ def _staging(resolved: _Resolved, option: StartOption, size_mb: int) -> Optional
 def submit(folder: str) -> str:
     """Submit the script of a prepared job and return the scheduler's id. Raises Refused, TransferError.
 
-    The folder of a job that the batch system has certainly not taken is removed; after any other error it may have
-    the job.
+    If the batch system has certainly not accepted the job, its folder is removed. After any other error, the batch
+    system may have the job.
     """
     launch = result.launch(folder)
     scheduler = SCHEDULERS[launch.scheduler]
@@ -424,12 +424,12 @@ def submit(folder: str) -> str:
     try:
         job_id = jobs.submit(scheduler, argv, path)
     except NotTaken:
-        with suppress(OSError, DeployerError):  # gc removes the rest
+        with suppress(OSError, DeployerError):  # gc removes the remaining files
             unfinished.discard(folder)
         raise
     try:
         files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
-    except DeployerError as error:  # job.sh writes it as well
+    except DeployerError as error:  # job.sh writes the id too
         terminal.warn("job %s was submitted, but: %s" % (job_id, error.message))
     return job_id
 
@@ -451,11 +451,11 @@ def warnings(folder: str) -> List[str]:
 
 
 def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[str, str]:
-    """Return why runtimes and launchers of the plan cannot be used, by name; those that are not listed can be used.
+    """Return by name why runtimes and launchers of the plan cannot be used; those not listed can be used.
 
     Args:
-        here: the process will run on this host, so user namespaces are tested here. For a job they are tested here
-            only if the plan does not know whether its nodes have them.
+        here: whether the process will run on this host, so that user namespaces are tested here. For a job they are
+            tested here only if the plan does not know whether its nodes have them.
     """
     found = {
         option.launcher: "this deployer has no launcher %s" % option.launcher
@@ -474,7 +474,7 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
 
 
 def check_verdict(plan: Plan, force: bool = False) -> None:
-    """Raise Refused if ``check`` refused the bundle on the laptop, unless it is forced."""
+    """Raise Refused if ``check`` refused the bundle on the laptop, unless forced."""
     if plan.checked is None or plan.checked.verdict != REFUSE or force:
         return
     against = plan.checked.against
@@ -492,10 +492,10 @@ def check_verdict(plan: Plan, force: bool = False) -> None:
 
 
 def check_drift(plan: Plan) -> None:
-    """Raise Refused if a library of the MPI for which the plan was made was replaced since; the job checks the nodes.
+    """Raise Refused if a library of the plan's MPI was replaced since the plan was made; the job checks the nodes.
 
-    This is cheap: a few hundred bytes of each file are read, or all of it if it has no build id. A login node without
-    the file proves nothing, and its system's libraries may differ from those of the nodes.
+    This is cheap: it reads a few hundred bytes of each file, or all of it if it has no build id. A missing file on
+    a login node proves nothing, and the system libraries there may differ from those of the nodes.
     """
     if plan.mpi is None or plan.mpi.identity is None or not files.is_file(plan.mpi.library):
         return
@@ -513,7 +513,7 @@ def check_drift(plan: Plan) -> None:
 
 
 def canary_reader(rootfs: str, python: Optional[str]) -> List[str]:
-    """Return a command that prints the image's canary; empty if the image has none, or no program to read it."""
+    """Return a command that prints the image's canary; empty if there is no canary or no program to read it."""
     if not files.is_file(rootfs + plans.CANARY):
         return []
     for program in ("/bin/cat", "/usr/bin/cat"):
@@ -549,24 +549,24 @@ def _near_gpus(resolved: _Resolved, option: StartOption) -> Dict[str, str]:
 
 
 def copies(plan: Plan, option: StartOption) -> Dict[str, str]:
-    """Return the variables for copies between ranks' memories, if the plan wants them and the runtime prevents them."""
+    """Return the variables for copies between ranks' memories, if the plan uses them and the runtime prevents them."""
     if not memory_copies.prevented(option):
         return {}
     return memory_copies.switched_off(plan.abi or "")
 
 
 def _provider(environment: Mapping[str, Value]) -> Optional[str]:
-    """Return the provider that libfabric is told to use; None if it is a list or an exclusion ("^psm3")."""
+    """Return libfabric's selected provider; None if the selection is a list or an exclusion ("^psm3")."""
     found = environment.get("FI_PROVIDER", "")
     return found if isinstance(found, str) and re.match(r"^[a-z0-9_;-]+\Z", found) else None
 
 
 def _fast(environment: Mapping[str, Value], plan: Plan) -> Optional[str]:
-    """Return the fast network that the plan uses, in words; None: it knows of none."""
+    """Return a description of the fast network that the plan uses; None if it does not list one."""
     adapters = environment.get("NCCL_IB_HCA")
     if isinstance(adapters, str):
         return "InfiniBand adapters (NCCL_IB_HCA%s)" % adapters
-    interface = plan.environment.get("GLOO_SOCKET_IFNAME")  # the site's only with a fast fabric
+    interface = plan.environment.get("GLOO_SOCKET_IFNAME")  # from the site only if the fabric is fast
     return "a fast fabric (%s)" % interface if interface else None
 
 
@@ -577,7 +577,7 @@ def show_script(folder: str) -> str:
 
 
 def by_hand(folder: str) -> str:
-    """Return the command with which a person starts a prepared job."""
+    """Return the command to start a prepared job manually."""
     words = SCHEDULERS[result.launch(folder).scheduler].by_hand
     return words.replace("./" + result.SCRIPT, result.SCRIPT).replace(
         result.SCRIPT, shlex.quote(os.path.join(folder, result.SCRIPT))

@@ -1,4 +1,4 @@
-"""The batch script of a job, which a person can read, keep, and submit by hand with the same result. Pure.
+"""The batch script of a job, which a user can read, keep, and submit manually with the same result. Pure.
 
 All text goes through ``contract.shell``: no record, image or profile can put code into the script.
 """
@@ -37,7 +37,7 @@ from deployer.site.run.templates import fill
 
 
 class Inputs(NamedTuple):
-    """All input of a script.
+    """All inputs of a script.
 
     Attributes:
         launch: the job.
@@ -50,13 +50,13 @@ class Inputs(NamedTuple):
         folder: the job's folder.
         tool: the .pyz.
         python: the Python that runs the .pyz on the host.
-        image_python: the Python of the ranks, in the image; None: there is none, and ranks are observed from outside.
-        asked: what the batch system is asked for besides the layout.
-        staging: how nodes get the image; None: ranks read it where it was installed.
-        reader: a command of the image that prints its canary; empty if there is none.
+        image_python: the Python of the ranks, in the image; None: there is none, so ranks are observed from outside.
+        asked: the request to the batch system, besides the layout.
+        staging: how nodes get the image; None: ranks read it from where it is installed.
+        reader: a command in the image that prints its canary; empty if there is none.
         workdir: the folder in which the payload starts; None: the container's, as in the other steps.
-        stdin: a file of the container that each rank of the payload reads; None: nothing.
-        gpus: tells `rank` which GPUs are its own (``gpus.word``); empty: all.
+        stdin: a file in the container that each rank of the payload reads; None: nothing.
+        gpus: the GPUs of each rank, for `rank` (``gpus.word``); empty: all.
         own_launcher: the image's launcher, if it starts the ranks.
     """
 
@@ -86,26 +86,26 @@ class Inputs(NamedTuple):
 
     @property
     def asked_by(self) -> str:
-        """The signal with which job.sh asks what starts the ranks to end: the hub takes SIGTERM for each launcher."""
+        """The signal with which job.sh asks the launcher to end. The hub accepts SIGTERM for every launcher."""
         return "TERM" if self.own_launcher else self.launcher.asked_by
 
 
-#: Seconds for the judge's answer. On a file system that slow, another judge is started, without a limit: this costs
-#: only time.
+#: Seconds to wait for the evaluation. If the file system is too slow, a second one starts without a limit, which only
+#: costs time.
 _JUDGE_SECONDS = 300
 
 SRUN = "srun"
 _RANKS = plans.JOB + "/" + RANKS_FOLDER
-#: The script's names for the words that start a rank, without and with a container.
+#: The script's names for the words that start a rank without or with a container.
 _WAYS = ("native", "container")
 
 
-#: Makes a command (``$@``) read a file (``$0``) of the container, by the shell of an image without Python.
+#: Lets a command (``$@``) read a file (``$0``) in the container, with the shell of an image without Python.
 _READ = Program('exec "$@" <"$0"')
 
 
 def render(inputs: Inputs) -> str:
-    """Return the text of job.sh. Raises UsageError for text that no script can contain."""
+    """Return the text of job.sh. Raises UsageError for text that a script cannot contain."""
     parts = [_head(inputs), _ground(inputs), _container(inputs), _ranks(inputs)]
     if inputs.staging:
         parts.append(_stage(inputs, inputs.staging))
@@ -132,7 +132,7 @@ def _head(inputs: Inputs) -> Code:
         nodes=counted(layout.nodes, "node"),
         ranks=counted(layout.ranks_per_node, "rank"),
         threads=counted(layout.threads, "thread"),
-        variant=launch.start_option,  # the older word for a start option: job.sh keeps it
+        variant=launch.start_option,  # the former name of start options, which job.sh keeps
         reason=launch.reason,
         by_hand=scheduler.by_hand,
         directives=shell.together([shell.directive(scheduler.prefix, line) for line in lines]),
@@ -140,7 +140,7 @@ def _head(inputs: Inputs) -> Code:
 
 
 def _request(inputs: Inputs) -> JobRequest:
-    """Return what the job asks of the batch system."""
+    """Return the job's request to the batch system."""
     launch, layout, asked = inputs.launch, inputs.layout, inputs.asked
     return JobRequest(
         name=launch.bundle,
@@ -159,7 +159,7 @@ def _request(inputs: Inputs) -> JobRequest:
 
 
 def _memory(inputs: Inputs) -> Optional[int]:
-    """Return the MiB per node to request: what the ranks need, or else, if the site gives too little, their part."""
+    """Return the MiB per node to request: what the ranks need, or else their share if the default is too small."""
     layout, asked, shape = inputs.layout, inputs.asked, inputs.layout.shape
     if layout.memory_mb is not None:
         image_mb = inputs.staging.size_mb if inputs.staging and inputs.staging.kind != plans.DISK else 0
@@ -167,7 +167,7 @@ def _memory(inputs: Inputs) -> Optional[int]:
     if not inputs.plan.batch.request_memory or any(each.startswith("--mem") for each in asked.directives):
         return None
     cpus, there = layout.ranks_per_node * layout.asked_cpus, shape.cpus or shape.cores * shape.threads_per_core
-    # Not --mem=0, all of a node's: Slurm refuses it where a partition has MaxMemPerNode (22.05).
+    # Do not use --mem=0 for all memory: Slurm refuses it if a partition has MaxMemPerNode (22.05).
     return shape.memory_mb if asked.exclusive else shape.memory_mb * cpus // there
 
 
@@ -191,7 +191,7 @@ def _ground(inputs: Inputs) -> Code:
         opened=scheduler.opened,
         own_log=scheduler.own_log,
         log=LOG,
-        steps=scheduler.way == STEPS,  # Slurm starts no more of them for a job that is asked to end: ranks remove it
+        steps=scheduler.way == STEPS,  # Slurm starts no more steps when a job must end, so ranks remove it
         until=PROBED if inputs.image_python else NETWORK if _meets(inputs) else HOSTS,
         ground=agent_script.ground(scheduler, inputs.plan.batch.hosts, inputs.layout.nodes) if agent else code(""),
         modules=shell.together(_environment_of_the_site(inputs)),
@@ -203,14 +203,14 @@ def _ground(inputs: Inputs) -> Code:
 
 
 def _meets(inputs: Inputs) -> bool:
-    """Return whether the nodes find each other without MPI."""
+    """Return whether the nodes use the rendezvous without MPI."""
     return inputs.launch.without_mpi and inputs.layout.nodes > 1
 
 
 def _environment_of_the_site(inputs: Inputs) -> List[Code]:
-    """Return the lines that read the site's scripts and load its modules, those of the runtime last.
+    """Return the lines that read the site's scripts and load its modules, with the runtime's modules last.
 
-    A script's status is that of its last command, and often not 0, so it is only checked that the script can be read.
+    A script's status comes from its last command and is often not 0, so the only check is that the file is readable.
     """
     plan, pieces = inputs.plan, []
     for path in plan.scripts:
@@ -248,7 +248,7 @@ def _container(inputs: Inputs) -> Code:
 
 
 def agent(inputs: Inputs) -> Optional[str]:
-    """Return the text of the agent's program; None if the batch system starts processes itself."""
+    """Return the text of the agent program; None if the batch system starts processes itself."""
     return agent_script.agent(inputs.scheduler, inputs.folder) if inputs.scheduler.way == AGENT else None
 
 
@@ -265,7 +265,7 @@ def start(
 
 
 def start_inside(layout: Layout, own: ImageLauncher) -> LaunchRequest:
-    """Return the facts about a job for the image's launcher, which starts the ranks."""
+    """Return the facts about a job for the image's launcher, which starts its ranks."""
     return LaunchRequest(layout, "", own.program, own.family, own.version, batch=False, inside=True)
 
 
@@ -294,7 +294,7 @@ def _ranks(inputs: Inputs) -> Code:
 
 
 def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
-    """Return the lines that define how one container per node starts, with the image's launcher in the first one."""
+    """Return the lines that define the start of one container per node, with the image's launcher in the first one."""
     layout, way = inputs.layout, inputs.scheduler.way
     private = Word(Variable("job"), "/", folder.NAME)
     hub: List[Text] = [inputs.python, inputs.tool, "inside", "--serve", private, "--nodes", str(layout.nodes)]
@@ -309,7 +309,7 @@ def _ranks_inside(inputs: Inputs, own: ImageLauncher) -> Code:
     if way == AGENT:
         hub += ["--agent", AGENT_PROGRAM, "--machines", MACHINES]
     if way == ALONE:
-        starter.append("setsid")  # a signal for the processes of this script shall not reach the ranks twice
+        starter.append("setsid")  # a signal to this script's processes must not reach the ranks twice
     numbered: List[Text] = [] if way == STEPS else ["--number", node.NUMBER]
     node_words = [inputs.python, inputs.tool, "inside", "--node", "--hub", node.HUB, *numbered]
     node_words += ["--key", private + "/" + folder.KEY, "--"]
@@ -336,7 +336,7 @@ def _launcher_inside(inputs: Inputs, own: ImageLauncher) -> List[Text]:
 
 
 def inside_environment(option: StartOption, layout: Layout, own: ImageLauncher) -> Dict[str, Value]:
-    """Return the variables of the container that the image's launcher reads."""
+    """Return the container's variables that the image's launcher reads."""
     return LAUNCHERS[option.launcher].exports(start_inside(layout, own), {})
 
 
@@ -346,9 +346,9 @@ def _in_image(python: Optional[str]) -> Tuple[str, ...]:
 
 
 def _of_the_site(inputs: Inputs, how: LaunchRequest) -> Dict[str, Value]:
-    """Return the part of the ranks' environment that is safe for the launcher too.
+    """Return the part of the ranks' environment that is also safe for the launcher.
 
-    The launcher runs on the host, where variables of the image could make it start another program.
+    The launcher runs on the host, where the image's variables could make it start another program.
     """
     ours = {*inputs.plan.environment, *inputs.launcher.environment(how)}
     return {name: value for name, value in inputs.container.environment.items() if name in ours}
@@ -381,7 +381,7 @@ def _network(inputs: Inputs) -> Code:
 
 
 def _one_a_node(inputs: Inputs) -> Code:
-    """Return the words that start a process on each node."""
+    """Return the words that start one process per node."""
     if inputs.scheduler.way == AGENT:
         return code("each")
     return code(
@@ -434,9 +434,9 @@ def _payload(inputs: Inputs) -> Code:
 
 
 def _options(inputs: Inputs) -> List[Text]:
-    """Return the words that `rank` gets wherever it runs.
+    """Return the options that `rank` always gets.
 
-    ``--abort``: the launcher ends the other ranks only after a signal. ``--end``: job.sh asks the launcher by SIGUSR2.
+    ``--abort``: the launcher ends the other ranks only after a signal. ``--end``: job.sh sends SIGUSR2 to the launcher.
     """
     found: List[Text] = [] if inputs.launcher.ends_on_exit else ["--abort"]
     found += ["--warn", Word(Variable("warn"))] if inputs.launch.warn is not None else []
@@ -446,16 +446,16 @@ def _options(inputs: Inputs) -> List[Text]:
 
 
 def _leaving(inputs: Inputs) -> List[Text]:
-    """Return the words with which ranks remove the home on their node if the job is asked to end.
+    """Return the words that make ranks remove the home on their node when the job must end.
 
-    Then Slurm starts no more steps that could do it. With a staged image, the step that holds it does.
+    At that point Slurm starts no more steps that could do it. With a staged image, the step that holds it does.
     """
     alone = inputs.scheduler.way != STEPS or inputs.staging or not needs_home(inputs.container)
     return [] if alone else ["--home", Word(OWN)]
 
 
 def _outside(inputs: Inputs) -> List[Text]:
-    """Return the words that start and observe the container of a rank on the host."""
+    """Return the words that start the container of a rank and observe it from the host."""
     ranks = inputs.folder + "/" + RANKS_FOLDER
     tool: Value = inputs.tool
     out: List[Text] = ["--out", ranks]
@@ -467,18 +467,18 @@ def _outside(inputs: Inputs) -> List[Text]:
 
 
 def _evidence(inputs: Inputs) -> List[Text]:
-    """Return the ranks' path of the folder for their evidence."""
+    """Return the path of the folder for the ranks' evidence, as ranks see it."""
     return _given(inputs, plans.NODE if inputs.staging else _RANKS)
 
 
 def _step(inputs: Inputs, name: str, command: Sequence[Text], more: Sequence[Text] = (), watched: bool = False) -> Code:
     """Return one step in the container.
 
-    Its stdin is closed: otherwise the launcher would read the rest of this script.
+    Its stdin is closed, because otherwise the launcher would read the rest of this script.
 
     Args:
-        more: further words for the runtime.
-        watched: the step is observed from outside the container.
+        more: additional words for the runtime.
+        watched: whether the step is observed from outside the container.
     """
     options = list(more)
     if inputs.staging and (name == "payload" or inputs.own_launcher):  # the job's folder has what launchers call
@@ -503,7 +503,7 @@ _ISOLATED = ("-I", "-S")
 
 
 def _rank(python: str, tool: Sequence[Text]) -> List[Text]:
-    """Return the words that start ``rank``, for which each payload waits."""
+    """Return the words that start ``rank``, which delays the start of each payload."""
     return [*_at_once(python, tool), "rank"]
 
 
@@ -518,5 +518,5 @@ def _given(inputs: Inputs, *words: str) -> List[Text]:
 
 
 def _more(words: Sequence[Text]) -> Code:
-    """Return words as text that follows other words."""
+    """Return words as text to append to other words."""
     return code(" {words}", words=words) if words else code("")

@@ -1,17 +1,18 @@
-"""stage: on each node, before the ranks start, unpack the image into a folder of the node, and hold it there.
+"""stage: on each node, before the ranks start, unpack the image into a local folder and hold it there.
 
-One process per node, in a step beside those of the ranks, unpacks the kept bundle: one file that is read once, instead
-of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, and stays until the end of the job. After
-a failure it ends with 0: job.sh knows it from the line, and srun leaves the other nodes time to clean up.
+One process per node runs in a step next to those of the ranks. It unpacks the stored bundle, a single file to read
+once instead of ten thousand files. It answers with one line, ``staged EXIT HOST REASON``, and stays until the end of
+the job. After a failure it still exits with 0: the line informs job.sh, and srun leaves the other nodes time to clean
+up.
 
-    SIGUSR1     writes the ranks' evidence, which is on the node, to one file in the job's folder; prints another line
+    SIGUSR1     writes the ranks' evidence on the node to one file in the job's folder; prints another line
     SIGUSR2     does the same, and ends
-    SIGTERM     the same, when no process uses the image any more: Slurm asks for the end (time limit, scancel)
+    SIGTERM     the same, once no process uses the image any more: Slurm ends the job (time limit, scancel)
 
-With ``--hosts`` it first writes the facts of the node, answers, and waits for SIGUSR1 before it unpacks.
+With ``--hosts``, it first writes the facts of the node, answers, and waits for SIGUSR1 before it unpacks.
 
-At its end it removes the folder. If it is killed, the next one on the node removes the folder. srun passes SIGUSR1 and
-SIGUSR2 to its tasks; SIGTERM makes srun kill them (seen with Slurm 22.05).
+It removes the folder when it ends. If it is killed, the next one on the node removes the folder. srun forwards SIGUSR1
+and SIGUSR2 to its tasks; on SIGTERM, srun kills them (tested with Slurm 22.05).
 """
 
 import fcntl
@@ -44,37 +45,37 @@ from deployer.system import files, process, terminal, verify, workers
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LOCK = "lock"
 _MIB = 1024 * 1024
-#: In memory a file takes whole pages, half a page is lost on average, and an inode takes 1 KiB of the kernel's memory.
+#: A file in memory takes whole pages, with half a page lost on average, and its inode takes 1 KiB of kernel memory.
 _A_FILE = 3072
-#: Seconds for which a folder may exist without its holder, while the scheduler sends the file.
+#: Seconds for which a folder may have no holder, while the scheduler sends the file.
 _SENT = 3600
-#: Run in a mounted image: prints the number of the process to join, and ends when this process ends.
+#: Run in a mounted image: prints the id of the process to join, and ends when this process ends.
 _READY = ("/bin/sh", "-c", "echo $$; read -r _")
 _HINT = "the image is staged there: is it full, or closed to users?"
-#: Seconds for a mount.
+#: Seconds to wait for a mount.
 _PATIENCE = 60.0
 
 
 class StageRequest(NamedTuple):
-    """What to stage.
+    """What to stage, and where.
 
     Attributes:
         image: the installed image's folder.
         source: its bundle or SquashFS file.
-        into: the folder to make on the node.
+        into: the folder to create on the node.
         out: the folder for the evidence.
         tool: the .pyz that ranks start.
         abi: the MPI family of the Horovod variant, or None.
         stubs: the folder of stubs for host files, or None.
-        sent: the path beside ``into`` to which the scheduler sends a copy of ``source``, or None.
+        sent: the path next to ``into`` to which the scheduler sends a copy of ``source``, or None.
         mount: words that mount the staged SquashFS file and run the following words in it; empty: nothing is mounted
             for all ranks.
-        kit: the runtime, if it comes from the bundle's kit, else empty.
-        home: the job's home on this node, to be removed at the end, or None.
-        sha256: the SHA-256 of a SquashFS file that is sent, or None.
+        kit: the runtime if it comes from the bundle's kit, else empty.
+        home: the job's home on this node, to remove at the end, or None.
+        sha256: the SHA-256 of a SquashFS file that the scheduler sends, or None.
         mounts: mount points that the bundle does not list.
-        reader: a command that prints the canary of the image, from a container; empty: there is none.
-        hosts: the folder of the job for the facts of this node, which are written first; None: they were.
+        reader: a command that prints the canary of the image from a container; empty if there is none.
+        hosts: the job's folder for the facts of this node, which are written first; None: they exist already.
         library: the plan's MPI on the host, or None.
     """
 
@@ -104,7 +105,7 @@ class StageRequest(NamedTuple):
         """Return the file to read: the sent copy if it is complete, else ``source``.
 
         Raises:
-            IntegrityError: another user put a file in its place.
+            IntegrityError: another user put a file in place of the copy.
         """
         found = files.status(self.sent, follow=False) if self.sent else None
         if self.sent is None or found is None:
@@ -118,8 +119,8 @@ class RankRoot(NamedTuple):
     """The root folder of the ranks.
 
     Attributes:
-        stat: the state of the folder, with its inode.
-        holders: the processes that hold it mounted; none if it is not mounted.
+        stat: the status of the folder, including its inode.
+        holders: the processes that keep it mounted; none if it is not mounted.
     """
 
     stat: os.stat_result
@@ -127,7 +128,7 @@ class RankRoot(NamedTuple):
 
 
 def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: int) -> StagingNeed:
-    """Return what a node needs to stage an image, with an objection to each staging whose file is missing."""
+    """Return what a node needs to stage an image, with an objection to each kind of staging whose file is missing."""
     receipt = installed.receipt
     size = receipt.bytes - sum(member.size for member in manifest.members if member.name.startswith(DATA_PREFIX))
     size += receipt.files * _A_FILE + bytecode.size(installed.folder)
@@ -153,8 +154,8 @@ def _mib(size: int) -> int:
 
 
 def stage(request: StageRequest) -> int:
-    """Unpack, answer, hold, and clean up; return 0, also after a failure: it is in the answer."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it: they end only with this process
+    """Unpack, answer, hold, and clean up. Return 0 even after a failure, which the answer reports."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # workers inherit it, so that they only end with this process
     try:
         with files.errors_named("stage the image"):
             _hold(request)
@@ -168,7 +169,7 @@ def stage(request: StageRequest) -> int:
 
 
 def _hold(request: StageRequest) -> None:
-    """Stage the image and hold it until job.sh or Slurm asks for its end."""
+    """Stage the image and hold it until job.sh or Slurm ends it."""
     if request.hosts and not _is_wanted(request, request.hosts):
         return
     with claimed(request.into):
@@ -191,7 +192,7 @@ def _hold(request: StageRequest) -> None:
 
 
 def _is_wanted(request: StageRequest, hosts: str) -> bool:
-    """Write the facts of this node and answer; return whether the image is to be staged: then SIGUSR1 comes."""
+    """Write the facts of this node and answer; return whether to stage the image, which SIGUSR1 requests."""
     host_probe.host(hosts, request.library, request.home)
     private = os.path.dirname(request.into)
     if request.sent:  # the scheduler sends it before the signal
@@ -207,7 +208,7 @@ def _is_wanted(request: StageRequest, hosts: str) -> bool:
 
 
 def _check_root(request: StageRequest) -> None:
-    """Raise Refused if a container shows another root than the image's; the judge finds what it printed."""
+    """Raise Refused if a container shows a different root than the image's. Its output is evaluated later."""
     if not request.reader:
         return
     hosts = os.path.join(os.path.dirname(request.out), result.HOSTS_FOLDER)
@@ -216,7 +217,7 @@ def _check_root(request: StageRequest) -> None:
 
 
 def _discard(request: StageRequest) -> None:
-    """Remove the sent file: the ranks need its space."""
+    """Remove the sent file, because the ranks need its space."""
     if request.sent:
         with suppress(FileNotFoundError):
             os.unlink(request.sent)
@@ -228,20 +229,21 @@ def _answer(code: int, reason: str) -> None:
     sys.stdout.flush()
 
 
-# --- the folder: its owner, and its end ---
+# --- the folder: its owner and its removal ---
 
 
 @contextmanager
 def claimed(path: str) -> Iterator[None]:
-    """Make the folder ``path``, inside a private folder, for the duration of the block; remove those of dead jobs.
+    """Create the folder ``path`` in a private folder for the duration of the block; remove the folders of dead jobs.
 
-    The private folder exists already if the scheduler sent a file into it. The owning process holds a lock on a file in
-    it, which the kernel releases when the process ends. File systems of nodes support locks, unlike shared ones.
+    The private folder already exists if the scheduler sent a file into it. The owning process holds a lock on a file in
+    the private folder. The kernel releases the lock when the process ends. File systems of nodes support locks, unlike
+    shared ones.
 
     Raises:
         Refused: the place is unsafe, or this job already stages here.
         SpaceError: the node has not enough space.
-        DeployerError: the folder cannot be made.
+        DeployerError: the folder cannot be created.
     """
     parent = os.path.dirname(path)
     _check_place(os.path.dirname(parent))
@@ -263,7 +265,7 @@ def claimed(path: str) -> Iterator[None]:
 
 
 def _check_place(place: str) -> None:
-    """Raise Refused for a place in which no program can be executed."""
+    """Raise Refused if programs cannot be executed in the place."""
     with files.errors_named("stage in " + place):
         noexec = os.statvfs(place).f_flag & os.ST_NOEXEC
     if noexec:
@@ -271,7 +273,7 @@ def _check_place(place: str) -> None:
 
 
 def _lock(path: str) -> int:
-    """Lock a new file and then name it ``path``: an unlocked file of that name would belong to a dead process."""
+    """Lock a new file and then name it ``path``; an unlocked file with that name would belong to a dead process."""
     new = path + ".new"
     try:
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -284,7 +286,7 @@ def _lock(path: str) -> int:
 
 
 def reap(place: str) -> None:
-    """Remove what dead jobs of this user left in ``place``."""
+    """Remove the leftovers of this user's dead jobs in ``place``."""
     for path in node_folder.own(os.path.join(place, BEGIN)):
         try:
             descriptor = os.open(os.path.join(path, _LOCK), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -309,10 +311,10 @@ def _try_lock(descriptor: int) -> bool:
 
 @contextmanager
 def _mounted(request: StageRequest) -> Iterator[RankRoot]:
-    """Yield the root of the ranks for the duration of the block; a SquashFS file is mounted first.
+    """Yield the root of the ranks for the duration of the block, after mounting a SquashFS file if necessary.
 
-    The process that serves the mount has the same signals blocked as this one, so that it outlives a payload that
-    ends in its own time.
+    The process that serves the mount blocks the same signals as this one, so that it outlives a payload that is still
+    ending.
     """
     if not request.mount:
         yield RankRoot(os.stat(os.path.join(request.into, ROOTFS)))
@@ -334,14 +336,14 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
 
 
 def _await_payload(folder: str, root: RankRoot) -> None:
-    """Wait until no process has its root or program in the staged folder, up to a limit."""
+    """Wait, up to a limit, until no process has its root or program in the staged folder."""
     until = time.time() + GRACE
     while users(folder, root) and time.time() < until:
         time.sleep(0.1)
 
 
 def users(folder: str, root: RankRoot) -> List[int]:
-    """Return this user's processes that run in the staged image, from it, or in a folder beside it; not its holder."""
+    """Return this user's processes that use the staged image or a folder next to it, without those that hold it."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
@@ -358,7 +360,7 @@ def users(folder: str, root: RankRoot) -> List[int]:
 
 
 def end_readers(path: str, root: RankRoot) -> None:
-    """Kill this user's processes that have the staged file open: they serve the mounts of ranks that were killed."""
+    """Kill this user's processes that have the staged file open, because they serve mounts of killed ranks."""
     path = os.path.realpath(path)
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
@@ -370,7 +372,7 @@ def end_readers(path: str, root: RankRoot) -> None:
 
 
 def _binds(process: str, folder: str) -> bool:
-    """Return whether a process has a part of the staged folder mounted; its name is unpredictable, so text suffices."""
+    """Return whether a process has part of the staged folder mounted. Text suffices: the name is unpredictable."""
     with open("/proc/%s/mountinfo" % process, encoding="utf-8", errors="replace") as stream:
         return "/%s/" % os.path.basename(os.path.dirname(folder)) in stream.read()
 
@@ -384,7 +386,7 @@ def _fill(request: StageRequest) -> None:
     if receipt is None:
         raise IntegrityError("the image was removed: %s" % request.image, "install it again")
     with verify.opened(nearest) as stream:
-        # The signers were judged at install, which recorded the digest; every byte that is used must match it.
+        # The install step checked the signers and recorded the digest. Every byte used here must match that digest.
         verification = verify.begin(stream, nearest, [])
         if verification.digest != receipt.receipt.digest:
             raise IntegrityError(
@@ -405,7 +407,7 @@ def _fill(request: StageRequest) -> None:
         mount_points.make(os.path.join(request.into, ROOTFS), request.mounts)
     bytecode.restore(request.image, request.into)
     _merge(request)
-    if request.kit == kit.UDOCKER:  # from now on the files are read-only
+    if request.kit == kit.UDOCKER:  # after this, the files are read-only
         kit.prepare(receipt._replace(folder=request.into), sys.executable)
         kit.protect(os.path.join(request.into, ROOTFS))
         os.mkdir(os.path.join(request.into, TEMPORARY))
@@ -413,7 +415,7 @@ def _fill(request: StageRequest) -> None:
 
 
 def _fill_packed(request: StageRequest) -> None:
-    """Copy the SquashFS file, so that it is read only from the node and remains if the original is removed."""
+    """Copy the SquashFS file, so that it is only read from the node and stays if the original is removed."""
     target = os.path.join(request.into, squash.IMAGE)
     if request.sent and request.nearest() == request.sent:
         if files.sha256_file(request.sent) != request.sha256:
@@ -430,7 +432,7 @@ def _fill_packed(request: StageRequest) -> None:
         carried = os.path.join(ENGINE, plans.CHARLIECLOUD_FOLDER)
         shutil.copytree(os.path.join(request.image, carried), os.path.join(request.into, carried))
     shutil.copyfile(request.tool, os.path.join(request.into, TOOL))
-    os.mkdir(os.path.join(request.into, ROOTFS))  # a folder to name as the image, although the root is joined
+    os.mkdir(os.path.join(request.into, ROOTFS))  # the image path for commands, although ranks join the mounted root
 
 
 def _place(request: StageRequest) -> str:
@@ -438,13 +440,13 @@ def _place(request: StageRequest) -> str:
 
 
 def _stop_if_asked(*_: int) -> None:
-    """Progress of the unpacking, used to notice that the job has ended."""
+    """Receive the progress of the unpacking; raise JobFailed if the job must end."""
     if set(signal.sigpending()) & set(_SIGNALS):
         raise JobFailed("asked to stop while the image was unpacked")
 
 
 def _check_room(folder: str, size: int, entries: int) -> None:
-    """Raise SpaceError unless ``folder`` has space, and also the node's memory if the folder is in memory."""
+    """Raise SpaceError if ``folder`` lacks space, or if it is in memory and the node lacks memory."""
     space.check(folder, size, entries)
     if space.in_memory(folder):
         free = space.available_memory()
@@ -456,7 +458,7 @@ def _check_room(folder: str, size: int, entries: int) -> None:
 
 
 def _merge(request: StageRequest) -> None:
-    """Put overlays, app and tool where the container would have them bound: fewer mounts per rank and fewer lookups."""
+    """Move overlays, app and tool to where the container would bind them: fewer mounts and lookups per rank."""
     rootfs = os.path.join(request.into, ROOTFS)
     inner = rootfs + os.path.dirname(plans.APP)
     if os.path.realpath(inner) != os.path.join(os.path.realpath(rootfs), os.path.basename(inner)):
@@ -478,7 +480,7 @@ def _merge(request: StageRequest) -> None:
 
 
 def _publish(request: StageRequest) -> None:
-    """Write all evidence of this node's ranks into one file of the job's folder; if that fails, the job continues."""
+    """Write all evidence of this node's ranks to one file in the job's folder. The job continues if that fails."""
     texts = result.texts(os.path.join(request.into, EVIDENCE))
     host = socket.gethostname()
     path = os.path.join(request.out, result.node_file(host))

@@ -1,6 +1,6 @@
 """The parts of job.sh for a staged image: the container in the node's own folder, and the step that holds it. Pure.
 
-The folder's name contains the job's number, so words of the container refer to a variable of the script, ``STAGE``.
+The folder's name contains the job's id, so the container's words refer to the script variable ``STAGE``.
 """
 
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -16,24 +16,25 @@ from deployer.site.install import squash
 from deployer.site.run.templates import fill
 from deployer.site.storage.store import ENGINE
 
-#: The staged folder, which ``name`` names.
+#: The staged folder, whose path is in ``name``.
 STAGE = Word(Variable("stage"))
-#: Below the staged folder: the image, the evidence of the ranks, stubs and the tool if they are not inside the image,
-#: and udocker's temporary files (``runtimes/udocker_start.py``).
+#: In the staged folder: the image, the evidence of the ranks, stubs and the tool if they are outside the image, and
+#: udocker's temporary files (``runtimes/udocker_start.py``).
 ROOTFS, EVIDENCE, STUBS, TOOL, TEMPORARY = "rootfs", "evidence", "host", "deployer.pyz", "tmp"
 
-#: The name of a private folder in a place for staging: this, the user's number, a hyphen, and random characters.
+#: The name of a private folder in a staging place: this prefix, the user's id, a hyphen, and random characters.
 BEGIN = "deployer-stage-"
-#: Paths inside the staged image, so that nothing is bound there.
+#: Paths that are inside the staged image and so need no bind.
 _INSIDE = (plans.APP, plans.WHEELS, plans.VARIANT, plans.TOOL)
 
-#: Starts the holder (``$@``). If it ends without an answer, this gives one, and job.sh does not wait for it. Signals
-#: for the holder reach this shell too. It ends with 0, so that srun does not kill the other holders: they clean up.
+#: Starts the holder (``$@``). If it ends without an answer, this shell answers, so that job.sh does not wait for it.
+#: Signals for the holder also reach this shell. It exits with 0, because srun would otherwise kill the other holders
+#: before they clean up.
 _KEPT = Program(
     'trap : TERM INT HUP USR1 USR2; "$@" || { code=$?; echo "staged $code $(uname -n) ended with exit code $code"; }'
 )
 
-#: What a node does, in words of the script.
+#: What a node does, in the script's words.
 _DOES: Dict[str, str] = {
     plans.MEMORY: "unpacks the bundle into its memory",
     plans.DISK: "unpacks the bundle onto its local disk",
@@ -46,15 +47,15 @@ class StagedImage(NamedTuple):
 
     Attributes:
         kind: one of ``plan.STAGINGS``.
-        place: the node's own folder in which it is staged.
+        place: the folder on the node in which it is staged.
         image: the installed image's folder.
-        source: the file that is staged.
+        source: the file to stage.
         size_mb: MiB that it takes on the node.
         abi: the MPI family of the Horovod variant, or None.
-        broadcast: the scheduler sends the file to the nodes; otherwise they read it where it is.
-        kit: the runtime comes from the bundle's kit, and each node gets it too: its name; empty: it is the site's.
+        broadcast: whether the scheduler sends the file to the nodes; otherwise they read the original.
+        kit: the name of the runtime from the bundle's kit, which each node also gets; empty: the site's runtime.
         mounts: mount points that the bundle does not list.
-        held: the holder mounts the SquashFS file once, and ranks join it; otherwise each rank's runtime mounts it.
+        held: whether the holder mounts the SquashFS file once for all ranks; otherwise each rank's runtime mounts it.
     """
 
     kind: str
@@ -70,15 +71,15 @@ class StagedImage(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Return whether nodes have the image as one file, not unpacked."""
+        """Return whether nodes get the image as one file without unpacking it."""
         return self.kind == plans.SQUASHFS
 
 
 def moved(staging: StagedImage, container: Container) -> Container:
     """Return the container for a staged image.
 
-    Unless the holder makes the binds, there is none of the job's folder: only the payload needs it, and each bind of a
-    rank is looked up on the shared file system.
+    Unless the holder makes the binds, the job's folder is not bound: only the payload needs it, and each bind of a rank
+    causes a lookup on the shared file system.
     """
     own = Staged(_staged(STUBS), hostfiles.FOLDER, "placeholders for single files of the host")
     binds: List[Mount] = [
@@ -88,7 +89,7 @@ def moved(staging: StagedImage, container: Container) -> Container:
     environment = container.environment
     if staging.packed:
         binds.append(Staged(_staged(TOOL), plans.TOOL, "this tool"))
-        if staging.abi:  # the image has the variants of all families
+        if staging.abi:  # the image contains the variants of all families
             here, there = plans.VARIANT + "/", squash.variant(staging.abi) + "/"
             environment = {
                 name: shell.changed(value, lambda text: text.replace(here, there))
@@ -107,7 +108,7 @@ def late(staging: StagedImage, container: Container) -> List[Mount]:
 
 
 def arrays(staging: StagedImage, runtime: Runtime, container: Container) -> List[Tuple[str, List[Text]]]:
-    """Return the arrays of the script, by name: how the container is made, and how a rank enters it."""
+    """Return the arrays of the script, by name: how to create the container, and how a rank enters it."""
     if not staging.held:
         return [("container", runtime.options(container))]
     mount = runtime.mount(container, _staged(squash.IMAGE))
@@ -115,12 +116,12 @@ def arrays(staging: StagedImage, runtime: Runtime, container: Container) -> List
 
 
 def tool(staging: StagedImage) -> Word:
-    """Return the host's path of the node's own copy of this tool."""
+    """Return the host path of the node's own copy of this tool."""
     return _staged(TOOL) if staging.packed else _staged(ROOTFS) + plans.TOOL
 
 
 def evidence() -> Word:
-    """Return the host's path of the node's own folder for evidence of its ranks."""
+    """Return the host path of the node's own folder for its ranks' evidence."""
     return _staged(EVIDENCE)
 
 
@@ -137,15 +138,14 @@ def step(
     library: Optional[str],
     network: Code,
 ) -> Code:
-    """Return the part of the script that stages the image and can end it.
+    """Return the part of the script that stages the image and can end the staging step.
 
-    If a file that is sent to the nodes does not arrive, they read it where it is. They verify a bundle by its own
-    digests.
+    If a file sent to the nodes does not arrive, they read the original. They verify a bundle against its own digests.
 
     Args:
-        reader: a command of the image that prints its canary; empty: the step does not read it.
+        reader: a command in the image that prints its canary; empty: the step does not read it.
         library: the plan's MPI on the host, or None.
-        network: the lines by which the nodes find each other; may be empty.
+        network: the lines for the nodes' rendezvous; may be empty.
     """
     if staging.kind not in _DOES:
         raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
@@ -168,7 +168,7 @@ def step(
             "--ntasks=%d" % layout.nodes,
             "--ntasks-per-node=1",
             "--cpus-per-task=%d" % (layout.ranks_per_node * layout.asked_cpus),
-            "--kill-on-bad-exit=1",  # if that shell is killed, for instance for memory, nobody answers
+            "--kill-on-bad-exit=1",  # otherwise nothing answers if that shell is killed, for example for memory
         ],
         what=_what(staging, container),
         nodes=layout.nodes,
@@ -176,14 +176,14 @@ def step(
 
 
 def _place_of_starter(staging: StagedImage, runtime: Runtime, container: Container) -> int:
-    """Return the place of the runtime's program in the words of a rank."""
+    """Return the index of the runtime's program in a rank's words."""
     inside = moved(staging, container)
     words = runtime.into_mounted(inside, STAGE) if staging.held else runtime.options(inside)
     return words.index(runtime.starter(inside.engine))
 
 
 def _what(staging: StagedImage, container: Container) -> Code:
-    """Return the options that define what is staged, one per line."""
+    """Return the options that define what to stage, one per line."""
     found: List[Tuple[str, Text]] = [("--image", staging.image), ("--source", staging.source)]
     found += [("--abi", staging.abi)] if staging.abi else []
     found += [("--kit", staging.kit)] if staging.kit else []

@@ -1,4 +1,4 @@
-"""Requests to the batch system besides the layout: account, partition, and the user's own words. Pure."""
+"""Requests to the batch system besides the layout: account, partition, and the user's own options. Pure."""
 
 import re
 from typing import Collection, Mapping, NamedTuple, Optional, Sequence
@@ -10,21 +10,21 @@ from deployer.contract.plan import GpuRequest, Plan, requests_gpus
 from deployer.site.jobs import schedulers
 from deployer.site.jobs.schedulers.interface import STEPS
 
-#: Options that the script sets from the job's layout; another value would contradict it.
+#: Options that the script sets from the job's layout; other values would contradict it.
 _OURS = ("job-name", "J", "output", "o", "nodes", "N", "ntasks", "n", "ntasks-per-node", "cpus-per-task", "c", "time",
          "t", "mem", "account", "A", "partition", "p", "constraint", "C", "reservation", "array", "a",
          "wrap")  # fmt: skip
-#: Variables in which users keep their account.
+#: Variables in which users store their account.
 _VARIABLES = ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
 
 
 class SubmissionOptions(NamedTuple):
-    """The user's options; None: the plan's value.
+    """The user's options; None selects the plan's value.
 
     Attributes:
         account: the account to charge.
         partition: the partition.
-        constraint: features of nodes.
+        constraint: required features of nodes.
         reservation: the reservation.
         directives: complete directives for the batch system.
         gpus: GPUs per node; 0 requests none.
@@ -39,7 +39,7 @@ class SubmissionOptions(NamedTuple):
 
 
 class BatchRequest(NamedTuple):
-    """What a job asks of its batch system besides the layout, as in ``JobRequest``."""
+    """A job's request to its batch system besides the layout, as in ``JobRequest``."""
 
     queue: str = ""
     account: Optional[str] = None
@@ -63,17 +63,16 @@ def ask(
     gpus: Optional[int] = None,
     waived: Collection[str] = (),
 ) -> BatchRequest:
-    """Return what to ask the batch system for.
+    """Return the request to the batch system.
 
-    The constraints of the plan and of the user both hold. Only the limits of the plan's own partition are known and
-    checked.
+    The constraints of the plan and the user are combined. Only the limits of the plan's own partition are checked.
 
     Args:
         time: the job's time limit.
         environment: the user's environment, for the account and Slurm's cluster. sbatch does not get these variables,
-            because they would count before the script's directives. None: it is not known here, on the laptop.
-        gpus: GPUs per node that the job's ranks need; None: the job does not say.
-        waived: the codes of ``contract.limits`` that do not count: only the batch system knows whether they still hold.
+            because they would take precedence over the script's directives. None: unknown, as on the laptop.
+        gpus: GPUs per node that the job's ranks need; None: not specified.
+        waived: the codes of ``contract.limits`` to ignore; only the batch system knows whether they still apply.
 
     Raises:
         Refused: the site would not accept the job.
@@ -119,9 +118,9 @@ def ask(
 
 
 def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: Optional[int]) -> Optional[GpuRequest]:
-    """Return the request for GPUs: all of a node's, or the user's number; None if a directive requests them.
+    """Return the GPU request: all GPUs of a node, or the user's number; None if a directive requests them.
 
-    Of nodes with different numbers, a job gets as many as it needs.
+    If nodes have different numbers of GPUs, a job gets as many as it needs.
     """
     there = plan.batch.gpus
     own = next((each for each in directives if _requests_gpus(each, there)), None)
@@ -149,14 +148,14 @@ def _gpus(plan: Plan, asked: Optional[int], directives: Sequence[str], needed: O
 
 
 def _requests_gpus(directive: str, known: Optional[GpuRequest]) -> bool:
-    """Return whether a directive requests GPUs; a word of the site's own is ``known`` from the plan."""
+    """Return whether a directive requests GPUs; ``known`` is the plan's request, which may use a site-specific word."""
     if requests_gpus(directive):
         return True
     return known is not None and re.match(r"-l (.*,)?%s=" % re.escape(known.word), directive) is not None
 
 
 def _line(line: str, ours: Sequence[str]) -> str:
-    """Return a directive for a batch system whose options are separate words: ``-l gpu=1``."""
+    """Return a directive for a batch system whose options are separate words, such as ``-l gpu=1``."""
     words = _one_line(line).split()
     if not re.match(r"^-[A-Za-z]", line):
         raise UsageError("--directive %s: not a valid option" % line, "for instance --directive='-l NAME=VALUE'")

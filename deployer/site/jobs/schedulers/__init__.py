@@ -1,7 +1,7 @@
 """Schedulers by the names that plans use.
 
-Another one takes a module here, a row below and in ``contract/batch_words.py``, a fake, a golden script, tests, and a
-part of docs/batch.md.
+A new scheduler requires a module here, an entry below and in ``contract/batch_words.py``, a fake, a golden script,
+tests, and a section in docs/batch.md.
 """
 
 from typing import Dict

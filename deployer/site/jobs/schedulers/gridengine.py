@@ -1,6 +1,6 @@
-"""Grid Engine (8.1.9 was seen): qsub, qstat and qdel. Nodes are reached with ``qrsh -inherit``.
+"""Grid Engine (tested with 8.1.9): qsub, qstat and qdel. Processes on nodes are started with ``qrsh -inherit``.
 
-qstat forgets a job when it ends. A parallel environment of the site deals the slots to nodes; a slot is a core.
+qstat forgets a job when it ends. A parallel environment of the site distributes slots to nodes; a slot is a core.
 """
 
 import re
@@ -15,7 +15,7 @@ from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
 
 _FORGOTTEN = "does not exist"
-#: What each letter of a job's state means, the most important first.
+#: The meaning of each letter of a job's state, the most important letter first.
 _LETTERS = (
     ("d", "DELETED"),
     ("E", "ERROR"),
@@ -28,33 +28,33 @@ _LETTERS = (
     ("q", "PENDING"),
     ("w", "PENDING"),
 )
-#: States of a queue on a node in which it runs jobs, now or after the current ones: "" and an alarm of the load.
+#: States of a queue on a node in which it runs jobs, now or after the current ones: "", or a load alarm.
 _USABLE = re.compile(r"[aA]?$")
 _INSTANCE = re.compile(r"^\S+@\S+\s+\S+\s+\d+/\d+/\d+\s+\S+\s+\S+[ \t]*(\S*)")
-#: A job in qstat's XML, and one of its fields: texts of other users are escaped there, so they hold no tags.
+#: A job in qstat's XML, and one of its fields. Texts of other users are escaped, so they cannot contain tags.
 _JOB = re.compile(r"<job_list .*?</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(\w+)>([^<]*)</")
-#: qsub replaces variables in a path, and reads "HOST:" before it and a comma after it.
+#: qsub expands variables in a path, and interprets "HOST:" before it and a comma after it.
 _PATH = re.compile(r"[^$:,\s'\"\\]+$")
-#: $TASK_ID is 0 here for a job that is not an array, though its variable says undefined.
+#: In a job that is not an array, $TASK_ID is 0 here, but the variable contains "undefined".
 _OUTPUT = "/batch-system-$JOB_ID-$TASK_ID.log"
 #: A job's id, or JOB.TASK for a task of an array.
 _ID = re.compile(r"\d+(\.\d+)?$")
 _VERSION = re.compile(r"^\S*GE\S* (\d+\.\d[\w.]*)")
-#: A host in qhost's XML, a value of it, and a queue that has an instance on it.
+#: A host in qhost's XML, one of its values, and a queue with an instance on it.
 _HOST = re.compile(r"<host name='([^']+)'>(.*?)</host>", re.DOTALL)
 _VALUE = re.compile(r"<hostvalue name='(\w+)'>([^<]*)<")
 _QUEUE = re.compile(r"<queue name='([^']+)'>")
-#: Rules of parallel environments by which a job's slots are dealt evenly to whole nodes, the best first.
+#: Allocation rules of parallel environments that distribute slots evenly to whole nodes, the best first.
 _RULES = ("$round_robin", "$fill_up")
-#: The names that sites give to the resource that counts GPUs. Each slot of a job gets what the job requests of it.
+#: Common names for the resource that counts GPUs. Each slot of a job gets the requested number.
 _GPUS = re.compile(r"^(n?gpus?|gpu_?(count|card|num)s?|cuda)$", re.IGNORECASE)
-#: HH:MM:SS, of which hours and minutes may be empty, or seconds: sge_types(1).
+#: HH:MM:SS, in which hours and minutes may be empty, or a number of seconds: sge_types(1).
 _LIMIT = re.compile(r"^(?:(\d*):(\d*):)?(\d+)$")
 
 
 class GridEngine(Scheduler):
-    """Sun's Grid Engine and its descendants."""
+    """Sun Grid Engine and its descendants."""
 
     title = "Grid Engine"
     submit_host = "SGE_O_HOST"
@@ -72,7 +72,7 @@ class GridEngine(Scheduler):
     opened = code("batch-system-$JOB_ID-${{SGE_TASK_ID/undefined/0}}.log")
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-pe", "-q", "-P", "-ar", "-t", "-l h_rt")
     of_a_node = ("PE_HOSTFILE", "SGE_JOB_SPOOL_DIR", "JOB_SCRIPT")
-    #: With -notify, all processes of a job get SIGUSR2 some time before SIGKILL; the queue's "notify" says how long.
+    #: With -notify, all processes of a job get SIGUSR2 before SIGKILL; the queue's "notify" is the time between them.
     ends = ("TERM", "USR2")
     #: With -notify, they also get SIGUSR1 before SIGSTOP.
     ignores = ("USR1",)
@@ -102,7 +102,7 @@ class GridEngine(Scheduler):
             "-N " + job_name(request.name),
             "-j y",
             "-o " + (request.log or request.folder + _OUTPUT),
-            "-r n",  # a job that begins anew over what it wrote is worse than one that failed
+            "-r n",  # a job that starts again over its own output is worse than a failed one
             "-notify",
             "-l h_rt=%d" % request.seconds,
         ]
@@ -125,7 +125,7 @@ class GridEngine(Scheduler):
         ]
         found += ["%s %s" % (option, word(what, value)) for option, what, value in asked if value]
         found += ["-l " + word("constraint", each) for each in request.constraints]
-        if request.gpus:  # a consumable, so it is given per slot
+        if request.gpus:  # a consumable, so it is requested per slot
             if request.gpus.per_node % slots:
                 raise Refused(
                     "%d GPUs cannot be divided among %d slots per node" % (request.gpus.per_node, slots),
@@ -164,13 +164,13 @@ class GridEngine(Scheduler):
             raise self.failed("qstat failed", err)
         found = [match.group(1) for match in map(_INSTANCE.match, out.splitlines()) if match]
         if not found:
-            return None  # it prints nothing about a queue that does not exist
+            return None  # it prints nothing about a nonexistent queue
         usable = sum(1 for states in found if _USABLE.match(states))
         says = counted(found)
         return Queue(any("d" not in states for states in found), len(found), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        del job_ids  # qstat cannot select by them and show states
+        del job_ids  # qstat cannot both select jobs and show their states
         return ["qstat", "-xml", "-u", "*"]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
@@ -208,7 +208,7 @@ class GridEngine(Scheduler):
 
 
 class _Environment(NamedTuple):
-    """A parallel environment in which deployer's jobs can run, with the place of its rule among the best ones."""
+    """A parallel environment in which deployer's jobs can run, and the rank of its allocation rule."""
 
     place: int
     name: str
@@ -216,7 +216,7 @@ class _Environment(NamedTuple):
 
 
 def _gpu_word(tools: Tools) -> Optional[str]:
-    """Return the name of the resource that counts GPUs per slot, as complex(5) lists it; None if there is none."""
+    """Return the name of the resource that counts GPUs per slot, as listed by complex(5); None if there is none."""
     said = tools.ask(["qconf", "-sc"])
     rows = [line.split() for line in said.out.splitlines()] if said else []
     found = [row for row in rows if len(row) == 8 and _GPUS.match(row[0])]
@@ -228,7 +228,7 @@ def _gpu_word(tools: Tools) -> Optional[str]:
 
 
 def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Record]]:
-    """Return the shapes of each queue's nodes."""
+    """Return the hardware of each queue's nodes."""
     found: Dict[str, List[Record]] = {}
     for host, inner in _HOST.findall(text):
         shape = _shape(dict(_VALUE.findall(inner)))
@@ -242,7 +242,7 @@ def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Recor
 
 
 def _gpus(host: str, word: str, tools: Tools) -> int:
-    """Return the GPUs of a host; qhost prints only those that are free."""
+    """Return the total number of GPUs of a host; qhost prints only the free ones."""
     said = tools.ask(["qconf", "-se", host])
     values = _fields(said.out).get("complex_values", "") if said else ""
     match = re.search(r"(?:^|,)%s=(\d+)(?:\.0*)?(?:,|$)" % re.escape(word), values.replace(" ", ""))
@@ -282,7 +282,7 @@ def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environm
 
 
 def _environments(tools: Tools) -> Dict[str, _Environment]:
-    """Return the parallel environments that deal slots to several nodes and let jobs start processes there."""
+    """Return the parallel environments that distribute slots over several nodes and allow processes there."""
     said = tools.ask(["qconf", "-spl"])
     found = {}
     for name in said.out.split() if said else ():
@@ -295,11 +295,11 @@ def _environments(tools: Tools) -> Dict[str, _Environment]:
 
 
 def _fields(text: str) -> Dict[str, str]:
-    """Return the fields of qconf's output; a long line continues after a backslash."""
+    """Return the fields of qconf's output, in which a backslash continues a line."""
     pairs = (line.partition(" ") for line in re.sub(r"\\\n\s*", "", text).splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
 def _words(text: str) -> List[str]:
-    """Return the words of a list, without values of single hosts: ``mpi smp,[cn1=gpu]``."""
+    """Return the words of a list, without host-specific values, as in ``mpi smp,[cn1=gpu]``."""
     return re.sub(r"\[[^\]]*\]", "", text).replace(",", " ").split()

@@ -1,4 +1,4 @@
-"""No batch system, several hosts: the script runs on this machine and starts processes on a list of hosts with ssh."""
+"""Several hosts without a batch system: the script runs on this machine and starts processes on hosts with ssh."""
 
 from typing import Sequence
 
@@ -8,7 +8,7 @@ from deployer.site.jobs.schedulers.local import PATIENCE, Local
 
 
 class Hosts(Local):
-    """As ``Local``, with nodes that ssh reaches without a password. Nothing keeps two jobs apart."""
+    """Like ``Local``, but with nodes that ssh reaches without a password. Nothing prevents jobs from overlapping."""
 
     way = AGENT
     #: "timeout" kills its own process group, which the launcher has left.

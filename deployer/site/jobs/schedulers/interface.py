@@ -1,7 +1,7 @@
-"""The interface of a scheduler: pure argv builders, and parsers of (exit code, output). It starts no processes.
+"""The interface of a scheduler: pure builders of argv, and parsers of (exit code, output). It starts no processes.
 
-What job.sh needs of a batch system is here too (ADR 48): its directives, the job's id and nodes, and how a process
-starts on each node.
+It also contains what job.sh needs from a batch system (ADR 48): its directives, the job's id and nodes, and how to
+start a process on each node.
 """
 
 import re
@@ -13,39 +13,39 @@ from deployer.contract.plan import GpuRequest
 from deployer.contract.shell import Code, code
 from deployer.site.capture.scheduler import BatchSystem
 
-#: How processes start on the nodes of a job: on this machine, as steps (srun), or by an agent per node, like ssh.
+#: How processes start on the nodes of a job: on this machine, as steps (srun), or with an agent per node, like ssh.
 ALONE, STEPS, AGENT = "alone", "steps", "agent"
 
-#: Texts that every batch system reads as one word.
+#: Texts that every batch system reads as a single word.
 _WORD = re.compile(r"[\w.+@%/=:&|*!()<>\[\]-]+$")
 
 
 class JobRequest(NamedTuple):
-    """What a job asks of its batch system.
+    """A job's request to its batch system.
 
     Attributes:
         name: the job's name.
         folder: the job's folder.
-        log: the file for its output; None: a file of the folder, whose name has the job's id.
+        log: the file for its output; None: a file in the folder with the job's id in its name.
         nodes: number of nodes.
         ranks_per_node: ranks per node.
         cpus_per_rank: CPUs per rank, as the batch system counts them.
         threads: threads per rank.
-        hyperthreads: whether a thread has a hardware thread, not a whole core.
+        hyperthreads: whether each thread gets a hardware thread instead of a whole core.
         time: the time limit, ``[D-]HH:MM:SS``.
         seconds: the same in seconds.
         memory_mb: MiB per node; None: not specified.
         queue: the partition or queue; empty: the default one.
-        account: charged for the job; None: the batch system's default.
-        constraints: features of nodes that must all hold, in the batch system's words.
+        account: the account to charge; None: the batch system's default.
+        constraints: features that the nodes must all have, in the batch system's words.
         reservation: the reservation.
         qos: the quality of service.
         cluster: the cluster, if the batch system has several.
         storage: file systems.
-        gpus: the GPUs of each node.
-        parallel_environment: Grid Engine's name for how slots are dealt to nodes.
-        directives: further directives of the plan and the user, one line each.
-        exclusive: whether no other job may have the nodes.
+        gpus: the number of GPUs per node.
+        parallel_environment: the Grid Engine environment that distributes slots to nodes.
+        directives: additional directives from the plan and the user, one line each.
+        exclusive: whether the job must have its nodes to itself.
     """
 
     name: str
@@ -76,7 +76,7 @@ class JobState(NamedTuple):
     """The scheduler's state of a job; a text is empty if the scheduler does not report it.
 
     Attributes:
-        word: the scheduler's word (``PENDING``, ``TIMEOUT``, ...).
+        word: the scheduler's name for it (``PENDING``, ``TIMEOUT``, ...).
         reason: why the job has this state.
         elapsed: the time since its start.
         nodes: its nodes.
@@ -97,7 +97,7 @@ class Queue(NamedTuple):
         open: whether it accepts jobs.
         nodes: number of nodes.
         usable: number of nodes that can run a job now or later.
-        says: the scheduler's own words for the nodes' states.
+        says: the scheduler's own description of the nodes' states.
     """
 
     open: bool
@@ -107,19 +107,19 @@ class Queue(NamedTuple):
 
 
 class NotTaken(Refused):
-    """The batch system has not taken a job: its words prove that. After any other error it may have the job."""
+    """The batch system's message proves that it has not accepted a job. After any other error it may have the job."""
 
 
 class Scheduler(BatchSystem):
     """A scheduler. The implementations are in the plain dict ``SCHEDULERS`` under the names that plans use."""
 
-    #: Its name in texts.
+    #: Its name in texts for users.
     title = ""
     #: How processes start on the nodes: ALONE, STEPS or AGENT.
     way = AGENT
-    #: The beginning of a directive's line in job.sh; empty: it reads none.
+    #: The prefix of directive lines in job.sh; empty: the scheduler does not read directives.
     prefix = ""
-    #: The command with which a person submits job.sh.
+    #: The command to submit job.sh manually.
     by_hand = "./job.sh"
     #: The program that submits a job; empty: the first word of the command.
     submits = ""
@@ -131,49 +131,49 @@ class Scheduler(BatchSystem):
     explains = ""
     #: The command that prints its version.
     version = ""
-    #: The command that shows whether it answers.
+    #: The command that shows whether the scheduler answers.
     answers = ""
-    #: Messages of its commands if it does not answer; a later query may succeed.
+    #: Messages of its commands if the scheduler does not answer; a later query may succeed.
     silent: Tuple[str, ...] = ()
-    #: Where to look if it refuses something.
+    #: Where to look if the scheduler refuses something.
     look = ""
-    #: Patterns of its messages if it refuses a job; the code of each, and what to do.
+    #: Patterns of its messages when it refuses a job, each with a code and a remedy.
     refusals: Tuple[Tuple[str, str, str], ...] = ()
-    #: The lines of job.sh that set $id to the job's id, or to that of an array's task. It is empty if the job has none.
+    #: The lines of job.sh that set $id to the job's id, or to that of an array's task; $id is empty without one.
     identified: Code = code("id=\n")
-    #: Variables that describe a node, so that other nodes of the job do not get them: names of our own.
+    #: Variables that describe one node and must not reach the job's other nodes. The names are constants.
     of_a_node: Tuple[str, ...] = ()
-    #: What of a request it can express, of those that not every batch system has.
+    #: The optional parts of a request that this batch system supports.
     knows: Tuple[str, ...] = ()
     #: The first words of directives that job.sh sets itself.
     ours: Tuple[str, ...] = ()
-    #: In job.sh, the name of the file that the batch system has opened for the output; job.sh makes it the log. Empty:
-    #: there is none.
+    #: In job.sh, the name of the output file that the batch system has already opened; job.sh makes it the log.
+    #: Empty: there is none.
     opened: Code = code("")
-    #: The batch system's own file for the output, if it is complete only at the end: job.sh writes to the log itself.
+    #: The batch system's own output file, if it is only complete at the job's end. Then job.sh writes the log itself.
     own_log = ""
-    #: The signals by which it asks job.sh to end.
+    #: The signals with which the batch system asks job.sh to end.
     ends: Tuple[str, ...] = ("TERM",)
-    #: Signals to job.sh that mean nothing to it.
+    #: Signals to job.sh that it ignores.
     ignores: Tuple[str, ...] = ()
-    #: Seconds after such a signal in which ranks may end. Then job.sh kills the launcher's session, because the batch
-    #: system, which is about to kill the job, does not reach it. None: the batch system reaches all processes.
+    #: Seconds for ranks to end after such a signal. Then job.sh kills the launcher's session, because the batch system,
+    #: which is about to kill the job, does not reach it. None: the batch system reaches all processes.
     patience: Optional[int] = None
-    #: Whether the agent's command gives the words after the node to a shell there, as ssh does. If not, it executes
-    #: them, and prints nothing of what the program prints.
+    #: Whether the agent's command passes the words after the node to a shell there, like ssh. If not, it executes them
+    #: directly, without returning the program's output.
     agent_has_shell = True
-    #: Whether a command on a node starts in a session of its own, because signals for job.sh would reach it otherwise.
+    #: Whether a command on a node starts in its own session, because signals for job.sh would reach it otherwise.
     own_sessions = False
 
     def failed(self, what: str, err: str) -> DeployerError:
-        """Return the error for a command that failed: TransferError if it does not answer, otherwise Refused."""
+        """Return the error for a failed command: TransferError if the scheduler does not answer, otherwise Refused."""
         words = "%s: %s" % (what, last_words(err))
         if self.is_silent(err):
             return TransferError(words, "is %s up? try: %s" % (self.title, self.answers))
         return Refused(words, "see " + self.look)
 
     def refused(self, exit_code: int, out: str, err: str) -> DeployerError:
-        """Return the error for a submission that failed, NotTaken if that is certain."""
+        """Return the error for a failed submission: NotTaken if there is certainly no job."""
         error = self.failed("%s did not take the job" % self.title, err)
         reason = _reason(err)
         for said in (reason, err) if isinstance(error, Refused) else ():
@@ -188,7 +188,7 @@ class Scheduler(BatchSystem):
         return any(each in err for each in self.silent)
 
     def directives(self, request: JobRequest) -> List[str]:
-        """Return the directives of job.sh, without their prefix. Raises UsageError for what it cannot express."""
+        """Return the directives of job.sh, without their prefix. Raises UsageError for unsupported requests."""
         raise NotImplementedError
 
     def nodes(self, hosts: Sequence[str]) -> Code:
@@ -196,7 +196,7 @@ class Scheduler(BatchSystem):
         raise NotImplementedError
 
     def agent(self) -> Code:
-        """Return the words that start a command on a node, followed by the node and the command."""
+        """Return the words that start a command on a node. The node and the command follow them."""
         raise NotImplementedError
 
     def owns(self, job_id: str) -> bool:
@@ -213,7 +213,7 @@ class Scheduler(BatchSystem):
 
         Args:
             seconds: how long it may run.
-            after: the id of a job after whose end it may start, however that ended.
+            after: the id of the job that must have ended before, successfully or not.
         """
         raise NotImplementedError
 
@@ -248,14 +248,14 @@ class Scheduler(BatchSystem):
         raise NotImplementedError
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        """Return the states by id, without jobs that the scheduler has forgotten. Raises TransferError."""
+        """Return the states by id, without the jobs that the scheduler has forgotten. Raises TransferError."""
         raise NotImplementedError
 
     def own(self, script: str) -> List[str]:
-        """Return argv that queries this user's jobs and their scripts; empty: this is not implemented.
+        """Return argv that queries this user's jobs and their scripts; empty if this is not supported.
 
         Args:
-            script: the text of a batch script, whose directives may name the cluster to ask.
+            script: the text of a batch script, whose directives may name the cluster to query.
         """
         del script
         return []
@@ -266,12 +266,12 @@ class Scheduler(BatchSystem):
         return {}
 
     def elsewhere(self, job_id: str, here: str) -> Optional[str]:
-        """Return the only host that knows the job; None if the host ``here`` can query it."""
+        """Return the only host that knows the job; None if this host (``here``) can query it."""
         del job_id, here
         return None
 
     def outputs(self) -> List[str]:
-        """Return argv that queries the output files of all active jobs, also of those submitted by hand."""
+        """Return argv that queries the output files of all active jobs, including manually submitted ones."""
         raise NotImplementedError
 
     def parse_outputs(self, code: int, out: str, err: str) -> Set[str]:
@@ -288,19 +288,19 @@ class Scheduler(BatchSystem):
 
 
 def last_words(err: str) -> str:
-    """Return the end of a command's error output, as one line."""
+    """Return the end of a command's error output as one line."""
     return " / ".join(err.strip().splitlines()[-3:]) or "it said nothing"
 
 
 def _reason(err: str) -> str:
-    """Return the lines that say why a command failed; a plugin of the site may have printed others."""
+    """Return the lines that explain why a command failed, without others, such as those of a site's plugin."""
     lines = err.splitlines()
     marked = ([line for line in lines if mark in line] for mark in ("submission failed", "error:"))
     return "\n".join(next(filter(None, marked), lines))
 
 
 def counted(states: Sequence[str]) -> str:
-    """Return how many nodes are in each state; a node without one is free."""
+    """Return how many nodes are in each state; a node without a state is free."""
     return ", ".join("%d %s" % (states.count(each), each or "free") for each in sorted(set(states)))
 
 

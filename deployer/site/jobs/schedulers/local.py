@@ -1,7 +1,7 @@
-"""No batch system: the script runs on this machine, in its own session, which continues after logout.
+"""No batch system: the script runs on this machine in its own session, which continues after logout.
 
-A job's id is PID.START.HOST of that session's first process. START, in the kernel's ticks, distinguishes it from a
-later process with the same number. Other hosts cannot query it.
+A job's id is PID.START.HOST of that session's first process. START, in kernel clock ticks, distinguishes it from a
+later process with the same PID. Other hosts cannot query it.
 """
 
 import re
@@ -12,11 +12,11 @@ from deployer.contract.shell import Code, code
 from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler
 
 _ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
-#: Seconds from SIGTERM, at the time limit, to SIGKILL; the same as Slurm's KillWait.
+#: Seconds between SIGTERM, at the time limit, and SIGKILL; the same as Slurm's KillWait.
 PATIENCE = 30
 
-#: $1 the script, $2 its time limit. A background process of a shell without job control does not lead a process group.
-#: So setsid becomes the session's leader without a fork, and "timeout" leads the group that it ends.
+#: $1: the script, $2: its time limit. A shell without job control does not make a background process a group leader. So
+#: setsid becomes the session's leader without a fork, and "timeout" leads the group that it ends.
 _START = (
     """\
 cd "${1%%/*}" && command -v setsid timeout >/dev/null || exit 127
@@ -25,15 +25,15 @@ echo "$!.$(cut -d' ' -f22 "/proc/$!/stat").$(uname -n)"
 """
     % PATIENCE
 )
-#: $1 PID, $2 START, $3 HOST: true if it still runs here.
+#: $1: PID, $2: START, $3: HOST; true if the job is still running here.
 _LIVES = """{ [ "$(uname -n)" = "$3" ] && [ "$(cut -d' ' -f22 "/proc/$1/stat" 2>/dev/null)" = "$2" ] &&
 ! grep -q '^State:.Z' "/proc/$1/status"; }"""
 
 
 class Local(Scheduler):
-    """One machine that starts jobs at once: there is no queue, and nothing is allocated."""
+    """One machine that starts jobs immediately, without a queue or allocation."""
 
-    title = "deployer"  # it has no batch system, so it is this tool that asks a job to end
+    title = "deployer"  # without a batch system, this tool asks a job to end
     way = ALONE
 
     def directives(self, request: JobRequest) -> List[str]:
@@ -48,7 +48,7 @@ class Local(Scheduler):
         return _ID.match(job_id) is not None
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
-        del after  # job.sh starts the next one as its last act
+        del after  # job.sh starts the next job as its last action
         return ["sh", "-c", _START, "sh", script, str(seconds)]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
@@ -88,8 +88,8 @@ class Local(Scheduler):
         return set()
 
     def cancel(self, job_id: str) -> List[str]:
-        # timeout passes the signal on to its process group, and kills the rest of that later. With "hosts", job.sh ends
-        # the launcher, which is not in that group.
+        # timeout forwards the signal to its process group, and kills the remaining processes later. With "hosts",
+        # job.sh ends the launcher, which is not in that group.
         return ["sh", "-c", _LIVES + ' || exit 0; kill -TERM "$1"', "sh", *_parts(job_id)]
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:

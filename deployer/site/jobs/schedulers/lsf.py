@@ -1,11 +1,11 @@
-"""IBM Spectrum LSF 10.1, from IBM's command reference and administration pages; not seen here.
+"""IBM Spectrum LSF 10.1, written from IBM's command reference and administration pages; never tested.
 
-Nodes are reached with ``blaunch``, which is used like ``rsh HOST COMMAND`` (blaunch.8). LSF keeps a job's output to
-its end, unless LSB_STDOUT_DIRECT is set (bsub.1), so job.sh writes to the log itself.
+Nodes are reached with ``blaunch``, which is used like ``rsh HOST COMMAND`` (blaunch.8). LSF keeps a job's output
+until its end, unless LSB_STDOUT_DIRECT is set (bsub.1), so job.sh writes to the log itself.
 
-Queues are partitions, from lsid and bqueues -l: the command reference names the fields; their layout is by examples,
-and as XSEDE's ipf reads it. The hosts of a queue are groups, exceptions and preferences, so they are not counted: its
-job shows what a node is.
+Queues are partitions, from lsid and bqueues -l. The command reference lists the fields. Their layout follows its
+examples and XSEDE's ipf, which reads it too. A queue's hosts can be groups, exceptions and preferences, so they are
+not counted; a job in the queue captures the hardware of a node.
 """
 
 import os
@@ -23,7 +23,7 @@ from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue,
 
 #: bjobs.1 and bkill.1: LSF forgets a job CLEAN_PERIOD after its end, an hour by default (lsb.params.5).
 _FORGOTTEN = ("is not found", "No matching job found", "already finished")
-#: "Job states" of the administration pages.
+#: From "Job states" in the administration pages.
 _WORDS = {
     "PEND": ("PENDING", True),
     "WAIT": ("PENDING", True),
@@ -36,30 +36,30 @@ _WORDS = {
     "DONE": ("COMPLETED", False),
     "EXIT": ("FAILED", False),
 }
-#: bjobs -o: a field without a width is not cut; a value that does not exist is "-".
+#: bjobs -o: a field without a width is not truncated; a missing value is "-".
 _FORMAT = "jobid jobindex stat run_time exec_host pend_reason delimiter='|'"
 _SUBMITTED = re.compile(r"^Job <(\d+)> is submitted to (?:default )?queue <[^>]*>", re.MULTILINE)
 
 
-#: Reasons for which a host takes no jobs now, but does later (bhosts.1): its load, its jobs, its dispatch window.
+#: Reasons why a host accepts jobs later but not now (bhosts.1): its load, its jobs, its dispatch window.
 _USABLE = ("ok", "closed_Busy", "closed_Cu_excl", "closed_Excl", "closed_Full", "closed_Wind")
-#: What bjobs prints as the index of a job that is not a task of an array.
+#: The index that bjobs prints for a job that is not a task of an array.
 _NO_TASK = ("0", "-", "")
-#: bsub replaces %J and %I in the path of the output.
+#: bsub expands %J and %I in the path of the output.
 _REPLACED = "%"
 _VERSION = re.compile(r"\bLSF\b.*?(\d+\.\d[\d.]*)")
 _CLUSTER = re.compile(r"^My cluster name is (\S+)", re.MULTILINE)
 _QUEUE = re.compile(r"^QUEUE: (\S+)", re.MULTILINE)
 _DEFAULT = "This is the default queue."
-#: The run limit in minutes. With default limits, those come first under a title of their own, and then the largest.
+#: The run limit in minutes. If there are default limits, they come first, under their own title, before the maximum.
 _LIMIT = re.compile(r"^\s*RUNLIMIT\s*\n\s*(\d+(?:\.\d+)?) min", re.MULTILINE)
 _LARGEST = "MAXIMUM LIMITS:"
-#: The title of the list of GPUs, and a first one.
+#: The title of the list of GPUs, and its first entry.
 _GPUS = re.compile(r"^HOST_NAME +gpu_id .*\n\S+ +\d", re.MULTILINE | re.IGNORECASE)
 
 
 class Lsf(Scheduler):
-    """LSF 10.1.0.9 and later: only they can say that memory and GPUs are per host (release notes of 10.1.0.9)."""
+    """LSF 10.1.0.9 and later; older versions cannot specify memory and GPUs per host (release notes of 10.1.0.9)."""
 
     title = "LSF"
     submit_host = "LSB_SUB_HOST"
@@ -84,8 +84,8 @@ class Lsf(Scheduler):
     own_log = "batch-system.log"
     ours = ("-J", "-o", "-e", "-r", "-rn", "-n", "-W", "-q", "-P", "-U")
     of_a_node = ("LSB_DJOB_HOSTFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "LSB_JOBFILENAME", "LSB_AFFINITY_HOSTFILE")
-    #: At the run limit LSF sends SIGUSR2, and ends the job ten minutes later (bsub -W). bkill sends SIGINT, SIGTERM and
-    #: SIGKILL, 10 s apart, but to a parallel job only SIGKILL, unless LSB_USE_SEQUENTIAL_SIGNAL=Y (lsf.conf.5).
+    #: At the run limit, LSF sends SIGUSR2 and ends the job ten minutes later (bsub -W). bkill sends SIGINT, SIGTERM and
+    #: SIGKILL, 10 s apart; a parallel job gets only SIGKILL unless LSB_USE_SEQUENTIAL_SIGNAL=Y (lsf.conf.5).
     ends = ("TERM", "INT", "USR2")
 
     def facts(self, tools: Tools) -> Optional[BatchFacts]:
@@ -99,7 +99,7 @@ class Lsf(Scheduler):
         cluster = _CLUSTER.search(about.out)
         scheduler: Record = {"kind": "lsf", "version": version.group(1).rstrip(".")}
         gpus = tools.ask(["lshosts", "-gpu"], any_status=True)
-        # Which queues have them is unknown: a job without a request sees none.
+        # It is unknown which queues have GPUs, because a job without a request sees none.
         word: Record = {"gpu_request": words("lsf").gpus} if gpus and _GPUS.search(gpus.out) else {}
         return BatchFacts(
             scheduler, {name: dict(_partition(text), **word) for name, text in queues}, cluster and cluster.group(1)
@@ -110,10 +110,10 @@ class Lsf(Scheduler):
         found = [
             "-J " + job_name(request.name),
             "-o " + _path(os.path.join(request.folder, self.own_log)),
-            "-rn",  # a job that begins anew over what it wrote is worse than one that failed
+            "-rn",  # a job that starts again over its own output is worse than a failed one
             "-n %d" % (request.nodes * slots),
             '-R "span[ptile=%d]"' % slots,
-            # without AFFINITY=Y of its hosts (lsb.hosts.5), the job stays pending
+            # without AFFINITY=Y on its hosts (lsb.hosts.5), the job stays pending
             '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
             "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
         ]
@@ -144,7 +144,7 @@ class Lsf(Scheduler):
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
-        # bsub reads directives from its standard input alone.
+        # bsub only reads directives from its standard input.
         more = ["-w", "ended(%s)" % after] if after else []
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "sh", script, *more]
 
@@ -203,7 +203,7 @@ def _partition(text: str) -> Record:
 
 
 def _path(path: str) -> str:
-    """Return a path in which bsub replaces nothing. Raises UsageError."""
+    """Return a path in which bsub has nothing to expand. Raises UsageError."""
     if _REPLACED in path:
         raise UsageError("LSF cannot write to the path %r" % path, "use another --root")
     return word("the path", path)

@@ -1,8 +1,8 @@
-"""PBS Professional and OpenPBS, from the manual pages and sources of OpenPBS 23.06.
+"""PBS Professional and OpenPBS, written from the manual pages and sources of OpenPBS 23.06.
 
-Nodes are reached with ``pbs_tmrsh`` (pbs_tmrsh(8B)). It executes its words without a shell, and the program's output
-goes to the job's output file. PBS copies that file to its place when the job ends (qsub(1B)), so job.sh writes to the
-log itself. The attributes of queues are those of pbs_queue_attributes(7B), pbs_server_attributes(7B) and
+Nodes are reached with ``pbs_tmrsh`` (pbs_tmrsh(8B)). It executes its arguments without a shell, and the program's
+output goes to the job's output file. PBS copies that file to its destination when the job ends (qsub(1B)), so job.sh
+writes to the log itself. The attributes of queues come from pbs_queue_attributes(7B), pbs_server_attributes(7B) and
 pbs_node_attributes(7B).
 """
 
@@ -27,9 +27,9 @@ from deployer.site.jobs.schedulers.interface import (
     word,
 )
 
-#: pbs_messages.c: the server never had the job or has forgotten it, or the job has ended and history is kept.
+#: From pbs_messages.c: the server does not know the job (any more), or the job has ended and its history is kept.
 _FORGOTTEN = ("Unknown Job Id", "Job has finished")
-#: The states of pbs_job_attributes(7B).
+#: The states in pbs_job_attributes(7B).
 _WORDS = {
     "Q": "PENDING",
     "H": "HELD",
@@ -49,18 +49,18 @@ _FINAL = ("COMPLETED", "FAILED", "MOVED")
 _USABLE = frozenset(
     ("free", "job-busy", "job-exclusive", "resv-exclusive", "busy", "provisioning", "wait-provisioning")
 )
-#: NUMBER.SERVER, of an array's task NUMBER[INDEX].SERVER; ids of local jobs are NUMBER.NUMBER.HOST.
+#: NUMBER.SERVER; for an array's task NUMBER[INDEX].SERVER; for local jobs NUMBER.NUMBER.HOST.
 _ID = re.compile(r"^\d+(\[\d+\])?\.[A-Za-z][A-Za-z0-9._-]*$")
 #: A resource of a chunk: NAME=VALUE (qsub(1B), "Requesting Resources").
 _RESOURCE = re.compile(r"[A-Za-z]\w*=[^=:+]+$")
 _VERSION = re.compile(r"^pbs_version = (\S+)", re.MULTILINE)
-#: What a queue takes from the server unless it has its own.
+#: The attributes that a queue inherits from the server unless it sets them.
 _LIMIT, _DEFAULT, _CHUNK = "resources_max.", "resources_default.", "default_chunk."
 _AVAILABLE = "resources_available."
-#: A resource that is counted: a default for it selects no nodes. Those that name a single node are no features either.
+#: Countable resources: a default for them selects no nodes. Resources that identify a single node are not features.
 _COUNT = re.compile(r"^\d+([kmgtp]?[bw])?$")
 _OWN = ("host", "vnode")
-#: Equal nodes report memory that differs by less than this part: that is what their kernels left.
+#: Identical nodes report memory that differs by less than this fraction, because their kernels reserve some.
 _ALIKE = 0.02
 _CLOCK = re.compile(r"^(?:(\d+):)?(\d+):(\d\d)$")
 _SIZE = re.compile(r"^(\d+)([kmgt]?)b$")
@@ -68,7 +68,7 @@ _KIB = {"": 1 / 1024, "k": 1, "m": 1024, "g": 1024**2, "t": 1024**3}
 
 
 class Pbs(Scheduler):
-    """PBS Professional, OpenPBS."""
+    """PBS Professional and OpenPBS."""
 
     title = "PBS"
     submit_host = "PBS_O_HOST"
@@ -85,7 +85,7 @@ class Pbs(Scheduler):
     identified = code("id=$PBS_JOBID\n")
     own_log = "batch-system.log"
     ours = ("-S", "-N", "-j", "-o", "-e", "-r", "-q", "-A", "-J", "-l select", "-l place", "-l walltime")
-    #: PBS ends a job by the sessions of its tasks: SIGKILL comes kill_delay, 10 s by default, after SIGTERM
+    #: PBS ends a job through the sessions of its tasks: SIGTERM, then SIGKILL after kill_delay, 10 s by default
     #: (pbs_queue_attributes(7B)).
     patience = 8
     agent_has_shell = False
@@ -107,7 +107,7 @@ class Pbs(Scheduler):
         routes = {
             name: [each.partition("@")[0] for each in queue.get("route_destinations", "").split(",")]
             for name, queue in usable.items()
-            if not queue.get("queue_type", "").lower().startswith("e")  # it only passes jobs on
+            if not queue.get("queue_type", "").lower().startswith("e")  # others only route jobs
         }
         default = server.get("default_queue", "")
         first = routes.get(default, [default])
@@ -126,10 +126,10 @@ class Pbs(Scheduler):
         chunk += "".join(":" + _resource(each) for each in request.constraints)
         found = [
             "-S /bin/bash",
-            "-N " + job_name(request.name)[:15],  # the limit of older versions; 230 since 13
+            "-N " + job_name(request.name)[:15],  # the limit of older versions; 230 characters since 13
             "-j oe",
             "-o " + _path(os.path.join(request.folder, self.own_log)),
-            "-r n",  # a job that begins anew over what it wrote is worse than one that failed
+            "-r n",  # a job that starts again over its own output is worse than a failed one
             "-l select=" + chunk,
             "-l place=scatter" + (":excl" if request.exclusive else ""),
             "-l walltime=" + clock(request.seconds),
@@ -179,8 +179,8 @@ class Pbs(Scheduler):
         return Queue("enabled = True" in out and "started = True" in out, len(states), usable, says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        # Without job_history_enable, its default, a server forgets jobs that have ended. Then -x finds no job at all,
-        # and qstat exits with 0.
+        # Unless job_history_enable is set, a server forgets jobs that have ended. Then -x finds no job at all, and
+        # qstat exits with 0.
         script = 'found=$(qstat -x -f "$@" 2>/dev/null); [ -n "$found" ] && printf "%s\\n" "$found" || qstat -f "$@"'
         return ["sh", "-c", script, "sh", *job_ids]
 
@@ -232,7 +232,7 @@ def _state(fields: Dict[str, str]) -> JobState:
 
 
 def records(text: str) -> Dict[str, Dict[str, str]]:
-    """Return the attributes of each object: its name begins a line; a long line continues after a tab."""
+    """Return the attributes of each object. Its name is at the start of a line; a tab continues the previous line."""
     found: Dict[str, Dict[str, str]] = {}
     fields: Dict[str, str] = {}
     for line in text.replace("\n\t", "").splitlines():
@@ -245,7 +245,7 @@ def records(text: str) -> Dict[str, Dict[str, str]]:
 
 
 def _admits(name: str, queue: Dict[str, str], tools: Tools) -> bool:
-    """Return whether this user may use a queue, as acl_check() of OpenPBS decides, and note it if not."""
+    """Return whether this user may use a queue, by the rules of OpenPBS's acl_check(); note it if not."""
     for kind, option in (("user", "-un"), ("group", "-Gn")):
         if queue.get("acl_%s_enable" % kind) == "True":
             own = tools.ask(["id", option], any_status=True)
@@ -266,7 +266,7 @@ def _partitions(
     """Return a queue's entries: see ``kinds``.
 
     Args:
-        routes: the queues that pass jobs on, and their destinations.
+        routes: the routing queues and their destinations.
     """
     hosts: Dict[str, List[Dict[str, str]]] = {}
     for vnode, fields in vnodes.items():
@@ -311,9 +311,9 @@ def _partition(name: str, queue: Dict[str, str], nodes: List[Nodes], tools: Tool
 
 
 def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
-    """Return whether jobs of a queue run on a vnode: it may belong to one queue, or have what the queue's jobs ask."""
+    """Return whether a queue's jobs run on a vnode: it may belong to one queue, or match its jobs' resources."""
     if ("queue" in node or queue.get("hasnodes") == "True") and node.get("queue") != name:
-        return False  # a queue with vnodes of its own uses no others
+        return False  # a queue with its own vnodes uses no others
     asked = {key[len(_CHUNK) :]: value for key, value in queue.items() if key.startswith(_CHUNK)}
     return all(
         value in node.get(_AVAILABLE + resource, "").split(",")
@@ -323,7 +323,7 @@ def _is_of(name: str, queue: Dict[str, str], node: Dict[str, str]) -> bool:
 
 
 def _features(vnodes: List[Dict[str, str]], queue: Dict[str, str]) -> Iterator[str]:
-    """Yield the resources of a host with which jobs can request nodes like it, besides those of the queue's jobs."""
+    """Yield the resources with which jobs can request nodes like this host, except those that the queue's jobs have."""
     for key, values in (item for vnode in vnodes for item in vnode.items()):
         resource = key[len(_AVAILABLE) :]
         if key.startswith(_AVAILABLE) and resource not in _OWN and _CHUNK + resource not in queue:
@@ -331,7 +331,7 @@ def _features(vnodes: List[Dict[str, str]], queue: Dict[str, str]) -> Iterator[s
 
 
 def _shape(vnodes: List[Dict[str, str]]) -> Record:
-    """Return the shape of a host, which may be divided into vnodes."""
+    """Return the hardware of a host, which may be divided into vnodes."""
     memory = int(sum(_mebibytes(vnode.get(_AVAILABLE + "mem", "")) for vnode in vnodes))
     cpus, gpus = (_sum(vnodes, resource) for resource in ("ncpus", "ngpus"))
     shape: Record = {"cpus": cpus, "memory_mb": memory, "gpus": {"count": gpus} if gpus else 0}
@@ -344,7 +344,7 @@ def _sum(vnodes: List[Dict[str, str]], resource: str) -> int:
 
 
 def _level(shapes: List[Record]) -> None:
-    """Give nodes with nearly equal memory the smallest of it."""
+    """Set nearly equal amounts of node memory to the smallest of them."""
     least = 0
     for shape in sorted(shapes, key=lambda shape: shape.get("memory_mb", 0)):
         if shape.get("memory_mb", 0) > least * (1 + _ALIKE):
@@ -353,6 +353,6 @@ def _level(shapes: List[Record]) -> None:
 
 
 def _mebibytes(text: str) -> float:
-    """Return a size of PBS in MiB; 0 if there is none."""
+    """Return a PBS size in MiB; 0 if the text has none."""
     size = _SIZE.match(text)
     return int(size.group(1)) * _KIB[size.group(2)] / 1024 if size else 0

@@ -1,4 +1,4 @@
-"""Slurm: sbatch, squeue and scancel. Accounting (sacct) may be off, so nothing here needs it."""
+"""Slurm: sbatch, squeue and scancel. Accounting (sacct) may be off, so nothing in this module requires it."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFac
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words
 
-#: States that can still change; all others are final. A COMPLETING job has ended, but its log is not complete yet.
+#: States that can still change; all others are final. A COMPLETING job has ended, but its log is still incomplete.
 _ACTIVE = frozenset(
     (
         "PENDING",
@@ -34,16 +34,16 @@ _ACTIVE = frozenset(
 #: States of nodes that run jobs, now or after the current ones.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
-#: The id of a job or of an array's task; of a cluster that was named to sbatch, with the cluster, as ``sbatch
-#: --parsable`` prints it.
+#: The id of a job or of an array's task. If sbatch was given a cluster, the id includes it, in the format of ``sbatch
+#: --parsable``.
 _ID = re.compile(r"^(\d+)(?:_\d+)?(?:;([\w.-]+))?$")
-#: The beginning of squeue's line before the jobs of a cluster that was named to it.
+#: The start of squeue's line before the jobs of a requested cluster.
 _CLUSTER = "CLUSTER: "
-#: A directive that names clusters; a script has one line for each directive.
+#: A directive with a list of clusters; each directive is on its own line.
 _CLUSTERS = re.compile(r"^#SBATCH +'?(?:--clusters?[= ]|-M ?)([\w.,-]+)", re.MULTILINE)
-#: The word for GPUs that is one of generic resources.
+#: The word for a GPU in the list of generic resources.
 _GRES = "gres"
-#: What sbatch says if it refuses a job. The words are those of Slurm 22.05.
+#: Messages of sbatch when it refuses a job, as printed by Slurm 22.05.
 _REFUSALS = (
     (
         "[Ii]nvalid partition|partition configuration not available|permitted to use this partition",
@@ -85,21 +85,21 @@ _REFUSALS = (
         ),
     ),
 )
-#: A job's state in scontrol's output, and its output file up to the next NAME= of the line.
+#: In scontrol's output, a job's state, and its output file up to the next NAME= in the line.
 _JOB_STATE = re.compile(r" JobState=(\w+)")
 _OUTPUT = re.compile(r" StdOut=(.*?)(?= [A-Z][\w/:]*=|$)")
-#: One line per kind of node of a partition: name (* for the default), nodes, sockets, cores per socket, threads per
-#: core, memory in MiB, GPUs, longest time, sizes of jobs, CPUs as Slurm counts them, features, names.
+#: One line per kind of node in a partition: name (* for the default), nodes, sockets, cores per socket, threads per
+#: core, memory in MiB, GPUs, time limit, job sizes, CPUs as Slurm counts them, features, node names.
 _FORMAT = "%P|%D|%X|%Y|%Z|%m|%G|%l|%s|%c|%f|%N"
-#: The question about all partitions.
+#: The query for all partitions.
 SINFO = ["sinfo", "--noheader", "--exact", "--format=" + _FORMAT]
-#: GPUs among a node's generic resources: gpu:TYPE:COUNT; a list of sockets in brackets may follow.
+#: GPUs among a node's generic resources: gpu:TYPE:COUNT, sometimes followed by a list of sockets in brackets.
 _GPU = re.compile(r"(?:^|,)gpu(?::([\w.-]+))??(?::no_consume)?:(\d+)(?=[,(]|$)")
 _PMI = re.compile(r"^[a-z][a-z0-9_]{0,30}$")
 
 
 class Slurm(Scheduler):
-    """Slurm 17 and later: only options that are as old as that."""
+    """Slurm 17 and later; only uses options that Slurm 17 has."""
 
     title = "Slurm"
     submit_host, job_partition, node_name = "SLURM_SUBMIT_HOST", "SLURM_JOB_PARTITION", "SLURMD_NODENAME"
@@ -144,7 +144,7 @@ class Slurm(Scheduler):
         partitions = _partitions(rows, tools, details, settings)
         _note_closed(details, list(partitions), tools)
         spool = settings.get("SlurmdSpoolDir", "")
-        known = spool.startswith("/") and "%" not in spool  # %n and %h are of each node
+        known = spool.startswith("/") and "%" not in spool  # %n and %h differ between nodes
         return BatchFacts(scheduler, partitions, settings.get("ClusterName"), spool if known else None)
 
     def own_node(self, tools: Tools, name: str) -> Record:
@@ -167,7 +167,7 @@ class Slurm(Scheduler):
             "--ntasks-per-node=%d" % request.ranks_per_node,
             "--cpus-per-task=%d" % request.cpus_per_rank,
             "--time=" + request.time,
-            "--no-requeue",  # a job that begins anew over what it wrote is worse than one that failed
+            "--no-requeue",  # a job that starts again over its own output is worse than a failed one
         ]
         if request.memory_mb is not None:
             found.append("--mem=%dM" % request.memory_mb)
@@ -211,7 +211,7 @@ class Slurm(Scheduler):
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
             raise self.refused(code, out, err)
-        # "ID" or "ID;CLUSTER", perhaps after lines of a site's submit plugin
+        # "ID" or "ID;CLUSTER", possibly after lines of a site's submit plugin
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
             raise Refused("sbatch gave no job id: %r" % out.strip(), "try: sbatch --parsable --test-only job.sh")
@@ -225,7 +225,7 @@ class Slurm(Scheduler):
         if code != 0:
             raise self.failed("sinfo failed", err)
         rows = [line.split("|") for line in out.splitlines() if line.count("|") == 3 and line.split("|")[2].isdigit()]
-        # The default partition's name ends with "*". If a partition was named, there is only that one.
+        # The default partition's name ends with "*". If the query named a partition, it is the only one.
         rows = [row for row in rows if row[0].endswith("*")] or rows
         if not rows:
             return None
@@ -237,20 +237,20 @@ class Slurm(Scheduler):
         cluster = self.place(job_ids[0]) if job_ids else ""
         # With --states=all it also shows how a job ended, until slurmctld forgets it (MinJobAge, 300 s by default).
         words = ["squeue", *_of_cluster(cluster), "--noheader", "--states=all"]
-        # What is not a field of the format is printed as it is: then each row has the whole id.
+        # Text that is not a field of the format is printed unchanged, so that each row contains the whole id.
         number = "%i;" + cluster if cluster else "%i"
         return [*words, "--jobs=" + ",".join(map(_number, job_ids)), "--format=%s|%%T|%%M|%%N|%%r" % number]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0:
-            if _FORGOTTEN in err:  # if there are several ids, squeue leaves out forgotten ones
+            if _FORGOTTEN in err:  # if there are several ids, squeue omits forgotten ones
                 return {}
             raise self.failed("squeue failed", err)
         rows = [line.partition("|") for line in _squeue_rows(out)]
         return {number: _state(rest) for number, _, rest in rows}
 
     def own(self, script: str) -> List[str]:
-        # With --noheader, newer versions do not print the lines that name the clusters.
+        # With --noheader, newer versions omit the lines with the cluster names.
         words = ["squeue", *_of_cluster(_cluster_in(script)), "--states=all", "--user=%d" % os.getuid()]
         return [*words, "--format=%i|%o"]
 
@@ -263,7 +263,7 @@ class Slurm(Scheduler):
             if line.startswith(_CLUSTER):
                 cluster = ";" + line[len(_CLUSTER) :].strip()
             number, _, command = line.strip().partition("|")
-            earlier = found.get(command)  # the first one counts: each later start has a folder of its own
+            earlier = found.get(command)  # the first job counts, because each later start has its own folder
             if self.owns(number + cluster) and (earlier is None or _first(number) < _first(earlier)):
                 found[command] = number + cluster
         return found
@@ -286,7 +286,7 @@ class Slurm(Scheduler):
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         del out
-        # A job that has ended is not a failure; scancel prints nothing about it, or that the id is invalid.
+        # A job that has already ended is not an error; scancel prints nothing about it, or that the id is invalid.
         if code != 0 and _FORGOTTEN not in err:
             raise self.failed("scancel failed", err)
 
@@ -297,12 +297,12 @@ def _number(job_id: str) -> str:
 
 
 def _first(job_id: str) -> int:
-    """Return the number of a job, or of an array."""
+    """Return the number of a job or an array."""
     return int(re.split("[_;]", job_id)[0])
 
 
 def _output(request: JobRequest) -> str:
-    """Return the path of a job's output. Slurm replaces %j in it by the number of the job or of an array's task."""
+    """Return the path of a job's output, in which Slurm replaces %j with the number of the job or array task."""
     return (
         request.folder.replace("%", "%%") + "/batch-system-%j.log"
         if request.log is None
@@ -311,17 +311,17 @@ def _output(request: JobRequest) -> str:
 
 
 def _of_cluster(cluster: str) -> List[str]:
-    """Return the words that direct a command to a cluster; none for the login node's own."""
+    """Return the options that direct a command to a cluster; empty for the login node's own cluster."""
     return ["--clusters=" + cluster] if cluster else []
 
 
 def _cluster_in(script: str) -> str:
-    """Return the clusters that a batch script's directives name; empty if they name none."""
+    """Return the clusters in a batch script's directives; empty if there are none."""
     return next(reversed(_CLUSTERS.findall(script)), "")
 
 
 def _squeue_rows(out: str) -> List[str]:
-    """Return the lines of squeue. With a cluster it may print its name too."""
+    """Return squeue's lines, without a line that contains the cluster's name."""
     return [line for line in out.strip().splitlines() if not line.startswith(_CLUSTER)]
 
 
@@ -332,16 +332,16 @@ def _state(text: str) -> JobState:
 
 
 def _is_usable(state: str) -> bool:
-    """Return whether nodes in a state of sinfo's can run jobs.
+    """Return whether nodes in a state of sinfo can run jobs.
 
-    The state may end with a sign: ``*`` for a node that does not answer, ``~`` for one that starts on demand.
+    The state may end with a symbol: ``*`` for a node that does not answer, ``~`` for one that starts on demand.
     """
     found = re.match(r"([a-z]+)([^a-z]?)$", state)
     return found is not None and found.group(1) in _USABLE and found.group(2) != "*"
 
 
 def _pmi_types(tools: Tools) -> List[str]:
-    """Return the list of ``srun --mpi=list``: one per line below a heading, on either stream, after "srun: "."""
+    """Return the list of ``srun --mpi=list``: one per line below a heading, after "srun: ", on either stream."""
     said = tools.ask(["srun", "--mpi=list"])
     found: List[str] = []
     for line in said.both.splitlines() if said else ():
@@ -360,14 +360,14 @@ def _settings(tools: Tools) -> Dict[str, str]:
 
 
 def _details(tools: Tools) -> Dict[str, Dict[str, str]]:
-    """Return the settings of each partition, also of those that this user may not use."""
+    """Return the settings of each partition, including those that this user may not use."""
     said = tools.ask(["scontrol", "--oneliner", "--all", "show", "partition"])
     rows = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in said.out.splitlines()] if said else []
     return {row["PartitionName"]: row for row in rows if "PartitionName" in row}
 
 
 def _note_closed(details: Dict[str, Dict[str, str]], usable: Sequence[str], tools: Tools) -> None:
-    """Note the partitions that only some groups, accounts or qualities of service may use."""
+    """Note the partitions that are limited to some groups, accounts or qualities of service."""
     for name, row in sorted(details.items()):
         if name not in usable:
             if row.get("AllowGroups", "ALL") != "ALL":
@@ -379,9 +379,9 @@ def _note_closed(details: Dict[str, Dict[str, str]], usable: Sequence[str], tool
 
 
 def _rows(tools: Tools, *more: str) -> List[List[str]]:
-    """Return sinfo's rows, with the memory that is not kept for the system (MemSpecLimit).
+    """Return sinfo's rows, with the memory that is not reserved for the system (MemSpecLimit).
 
-    It also prints partitions without any of the nodes that were asked for, which are left out.
+    sinfo also prints partitions without any of the requested nodes; these are omitted.
     """
     said = tools.ask([*SINFO, *more])
     rows = [line.strip().split("|") for line in said.out.splitlines()] if said else []
@@ -402,7 +402,7 @@ def _partitions(
 
     Args:
         details: the settings of each partition.
-        settings: those of the cluster.
+        settings: the settings of the cluster.
     """
     rows: Dict[str, List[List[str]]] = {}
     default = None
@@ -423,7 +423,7 @@ def _partition(
     name: str, row: List[str], nodes: List[Nodes], tools: Tools, own: Dict[str, str], settings: Dict[str, str]
 ) -> Record:
     found: Record = {"nodes": sum(each.number for each in nodes)}
-    sizes = re.match(r"^(?:\d+-)?(\d+)$", row[8])  # only one number if both are the same
+    sizes = re.match(r"^(?:\d+-)?(\d+)$", row[8])  # a single number if minimum and maximum are equal
     if sizes:
         found["max_nodes"] = int(sizes.group(1))
     if row[7] not in ("infinite", "n/a", ""):
@@ -432,7 +432,7 @@ def _partition(
     shape = common(name, shapes, tools)
     if any(GPUS in each for each in shapes):
         found["gpu_request"] = _GRES
-    if own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE":  # the latter since 25
+    if own.get("OverSubscribe") == "EXCLUSIVE" or own.get("Exclusive") == "NODE":  # the latter since version 25
         found["exclusive"] = True
     cpus = [each.cpus for each in nodes if each.cpus]
     if MEMORY in shape and cpus and _limit_memory(shape, min(cpus), own, settings):
@@ -443,10 +443,10 @@ def _partition(
 
 
 def _limit_memory(shape: Record, cpus: int, own: Dict[str, str], settings: Dict[str, str]) -> bool:
-    """Limit a node's memory to what a job may have. Return whether one that requests none has too little of it.
+    """Limit a node's memory to what a job may use. Return whether a job without a memory request gets too little.
 
     Args:
-        own: the settings of the partition, which count before those of the cluster.
+        own: the settings of the partition, which take precedence over those of the cluster.
     """
     most = _per_node("MaxMem", cpus, own) or _per_node("MaxMem", cpus, settings)
     shape[MEMORY] = min(shape[MEMORY], most or shape[MEMORY])
@@ -457,7 +457,7 @@ def _limit_memory(shape: Record, cpus: int, own: Dict[str, str], settings: Dict[
 
 
 def _per_node(limit: str, cpus: int, settings: Dict[str, str]) -> Optional[int]:
-    """Return a limit of memory for a whole node; None if there is none."""
+    """Return a memory limit for a whole node; None if there is none."""
     for name, times in (("PerNode", 1), ("PerCPU", cpus)):
         value = settings.get(limit + name, "")
         if value.isdigit() and int(value):
@@ -484,6 +484,6 @@ def _shape(row: List[str]) -> Record:
     gpus = _GPU.findall(row[6])
     if gpus:
         kinds = {kind for kind, _ in gpus if kind}
-        one = {"type": kinds.pop()} if len(gpus) == 1 and kinds else {}  # without a type, Slurm gives GPUs of any
+        one = {"type": kinds.pop()} if len(gpus) == 1 and kinds else {}  # without a type, Slurm assigns any GPUs
         found[GPUS] = dict(one, count=sum(int(count) for _, count in gpus))
     return found

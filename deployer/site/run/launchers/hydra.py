@@ -1,4 +1,4 @@
-"""mpiexec.hydra of Intel MPI and MPICH: srun, or an agent like ssh, starts one proxy per node, and these the ranks."""
+"""mpiexec.hydra of Intel MPI and MPICH: srun or an ssh-like agent starts a proxy per node, which starts the ranks."""
 
 from typing import Dict, List, Mapping
 
@@ -8,14 +8,14 @@ from deployer.site.inside import folder, node
 from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 from deployer.site.run.launchers.srun import intel_domain
 
-#: Intel's launcher would otherwise look for a batch system, and ignore -ppn.
+#: Otherwise Intel's launcher would look for a batch system and ignore -ppn.
 _INSIDE_INTEL = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", "I_MPI_HYDRA_RMK": "user"}
 
 
 class Hydra(Launcher):
     """Intel's proxies pin with I_MPI_PIN_DOMAIN, MPICH's with -bind-to.
 
-    A rank that exits with an error before MPI_Init does not end the others (seen with 2021.15); a signal does.
+    A rank that exits with an error before MPI_Init does not end the others (tested with 2021.15); a signal does.
     """
 
     program = "mpiexec.hydra"
@@ -49,8 +49,8 @@ class Hydra(Launcher):
             found.setdefault("I_MPI_JOB_RESPECT_PROCESS_PLACEMENT", "0")  # otherwise -ppn is ignored in a batch job
         if not start.batch:
             return found
-        # For the srun that starts one proxy per node: without a PMI, whose variables the ranks would use, and with the
-        # CPUs of all ranks of the node. Slurm before 22.05 would give it those of one rank.
+        # For the srun that starts one proxy per node: no PMI, because the ranks would use its variables, and the
+        # CPUs of all ranks on the node. Slurm before 22.05 would assign only the CPUs of one rank.
         cpus = start.layout.ranks_per_node * start.layout.asked_cpus
         srun = "--mpi=none --cpus-per-task=%d --cpu-bind=cores" % cpus
         if start.family == "intel":

@@ -1,7 +1,7 @@
 """The interface of a launcher: pure builders of the words that start the ranks of a step in an allocation.
 
-Each starts all ranks, pinned as the layout requires, gives them no standard input (the script closes it), ends the
-step when one rank fails, and lets SIGTERM at the time limit reach the ranks.
+Each launcher starts all ranks, pins them as the layout requires, and gives them no standard input (the script closes
+it). It ends the step when one rank fails, and lets SIGTERM reach the ranks at the time limit.
 """
 
 from typing import Dict, List, Mapping, NamedTuple, Sequence
@@ -16,14 +16,14 @@ class LaunchRequest(NamedTuple):
 
     Attributes:
         layout: the layout of the job.
-        pmi: the PMI, in srun's words.
+        pmi: the PMI, by srun's name.
         program: the launcher: a name in PATH, or a path.
         family: the family of the ranks' MPI; empty if it is the image's own.
         version: the version of the ranks' MPI; empty if it is the image's own.
-        batch: there is a batch system; otherwise all ranks start on this machine.
+        batch: whether there is a batch system; otherwise all ranks start on this machine.
         tool: the words that start this tool on the nodes.
-        agent: an agent like ssh starts processes on the nodes: ``AGENT``.
-        inside: it is the image's launcher, in the container of the first node.
+        agent: whether an ssh-like agent starts processes on the nodes: ``AGENT``.
+        inside: whether this is the image's launcher, which runs in the container of the first node.
     """
 
     layout: Layout
@@ -46,20 +46,20 @@ class Launcher(object):
 
     #: The program's name in PATH.
     program = ""
-    #: Whether a rank that exits with an error ends the others. Otherwise only a rank that a signal ends does.
+    #: Whether a rank that exits with an error ends the others. Otherwise only a rank that dies from a signal does.
     ends_on_exit = True
-    #: The signal by which job.sh asks a launcher with an agent to end the ranks in their own time: USR2 if it passes
-    #: that on, and then each rank's observer sends SIGTERM to the payload.
+    #: The signal with which job.sh asks a launcher with an agent to let the ranks end gracefully: USR2 if it forwards
+    #: USR2. Then each rank's observer sends SIGTERM to the payload.
     asked_by = "TERM"
-    #: Prefixes of variables that are set for the ranks and that the launcher reads too.
+    #: Prefixes of the ranks' variables that the launcher also reads.
     reads = ()  # type: tuple[str, ...]
 
     def words(self, start: LaunchRequest) -> List[Value]:
-        """Return argv up to the command of each rank, without it."""
+        """Return argv up to, but excluding, the command of each rank."""
         raise NotImplementedError
 
     def slots(self, start: LaunchRequest) -> Code:
-        """Return the text behind each node's name in the file with the nodes."""
+        """Return the text after each node's name in the file of nodes."""
         del start
         return code("")
 
@@ -69,6 +69,6 @@ class Launcher(object):
         return {}
 
     def exports(self, start: LaunchRequest, environment: Mapping[str, Value]) -> Dict[str, Value]:
-        """Return the launcher's own environment; ``environment`` is that of the ranks, without the image's."""
+        """Return the launcher's own environment; ``environment`` is the ranks' environment without the image's part."""
         del start
         return {name: value for name, value in environment.items() if name.startswith(self.reads)}

@@ -1,4 +1,4 @@
-"""mpirun of Open MPI 4 and 5: srun, or an agent like ssh, starts one daemon per node, and these the ranks."""
+"""mpirun of Open MPI 4 and 5: srun or an ssh-like agent starts one daemon per node, which starts the ranks."""
 
 from typing import Dict, List, Mapping
 
@@ -7,25 +7,25 @@ from deployer.contract.shell import Code, Value, code
 from deployer.site.inside import folder, node
 from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 
-#: The setting for how daemons are started, and their name, in Open MPI 4 and 5.
+#: The setting for how to start daemons, and the name of the daemons, in Open MPI 4 and 5.
 _AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}
-#: The setting for what starts daemons on the nodes, and its component that uses an agent, in Open MPI 4 and 5.
+#: The setting for the component that starts daemons on the nodes, and the component for agents, in Open MPI 4 and 5.
 _BY_AGENT = {"4": ("OMPI_MCA_plm", "rsh"), "5": ("PRTE_MCA_plm", "ssh")}
 #: The setting that keeps daemons in the foreground, in Open MPI 4 and 5.
 _ATTACHED = {"4": "OMPI_MCA_orte_leave_session_attached", "5": "PRTE_MCA_prte_leave_session_attached"}
 
 
 class Mpirun(Launcher):
-    """Nodes come from the allocation; ranks are mapped over them in order, and bound to whole cores.
+    """Nodes come from the allocation; ranks are mapped to them in order and bound to whole cores.
 
-    The settings OMPI_MCA_* and PMIX_MCA_* of the ranks apply to the daemons too: both ends must agree on them.
+    The ranks' OMPI_MCA_* and PMIX_MCA_* settings also apply to the daemons, because both ends must agree on them.
 
-    Slurm sends SIGTERM to all processes of a job. mpirun and its daemons would end at once and end the ranks, whatever
-    their settings. So they are started with the signal blocked, and end with the ranks. The daemons unblock it in all
-    processes that they start, so the ranks receive it.
+    Slurm sends SIGTERM to all processes of a job. mpirun and its daemons would end themselves and the ranks at once,
+    regardless of their settings. So they start with the signal blocked, and end when the ranks do. The daemons unblock
+    it in all processes that they start, so the ranks receive it.
 
-    With an agent, job.sh sends SIGUSR2, which mpirun passes on to all ranks. On SIGTERM, version 5 would kill them a
-    quarter of a second later (seen with 5.0.11), version 4 a second later.
+    With an agent, job.sh sends SIGUSR2, which mpirun forwards to all ranks. On SIGTERM, version 5 would kill them
+    after a quarter of a second (tested with 5.0.11), and version 4 after a second.
     """
 
     program = "mpirun"
@@ -35,12 +35,12 @@ class Mpirun(Launcher):
     def words(self, start: LaunchRequest) -> List[Value]:
         layout, pinning = start.layout, pin(start.layout)
         spread = "ppr:%d:numa" % pinning.per_numa if pinning.per_numa else "ppr:%d:node" % layout.ranks_per_node
-        # Open MPI 5.0.11 gives rank 0 a pipe that is never closed, although its own standard input is /dev/null.
+        # Open MPI 5.0.11 gives rank 0 a pipe that never closes, although its own standard input is /dev/null.
         words: List[Value] = [*_shield(start), start.program]
         words += ["--hostfile", MACHINES] if start.agent and not start.inside else []
-        if start.inside:  # for a program with a path, mpirun would put its folder before the image's PATH
+        if start.inside:  # given a path, mpirun would put its folder before the image's PATH
             words += ["--noprefix", "--host", "%s%d" % (node.SLOTS, layout.ranks_per_node)]
-        # If hwloc in the container is unable to pin, as it always is in a rehearsal, mpirun would end the job.
+        # If hwloc in the container cannot pin, which is always so in a rehearsal, mpirun would end the job.
         softly = ":if-supported" if start.inside else ""
         words += ["-np", str(layout.ranks), "--stdin", "none"]
         if pinning.by_core:
@@ -61,13 +61,13 @@ class Mpirun(Launcher):
             plm, component = _BY_AGENT["4" if start.version.startswith("4") else "5"]
             found[plm] = component
             found["%s_%s_agent" % (plm, component)] = folder.PROGRAM if start.inside else AGENT
-            # A daemon on another node may not start further ones in a batch job, and mpirun shall not look for qrsh.
+            # A daemon on another node may not start more daemons in a batch job, and mpirun must not look for qrsh.
             found["%s_%s_no_tree_spawn" % (plm, component)] = "1"
             found["%s_%s_disable_qrsh" % (plm, component)] = "1"
         if start.inside:
-            # Otherwise a daemon leaves its starter, and is taken for one that has ended.
+            # Otherwise a daemon detaches from its starter, which makes it look like it has ended.
             found[_ATTACHED["4" if start.version.startswith("4") else "5"]] = "1"
-            found["SHELL"] = "/bin/bash"  # the syntax of what it asks for; without, it takes that of the user's shell
+            found["SHELL"] = "/bin/bash"  # the syntax of its commands; the default is that of the user's shell
         return found
 
     def slots(self, start: LaunchRequest) -> Code:
@@ -77,7 +77,7 @@ class Mpirun(Launcher):
 def _shield(start: LaunchRequest) -> List[str]:
     """Return the words before a program that must not receive SIGTERM.
 
-    They are empty if the signal is not sent to the ranks anyway, or if Open MPI could not separate the words.
+    They are empty if the ranks do not receive the signal anyway, or if Open MPI could not separate the words.
     """
     words = [*start.tool, "shield", "--"]
     return words if start.batch and start.tool and not any(" " in word for word in words) else []

@@ -8,7 +8,7 @@ from deployer.site.run.launchers.interface import Launcher, LaunchRequest
 
 
 class Srun(Launcher):
-    """Only options of Slurm 17 and later. -c is always given: srun ignores the batch job's (Slurm 22.05)."""
+    """Uses only options of Slurm 17 and later. Always gives -c, because srun ignores the batch job's (Slurm 22.05)."""
 
     program = "srun"
 
@@ -21,7 +21,7 @@ class Srun(Launcher):
             "--ntasks=%d" % layout.ranks,
             "--ntasks-per-node=%d" % layout.ranks_per_node,
             "--cpus-per-task=%d" % layout.asked_cpus,
-            # Ranks in order over the nodes; on a node in turn over the sockets, each rank's CPUs on one if they fit.
+            # Fill the nodes in order; on a node, alternate between sockets. Keep a rank on one socket if it fits.
             "--distribution=block:cyclic",
             "--cpu-bind=" + ("cores" if pin(layout).by_core else "threads"),
             # Otherwise the other ranks would wait for the failed one until the time limit.
@@ -33,5 +33,5 @@ class Srun(Launcher):
 
 
 def intel_domain(cpus: int) -> str:
-    """Return the value of I_MPI_PIN_DOMAIN for ``cpus`` neighbouring CPUs per rank; without it a rank gets one core."""
+    """Return I_MPI_PIN_DOMAIN for ``cpus`` neighbouring CPUs per rank; without it, a rank gets one core."""
     return "%d:compact" % cpus

@@ -1,4 +1,4 @@
-"""The texts of job.sh, of its staging step and of the agent's program: files of this folder, in sections."""
+"""The texts of job.sh, its staging step and the agent program: files in this folder, divided into sections."""
 
 import functools
 import pkgutil
@@ -8,7 +8,7 @@ from typing import Dict
 from deployer.contract import shell
 from deployer.contract.shell import Code, Filling
 
-#: The line before a section: its name.
+#: The line before a section, with its name.
 _SECTION = re.compile(r"^#= ([a-z-]+)\n", re.MULTILINE)
 
 
@@ -16,10 +16,10 @@ _SECTION = re.compile(r"^#= ([a-z-]+)\n", re.MULTILINE)
 def _sections(file: str) -> Dict[str, str]:
     found = pkgutil.get_data(__name__, file)
     parts = _SECTION.split((found or b"").decode())[1:]
-    # A condition at the end of a section has line ends of its own.
+    # A condition at the end of a section has its own line ends.
     return {name: text[:-1] if text.endswith("@.@\n") else text for name, text in zip(parts[::2], parts[1::2])}
 
 
 def fill(file: str, section: str, **values: Filling) -> Code:
-    """Return a section of a file with its values: see ``shell.filled``."""
+    """Return a section of a file, filled with values; see ``shell.filled``."""
     return shell.filled(_sections(file)[section], values)
