@@ -21,7 +21,7 @@ SYSTEM = (
     *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
     *("/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"),
 )
-#: Folders in memory that are local to a machine, on every cluster and here.
+#: Folders that are local to a machine: the first is in memory on every machine, the others only here.
 IN_MEMORY, TEMPORARY = "/dev/shm", ("/tmp", "/var/tmp")  # noqa: S108
 OWN_FOLDERS = (*TEMPORARY, IN_MEMORY)
 #: The maximum size of each of them. A job that fills one gets "no space", as on a full disk.

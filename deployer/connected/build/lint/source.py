@@ -52,8 +52,8 @@ class DefinitionSource:
     def find(self, inside: str) -> Path | None:
         """Return the definition's file to which a path in the image or container probably refers.
 
-        If several files have this name, prefer one with the same last folders, then one that a COPY lists itself or with
-        its folder, then the one in the fewest folders.
+        If several files have this name, prefer one with the same last folders, then one that a COPY lists itself or
+        with its folder, then the one in the fewest folders.
         """
         wanted = Path(inside).parts[::-1]
         inner = [(path.relative_to(self.definition.context_folder), path) for path in self.context]
