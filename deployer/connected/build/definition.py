@@ -456,7 +456,7 @@ def load(path: str | Path) -> Definition:
 
 
 def _refuse_another_name(file: Path, definition: Definition) -> None:
-    """Refuse a Dockerfile with a similar name or in a wrong place, because only the base would be built."""
+    """Refuse a similarly named Dockerfile, or a context without one, because only the base would be built."""
     if definition.context:
         hint = "name the folder of another definition's Dockerfile, or remove the line"
         raise UsageError(f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}", hint)

@@ -25,11 +25,11 @@ class LastBuild(NamedTuple):
 def last_build(definition: Definition, families: Sequence[str] | None = None) -> LastBuild:
     """Return the result of a definition's last build on this machine.
 
-    Args:
-        families: the MPI families that must have a variant of Horovod; None: all of the definition's.
-
     Without a build record, the image is the definition's tag. ``inputs.current`` tests whether it was built from the
     current definition.
+
+    Args:
+        families: the MPI families that must have a variant of Horovod; None: all of the definition's.
 
     Raises:
         Refused: the definition has Horovod, and the cache lacks the variant for one of its MPI families.

@@ -43,7 +43,7 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
 
 
 def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:
-    """Remove the volume, if this user made one."""
+    """Remove the volume, if a rehearsal has used it."""
     if not was_used:
         return
     name = volume_name()

@@ -340,7 +340,7 @@ def _binds(binds: Sequence[str]) -> tuple[list[Mount], list[str]]:
 
 
 def _files(stream: IO[bytes]) -> dict[str, bytes]:
-    """Return the known files of an answer, cut to their limits."""
+    """Return the known files of an answer, without those that exceed their limits."""
     found: dict[str, bytes] = {}
     with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=stream) as archive:
         for member in archive:

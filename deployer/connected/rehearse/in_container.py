@@ -25,7 +25,7 @@ from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError
 from deployer.system import files
 
-#: Seconds until another rehearsal's copies are removed. By then, they are installed.
+#: The age in seconds at which another rehearsal's copies are removed. By then, they are installed.
 _OLD = 3600
 _FREE = "see how much space the engine's machine has; `deployer cache prune rehearse --all` removes earlier rehearsals"
 
