@@ -404,7 +404,7 @@ def _image_and_variants(
 
 
 class _Unwanted(DeployerError):
-    """The build has failed, and nobody waits for its variants."""
+    """The build has failed, so its variants are no longer needed."""
 
 
 @contextlib.contextmanager

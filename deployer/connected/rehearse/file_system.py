@@ -157,7 +157,7 @@ def _make_place(path: str, folder: bool) -> None:
 
 
 def _kernels(at: str) -> None:
-    """Mount /proc and /sys. Only processes can be changed there: this machine's root could change other things."""
+    """Mount /proc and /sys. Everything but processes is read-only, because this machine's root could change it."""
     proc, told = at + "/proc", at + "/sys"
     kernel.mount("proc", proc, "proc", _SAFE | kernel.MS_NOEXEC)
     for name in os.listdir(proc):

@@ -399,7 +399,7 @@ class Reach:
             self._tell("blind", "a Python ran without the audit hook: " + who.command, who)
 
     def _searched(self, process: int | None = None, now: float = float("inf")) -> None:
-        """Report programs that were not found: those of an ended process, or all that are overdue at ``now``."""
+        """Report programs that were not found: by an ended process, or by all processes if the search is overdue."""
         for key, search in list(self._searches.items()):
             if (process is None or key[0] == process) and now - search.since > _SEARCH:
                 del self._searches[key]

@@ -92,7 +92,7 @@ def debian(
 
     Raises:
         MissingTool: there is no mmdebstrap.
-        JobFailed: mmdebstrap failed, for instance because a package does not exist.
+        JobFailed: mmdebstrap failed, for example because a package does not exist.
         SpaceError: there is not enough space for the tarball.
     """
     key = base_key(base)

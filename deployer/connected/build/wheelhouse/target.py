@@ -12,7 +12,7 @@ from deployer.contract.errors import Refused, UsageError
 #: The names of manylinux platforms before PEP 600, by the minor version of glibc 2.
 _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST_GLIBC = 5
-#: Supported machines, by the kernel's names.
+#: Supported machines, with the kernel's names.
 MACHINES = ("x86_64", "aarch64", "ppc64le", "s390x")
 
 
