@@ -1,4 +1,4 @@
-"""build: make a definition's image in the Docker engine."""
+"""build: make the image of a definition in the Docker engine."""
 
 import contextlib
 import json
@@ -32,19 +32,19 @@ from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files, terminal
 
-#: Lines at the end of a failed step's log that are searched for the reason, and characters of a line that are printed.
+#: Lines at the end of a failed step's log to search for the reason, and the maximum length of a printed line.
 _TAIL = 400
 _SHOWN = 300
-_LAST = 8  # lines that are searched for a full disk
+_LAST = 8  # lines to search for a full disk
 _SHOWN_STEP = 100
 
 _STEP = re.compile(r"^Step (\d+)/(\d+) : (.*)$")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _Result = TypeVar("_Result")
-#: Seconds that a failed build waits for the thread of the variants, which may be copying one out of its image.
+#: Seconds that a failed build waits for the thread of the variants, which may be copying a variant out of its image.
 _ENDS_SECONDS = 2
 _writing = threading.Lock()
-#: The engine's own lines between those of a step.
+#: Lines of the engine itself between the lines of a step.
 _REMARK = re.compile(r"^( ---> |Removing intermediate container )")
 
 
@@ -116,16 +116,16 @@ class BuildResult(NamedTuple):
 
 
 def build(definition: Definition, options: BuildOptions, say: Callable[[str], None]) -> BuildResult:
-    """Build a definition's image and return the build record, which is also written beside the log.
+    """Build a definition's image and return the build record, which is also written next to the log.
 
     Args:
         say: called with each line of the log.
 
     Raises:
-        Refused: a rule of ``lint`` found an error, before anything is done; or the finished image has a trace of the
-            build settings, and is not named; or the finished image lacks what files of app/ import.
-        JobFailed: a step failed. The message has the reason from its log.
-        MissingTool: there is no engine, or it stopped.
+        Refused: ``lint`` found an error before the build; or the finished image has a trace of the build settings and
+            is not tagged; or it lacks modules that files of app/ import.
+        JobFailed: a step failed. The message gives the reason from its log.
+        MissingTool: there is no engine, or it has stopped.
         SpaceError: a disk is full.
     """
     if definition.base is None:
@@ -147,7 +147,7 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
 def _build_alone(
     definition: Definition, wanted: Base, options: BuildOptions, say: Callable[[str], None]
 ) -> BuildResult:
-    """Make the file that is the image of a definition which is its base alone."""
+    """Make the image file of a definition whose image is only its base."""
     began = time.monotonic()
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     path = alone.build(wanted, definition.folder, host, say, options.offline)
@@ -169,7 +169,7 @@ def _build(
     host = settings.from_host(options.ca_bundle, options.pip_conf, os.environ, options.apt_sources)
     clean = base.ensure(client, wanted, host, say, definition.folder, options.offline)
     with_settings = settings.build_base(client, clean, host)
-    if with_settings != clean:  # print this before minutes of building
+    if with_settings != clean:  # report this before minutes of building
         for item in lint.named(definition, "network.base", options.accept):
             say(f"base: {item.subject}: {item.message}; {item.remedy}")
     arguments = {"BASE": clean, "BUILD_BASE": with_settings, **host.proxies}
@@ -226,14 +226,14 @@ def _wheelhouse(
 
 
 class Transcript:
-    """Reads the engine's messages: the current step, the end of its log, and the id of the image.
+    """Reads the engine's messages and keeps the current step, the end of its log and the image's id.
 
     Args:
         tag: the image's name, for errors.
         log: the path of the log, for errors.
-        say: called with every line, without colours.
-        advice: the beginning of the hint if a step fails.
-        part: what is built, for the bar.
+        say: called with every line, without colour codes.
+        advice: the beginning of the hint for a failed step.
+        part: what is built, for the progress bar.
     """
 
     def __init__(self, tag: str, log: str, say: Callable[[str], None], advice: str = "", part: str = "build") -> None:
@@ -250,20 +250,20 @@ class Transcript:
         self._partial = ""
 
     def for_part(self, what: str, say: Callable[[str], None] | None = None) -> "Transcript":
-        """Return a transcript for another image of the same build, with the same log: its lines begin with its name.
+        """Return a transcript for another image of the same build, with the same log. Its lines begin with its name.
 
         Args:
-            say: called with them instead of this transcript's.
+            say: called with these lines instead of this transcript's ``say``.
         """
         tell = say or self.say
         return Transcript(f"{self.tag}, {what}", self.log, lambda line: tell(f"{what}: {line}"), self._advice, what)
 
     def continues(self, other: "Transcript") -> None:
-        """Count the steps that the build of ``other`` just made, which are this one's first, as it counted them."""
+        """Keep the counts of ``other``, whose steps are the first ones of this build."""
         self._known, self.cached = other.steps, other.cached
 
     def read(self, message: Mapping[str, Any]) -> None:
-        """Read one message. Raises JobFailed or SpaceError if it reports that the build failed."""
+        """Read one message. Raises JobFailed or SpaceError if it reports a failed build."""
         if "stream" in message:
             *lines, self._partial = (self._partial + str(message["stream"])).split("\n")
             for line in lines:
@@ -300,13 +300,13 @@ class Transcript:
         raise JobFailed(f"{failed}: exit {code}: {_cut(reason(self._tail)) or 'it printed nothing'}", hint)
 
 
-#: Lines that name the reason of a failure: those of apt, pip, compilers, CMake, Python, git, curl and shells.
+#: Lines that give the reason for a failure, from apt, pip, compilers, CMake, Python, git, curl and shells.
 _REASON = re.compile(
     r"^\s*(E|ERROR|Error|error|FATAL|fatal|fatal error|curl|wget|\w*(Error|Exception)):\s"
     r"|:\s(fatal )?error:\s|^CMake Error|: (command )?not found\b|cannot find -l|undefined reference to"
     r"|No such file or directory|Permission denied|\bERROR[: ]"
 )
-#: Lines that match, but only report the failure of another program. They are used only if no other line matches.
+#: Lines that match, but only report that another program failed. They are used only if no other line matches.
 _PASSED_ON = re.compile(
     r"^(make(\[\d+\])?|ninja): |error: subprocess-exited-with-error|^\s*(note|hint): |metadata-generation-failed"
     r"|Failed to build installable wheels|ERROR: Failed building wheel|compilation terminated"
@@ -314,7 +314,7 @@ _PASSED_ON = re.compile(
 
 
 def reason(lines: Sequence[str]) -> str:
-    """Return the last line of a failed step's log that names the reason, or the last line if none does."""
+    """Return the last line of a failed step's log that gives the reason, or the last line if there is none."""
     said = [line.strip() for line in lines if line.strip()]
     for wanted in (lambda line: _REASON.search(line) and not _PASSED_ON.search(line), _REASON.search, bool):
         for line in reversed(said):
@@ -328,14 +328,14 @@ def _cut(text: str, size: int = _SHOWN) -> str:
 
 
 class _ImageBuild(NamedTuple):
-    """How the engine builds an image for a definition.
+    """The settings with which the engine builds an image.
 
     Attributes:
         client: the engine.
         arguments: values for the Dockerfile's ARG lines.
-        options: what the user chose.
-        transcript: where the messages go.
-        target: the stage to build; None for the last.
+        options: the user's options.
+        transcript: receives the messages.
+        target: the stage to build; None: the last.
         labels: labels of the image.
     """
 
@@ -361,7 +361,7 @@ class _ImageBuild(NamedTuple):
                 if error.is_client_error():
                     raise UsageError(f"{transcript.tag}: {dockerfile}: {error.explanation}") from error
                 raise
-            if not transcript.image:  # the stream may end without an error
+            if not transcript.image:  # the stream may end early without an error
                 raise ConnectionError("the engine closed the connection")
         return transcript.image
 
@@ -375,15 +375,15 @@ class _ImageBuild(NamedTuple):
 def _image_and_variants(
     own: _ImageBuild, definition: Definition, proxies: Mapping[str, str], beside: ExitStack
 ) -> tuple[str, Callable[[], list[HorovodVariant]]]:
-    """Build the definition's image and, if it has Horovod, its variants. Those that the cache lacks are compiled.
+    """Build the definition's image and, if it has Horovod, its variants. Variants in the cache are not compiled again.
 
-    The variants need only one stage of the image. So that stage is built first, and the others while the variants are
-    compiled.
+    The variants need only one stage of the image. So that stage is built first, and the other stages while the variants
+    are compiled.
 
     Args:
         own: the build of the definition's image.
         proxies: arguments of the images in which variants are compiled.
-        beside: ends the compilation that nobody waits for, because the build of the image failed.
+        beside: ends the compilation if the build of the image fails, because nobody waits for it any longer.
 
     Returns:
         The image's id, and a function that waits for the variants.
@@ -392,7 +392,7 @@ def _image_and_variants(
         return own.of_definition(definition), list
     name = definition.horovod.stage
     of_stage = own._replace(transcript=own.transcript.for_part(f"stage {name}"), target=name, labels={})
-    if own.options.no_cache:  # each step runs once: the stage has the steps that the image's build ran
+    if own.options.no_cache:  # run each step only once: the stage reuses the steps of the image's build
         image = own.of_definition(definition)
         cached = of_stage._replace(options=own.options._replace(no_cache=False))
         stage = cached.of_definition(definition)
@@ -404,16 +404,16 @@ def _image_and_variants(
 
 
 class _Unwanted(DeployerError):
-    """The build has failed, and nobody waits for its variants."""
+    """The build has failed, so its variants are no longer needed."""
 
 
 @contextlib.contextmanager
 def _meanwhile(work: Callable[[Callable[[], None]], _Result]) -> "Iterator[Future[_Result]]":
-    """Do work in a thread during a block. Yield its future result.
+    """Run ``work`` in a thread during a block, and yield its future result.
 
-    If the block ends before the work, the work ends at the next call of the function that it is given, which raises
-    _Unwanted then; a compiler may print nothing for minutes. The block waits a moment for it. If the process ends
-    before, the engine ends the thread's build.
+    ``work`` receives a function that it must call often. If the block ends first, the next call raises _Unwanted, which
+    ends the work. The block waits only a moment for this, because a compiler may print nothing for minutes. If the
+    process ends earlier, the engine stops the thread's build.
     """
     result: Future[_Result] = Future()
     ended = threading.Event()
@@ -425,7 +425,7 @@ def _meanwhile(work: Callable[[Callable[[], None]], _Result]) -> "Iterator[Futur
     def run() -> None:
         try:
             result.set_result(work(go_on))
-        except BaseException as error:  # noqa: BLE001 (raised again where the result is asked for)
+        except BaseException as error:  # noqa: BLE001 (raised again by the caller of result())
             result.set_exception(error)
 
     thread = threading.Thread(target=run, name="variants", daemon=True)
@@ -444,10 +444,10 @@ def _variants(
     proxies: Mapping[str, str],
     go_on: Callable[[], None] = lambda: None,
 ) -> list[HorovodVariant]:
-    """Return the definition's variants of Horovod, compiled in its stage. The connection to the engine is its own.
+    """Return the definition's variants of Horovod, compiled in its stage, with a separate connection to the engine.
 
     Args:
-        go_on: called again and again; raises an error if nobody wants them any longer.
+        go_on: called repeatedly; raises an error once the variants are no longer needed.
     """
 
     def say(line: str) -> None:
@@ -466,7 +466,7 @@ def _variants(
 
 
 def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> None:
-    """Read all messages, and show a bar of steps if stderr is a terminal."""
+    """Read all messages. Show a progress bar of steps if stderr is a terminal."""
     with tqdm(desc=transcript.part, unit="step", leave=False, disable=not terminal.shows_progress()) as shown:
         for message in messages:
             transcript.read(message)
@@ -476,7 +476,7 @@ def _follow(messages: Iterable[Mapping[str, Any]], transcript: Transcript) -> No
 
 
 def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
-    with _writing:  # variants are compiled in a thread
+    with _writing:  # variants print from another thread
         stream.write(line + "\n")
         stream.flush()  # for `tail -f`
         say(line)
@@ -486,7 +486,7 @@ def _both(stream: IO[str], say: Callable[[str], None], line: str) -> None:
 
 
 def _last(receipt: Path, image: str, with_settings: str) -> json_records.Fields | None:
-    """Return the record of the last build if it made and checked the same image with the same settings."""
+    """Return the last build's record if that build made and checked the same image with the same settings."""
     try:
         last = json.loads(receipt.read_bytes())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The build context: the files of a definition that the engine receives."""
+"""The build context: the files of a definition that are sent to the engine."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from deployer.connected.build.wheelhouse import lock as locks
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: The Dockerfile for a definition without one: its image is the base.
+#: The Dockerfile of a definition without one. Its image is the base.
 BASE_ALONE = b"ARG BASE\nFROM ${BASE}\n"
 
 
 def write_context(definition: Definition, stream: IO[bytes]) -> None:
-    """Write the context as a tar: the context without app, data, lock, archive of the base, and .dockerignore's files.
+    """Write the context as a tar, without app, data, lock, the base's archive and the files in .dockerignore.
 
-    App and data are separate members of the bundle, and the lock of the wheelhouse is made after the image.
+    App and data are separate members of the bundle. The lock of the wheelhouse is made after the image.
 
     Raises:
         UsageError: the folders are nested too deep, or a file cannot be read.
@@ -52,7 +52,7 @@ def names(definition: Definition) -> list[str]:
 
 @contextlib.contextmanager
 def _walked(definition: Definition) -> Iterator[None]:
-    """Turn errors of docker's recursive walk through the context into ours."""
+    """Convert errors of docker's recursive walk through the context into DeployerErrors."""
     try:
         with files.errors_named("read the build context"):
             yield
@@ -62,7 +62,7 @@ def _walked(definition: Definition) -> Iterator[None]:
 
 
 def _excluded(definition: Definition) -> list[str]:
-    """Return the patterns of excluded paths. The last one that matches a path counts."""
+    """Return the patterns of excluded paths. For each path, the last matching pattern decides."""
     excluded = []
     ignored = definition.context_folder / ".dockerignore"
     if files.is_file(str(ignored)):

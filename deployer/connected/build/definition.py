@@ -60,14 +60,14 @@ def _checked(check: Callable[[str], str]) -> AfterValidator:
     def validate(text: str) -> str:
         try:
             return check(text)
-        except UsageError as error:  # pydantic collects ValueErrors: all errors of the file at once
+        except UsageError as error:  # pydantic collects ValueErrors and reports all of them at once
             raise ValueError(f"{error.message} ({error.hint})") from error
 
     return AfterValidator(validate)
 
 
 def _image(reference: str) -> str:
-    """Require a digest in an image's name: the meaning of a tag can change, and then a build cannot be repeated."""
+    """Require a digest in an image's name. A tag can change its meaning, so builds would not be repeatable."""
     if not _IMAGE.match(reference):
         text = f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
         text += f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
@@ -266,7 +266,7 @@ class Definition(Model):
 
     many_lines = frozenset({"description"})
 
-    # The order of the fields matters: a validator sees those before its own.
+    # The order of the fields matters: a validator has access only to the fields before its own.
     name: BundleName
     version: BundleVersion
     description: str = ""
@@ -300,7 +300,7 @@ class Definition(Model):
     @field_validator("horovod")
     @classmethod
     def _has_what_it_needs(cls, horovod: Horovod | None, info: ValidationInfo) -> Horovod | None:
-        """Refuse Horovod without a framework, or from a stage that the Dockerfile lacks."""
+        """Refuse Horovod without a framework, or with a stage that is not in the Dockerfile."""
         if horovod is None:
             return None
         found: list[tuple[KeyPath, str]] = []
@@ -318,7 +318,7 @@ class Definition(Model):
     @field_validator("mpi")
     @classmethod
     def _families(cls, families: list[str] | None, info: ValidationInfo) -> list[str] | None:
-        """Refuse a family that is given twice, and none for Horovod."""
+        """Refuse duplicate families, and an empty list with Horovod."""
         given = families or []
         twice = [((str(number),), "is given twice") for number, name in enumerate(given) if name in given[:number]]
         if twice:
@@ -329,7 +329,7 @@ class Definition(Model):
 
     @model_validator(mode="after")
     def _links_lead_somewhere(self, info: ValidationInfo) -> "Definition":
-        """Refuse links to data and files that the bundle does not have."""
+        """Refuse links to data and files that are not in the bundle."""
         found: list[tuple[KeyPath, str]] = []
         for name, job in self.jobs.items():
             for place, source in job.links.items():
@@ -356,7 +356,7 @@ class Definition(Model):
 
     @model_validator(mode="after")
     def _image_or_data(self) -> "Definition":
-        """Require one of the two kinds of definition: an image with jobs, or only data."""
+        """Require one of the two kinds of definition: an image with jobs, or data only."""
         for name, data in self.data.items():
             if data.bundle and data.bundle.partition(":")[0] == self.name:
                 raise Problems([(("data", name, "bundle"), "is this bundle itself: give its folder")])
@@ -382,25 +382,25 @@ class Definition(Model):
 
     @property
     def is_data(self) -> bool:
-        """Return whether the bundle has only data. Then there is nothing to build."""
+        """Return whether the bundle has only data. In this case, there is nothing to build."""
         return self.base is None
 
     @property
     def needs_engine(self) -> bool:
-        """Return whether the Docker engine builds it: there is more to do than to take the base as it is."""
+        """Return whether the Docker engine is needed because the base is not used unchanged."""
         of_the_engine = self.base is not None and self.base.image is not None
         return of_the_engine or bool(self.dockerfile_path or self.python or self.horovod)
 
     @property
     def families(self) -> Sequence[str] | None:
-        """Return the MPI families that its programs run on, or ``NO_MPI``; None: the image shows them."""
+        """Return the MPI families that its programs run on, or ``NO_MPI``; None: determined from the image."""
         if self.mpi is None:
             return [MPICH_ABI] if self.horovod else None
         return self.mpi or [NO_MPI]
 
     @property
     def own_jobs(self) -> list[Job]:
-        """Return the jobs as a bundle has them."""
+        """Return the jobs in the form that a bundle contains."""
         return [Job(name, **job.model_dump()) for name, job in self.jobs.items()]
 
     @property
@@ -415,18 +415,18 @@ class Definition(Model):
 
     @property
     def context_folder(self) -> Path:
-        """Return the folder that a build can read."""
+        """Return the folder with the files that a build can read."""
         return self._folder / self.context if self.context else self._folder
 
     @property
     def dockerfile_path(self) -> Path | None:
-        """Return the Dockerfile, or None if there is none: then the image is the base."""
+        """Return the Dockerfile, or None if there is none. In this case, the image is the base."""
         path = self.context_folder / self.dockerfile
         return path if files.is_file(str(path)) else None
 
     @property
     def app_folder(self) -> Path | None:
-        """Return the app folder, which is kept outside the image, or None if there is none."""
+        """Return the app folder, which is not part of the image, or None if there is none."""
         folder = self._folder / (self.app or "app")
         return folder if self.app or files.is_folder(str(folder)) else None
 
@@ -442,10 +442,10 @@ def schema() -> dict[str, Any]:
 
 
 def load(path: str | Path) -> Definition:
-    """Return the definition at ``path``, a folder with a ``bundle.yaml`` or that file.
+    """Return the definition at ``path``, which is a ``bundle.yaml`` or its folder.
 
     Raises:
-        UsageError: there is no definition (the hint lists those nearby), or it has errors. All errors are listed.
+        UsageError: there is no definition (the hint lists those nearby), or it has errors, which are all listed.
     """
     file = _find(Path(path))
     definition = load_model(Definition, file, "a definition (bundle.yaml)")
@@ -456,7 +456,7 @@ def load(path: str | Path) -> Definition:
 
 
 def _refuse_another_name(file: Path, definition: Definition) -> None:
-    """Refuse a Dockerfile under a similar name, or in no place, because only the base would be built."""
+    """Refuse a similarly named Dockerfile, or a context without one, because only the base would be built."""
     if definition.context:
         hint = "name the folder of another definition's Dockerfile, or remove the line"
         raise UsageError(f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}", hint)
@@ -484,7 +484,7 @@ def _find(path: Path) -> Path:
 
 
 def _others(folder: Path) -> str:
-    """Return a hint that lists the definitions in ``folder``, or those in ``bundles`` if it has none."""
+    """Return a hint that lists the definitions in ``folder``, or in its subfolder ``bundles`` if there are none."""
     for near in (folder, Path("bundles")):
         found = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
         if found:

@@ -1,4 +1,4 @@
-"""A parser of Dockerfiles for rules: instructions with their lines, and stages.
+"""A parser of Dockerfiles for lint rules: stages, and instructions with their line numbers.
 
 Source: Docker, "Dockerfile reference": format, parser directives, line continuation, FROM, here-documents.
 """
@@ -23,8 +23,8 @@ class Instruction(NamedTuple):
     """An instruction.
 
     Attributes:
-        name: its name in capitals.
-        value: its arguments without flags. Continuation lines are joined by a space.
+        name: its name in upper case.
+        value: its arguments without flags. Continuation lines are joined with a space.
         line: its first line, from 1.
         flags: its flags, like ``--from=STAGE``.
         heredoc: it has a here-document.
@@ -37,7 +37,7 @@ class Instruction(NamedTuple):
     heredoc: bool = False
 
     def words(self) -> list[str]:
-        """Return the words of the exec form (JSON), or those that a shell would see."""
+        """Return the words of the exec form (JSON), or the words that a shell would read."""
         listed = self.exec_form()
         return listed if listed is not None else shell_words(self.value)
 
@@ -52,7 +52,7 @@ class Instruction(NamedTuple):
         return [str(word) for word in found] if isinstance(found, list) else None
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return the names and values of an ENV, ARG or LABEL. The value of an ARG without default is empty."""
+        """Return the names and values of an ENV, ARG or LABEL. The value of an ARG without a default is empty."""
         words = shell_words(self.value)
         if self.name == "ENV" and words and "=" not in words[0]:  # the old form, ENV NAME VALUE
             return [(words[0], " ".join(words[1:]))]
@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stage.
+    """A build stage.
 
     Attributes:
         base: the image or stage that it starts from.
@@ -77,7 +77,7 @@ class Dockerfile(NamedTuple):
     """A Dockerfile.
 
     Attributes:
-        directives: parser directives: name to line and value.
+        directives: parser directives: name to line and value, in order of appearance.
         arguments: the ARGs before the first FROM.
         stages: the stages in order.
     """
@@ -93,15 +93,15 @@ class Dockerfile(NamedTuple):
             yield from stage.instructions
 
     def image(self) -> list[Instruction]:
-        """Return the instructions that make the final image: those of the last stage after those of its base stages."""
+        """Return the instructions for the final image: those of the base stages, then those of the last stage."""
         stages = self.lineage(self.stages[-1]) if self.stages else []
         return [instruction for stage in stages for instruction in stage.instructions]
 
     def lineage(self, stage: Stage) -> list[Stage]:
-        """Return a stage after the stages that it is built on, the lowest first."""
+        """Return a stage, preceded by the stages that it is built on, the lowest first."""
         found = [stage]
         while True:
-            # A name refers to the last earlier stage with it. A number also names a stage.
+            # A name refers to the last earlier stage of that name. A number also identifies a stage.
             before = self.stages[: self.stages.index(found[0])]
             wanted = found[0].base.lower()
             named = [each for number, each in enumerate(before) if wanted in (each.name, str(number)) and wanted]
@@ -111,7 +111,7 @@ class Dockerfile(NamedTuple):
 
 
 def parse(text: str) -> Dockerfile:
-    """Return a parsed Dockerfile. Lines that are not instructions are ignored here; the engine refuses them."""
+    """Return a parsed Dockerfile. Lines that are not instructions are ignored here, because the engine refuses them."""
     lines = text.removeprefix("\ufeff").splitlines()
     directives = _directives(lines)
     escape = directives.get("escape", (0, "\\"))[1]
@@ -134,7 +134,7 @@ def variables(value: str) -> set[str]:
 
 
 def shell_words(text: str) -> list[str]:
-    """Return the words of a shell command. Separators are separate words. The result ends at an unclosed quote."""
+    """Return the words of a shell command. Separators are separate words. Stop at an unclosed quote."""
     reader = shlex.shlex(text, posix=True, punctuation_chars=";&|()")
     reader.whitespace_split = True
     reader.commenters = ""
@@ -147,7 +147,7 @@ def shell_words(text: str) -> list[str]:
 
 
 def commands(words: list[str]) -> Iterator[list[str]]:
-    """Yield the simple commands of a shell line, without assignments, env, sudo and exec before the program."""
+    """Yield the simple commands of a shell line, without preceding assignments, env, sudo and exec."""
     command: list[str] = []
     for word in [*words, ";"]:
         if (word and not set(word) - set(";&|()")) or word in (
@@ -191,7 +191,7 @@ def _instructions(lines: list[str], escape: str) -> Iterator[Instruction]:
             number += 1
             if more and not more.startswith("#"):  # comments and empty lines in between are skipped
                 text = text[:-1].rstrip() + " " + more
-        name, *rest = text.removesuffix(escape).split(maxsplit=1) or [""]  # a tab separates them too
+        name, *rest = text.removesuffix(escape).split(maxsplit=1) or [""]  # a tab is also a separator
         value, flags = "".join(rest).strip(), []
         while flag := _FLAG.match(value):
             flags.append(flag[1])

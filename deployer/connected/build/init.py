@@ -13,7 +13,7 @@ from deployer.contract.errors import UsageError
 from deployer.system import files
 
 TEMPLATES = Path(__file__).with_name("templates")
-#: What a new definition can start as; the names are those of the folders in ``templates``.
+#: The kinds of new definitions. Each is the name of a folder in ``templates``.
 KINDS = ("none", "compiled", "tensorflow", "pytorch", "pytorch-ddp", "jax")
 
 #: The folder of definitions and their schema, as in a checkout.
@@ -48,15 +48,15 @@ def init(
     words: Callable[[Path, Path], Mapping[str, str]] = lambda *_: {},
     more: Sequence[str] = (),
 ) -> Made:
-    """Write a new definition. After an error nothing is left.
+    """Write a new definition. After an error, nothing is left behind.
 
     Args:
         name: its name, and the name of its folder.
         kind: the name of the template.
-        where: the parent folder. If it has a folder ``bundles``, that is used.
-        dry_run: write nothing, only return the paths.
-        words: returns further words of the template with what replaces them. It receives the folder to write to, and
-            the folder that this becomes.
+        where: the parent folder. If it contains a folder ``bundles``, that folder is used instead.
+        dry_run: only return the paths, without writing anything.
+        words: returns further words of the template with their replacements. It receives the folder to write to, and
+            the final name of this folder.
         more: the names of files that ``words`` writes.
 
     Raises:

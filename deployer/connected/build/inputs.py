@@ -1,7 +1,7 @@
-"""The inputs of a build: a digest of everything in a definition that affects its image. The image has it as a label.
+"""The inputs of a build: a digest of everything in a definition that affects its image. It is a label of the image.
 
-``pack`` computes it again, so an outdated image is never packed. The machine's build settings (proxies, certificates,
-mirrors) are not included, because they leave no trace in the image.
+``pack`` computes the digest again, so an outdated image is never packed. The machine's build settings (proxies,
+certificates, mirrors) are not included, because they leave no trace in the image.
 """
 
 import contextlib
@@ -27,18 +27,18 @@ from deployer.system import files
 
 #: The label's name. Its value is ``SCOPE:HEX``.
 LABEL = "deployer.inputs"
-#: Part of every digest. Raise it if ``build`` makes a different image from the same inputs.
+#: Part of every digest. Increase it when ``build`` makes a different image from the same inputs.
 RECIPE = 1
 
-#: Characters in a source path that mean a variable or another form that is not parsed here.
+#: Characters in a source path that indicate a variable or another form that is not parsed here.
 _SPECIAL = frozenset("$[\\<\"'")
 
-#: The scopes of the digest: the files that the Dockerfile names, or all files of the context.
+#: The scopes of the digest: the files that the Dockerfile lists, or all files of the context.
 _NAMED, _ALL = "sha256", "whole-sha256"
 
 
 def label(client: docker.DockerClient, definition: Definition, base: str) -> str:
-    """Return the label's value for a build on the image ``base``. If it has ONBUILD steps, all files are included."""
+    """Return the label's value for a build on the image ``base``. If ``base`` has ONBUILD steps, include all files."""
     with engine.errors_named(client, f"inspect {base}"):
         triggers = (engine.inspect(client, base).get("Config") or {}).get("OnBuild")
     return _label(definition, _ALL if triggers else _NAMED)
@@ -48,7 +48,7 @@ def current(definition: Definition, candidates: Sequence[str]) -> str:
     """Return the id of the first image of ``candidates`` that was built from the current definition.
 
     Raises:
-        Refused: there is none.
+        Refused: no candidate was built from it.
         MissingTool: there is no engine.
     """
     images = 0
@@ -74,9 +74,9 @@ def is_current(definition: Definition, labels: Mapping[str, str]) -> bool:
 
 
 def named_files(dockerfile: str, folder: Path, paths: Iterable[str]) -> list[str]:
-    """Return the context's ``paths`` that a Dockerfile can read, sorted; all paths if that is not certain.
+    """Return those of the context's ``paths`` that a Dockerfile can read, sorted. If unsure, return all paths.
 
-    A superfluous path causes at most an unnecessary build. A missing path would hide a change.
+    A superfluous path causes an unnecessary build at worst. A missing path would hide a change.
     """
     found = sorted(paths)
     patterns: list[list[str]] = []
@@ -91,7 +91,7 @@ def named_files(dockerfile: str, folder: Path, paths: Iterable[str]) -> list[str
         patterns += [posixpath.normpath("/" + source).strip("/").split("/") for source in sources]
     chosen = [path for path in found if any(_is_named(path.split("/"), pattern) for pattern in patterns)]
     depth = max(map(len, patterns), default=0)
-    # The engine follows a link that is part of a source's path, to any file of the context.
+    # The engine follows links in a source's path to any file of the context.
     linked = any((folder / top).is_symlink() for path in chosen for top in _above(path.split("/")[:depth]))
     return found if linked else chosen
 
@@ -117,7 +117,7 @@ def _base(base: Base | None, folder: Path) -> object:
 
 
 def _context(definition: Definition, scope: str) -> object:
-    """Return the Dockerfile, and for each included file of the context name, kind, mode and content."""
+    """Return the Dockerfile, and the name, kind, mode and content of each included file of the context."""
     path = definition.dockerfile_path
     if path is None:
         return None
@@ -140,7 +140,7 @@ def _entry(path: Path) -> tuple[str, int, str]:
 
 
 def _variants(definition: Definition) -> object:
-    """Return the further inputs of the Horovod variants, which the same build makes."""
+    """Return the additional inputs of the Horovod variants, which the same build makes."""
     if definition.horovod is None:
         return None
     return [definition.horovod.model_dump(), definition.framework, definition.families]

@@ -1,4 +1,4 @@
-"""Find the Python of a built image: version, glibc, machine, and installed distributions."""
+"""Inspect the Python of a built image: version, glibc, machine, and installed distributions."""
 
 import docker
 from docker.errors import APIError
@@ -11,8 +11,8 @@ from deployer.contract.errors import UsageError
 
 _PATIENCE = 60
 
-#: A script that runs in the image on any Python 3. It uses only modules that minimal images keep. If a package is on
-#: the path several times, the first one counts, because Python imports it.
+#: A script that runs on any Python 3 in the image. It uses only modules that minimal images keep. If a package is on
+#: the path more than once, the first one counts, because Python imports that one.
 _QUESTION = """
 import json, os, re, sys
 packages = {}
@@ -38,13 +38,13 @@ json.dump({"python": "%d.%d" % sys.version_info[:2], "implementation": sys.imple
 
 
 def ask(client: docker.DockerClient, image: str, name: str) -> Target:
-    """Return the Python of an image.
+    """Return the Python of an image as a target for wheels.
 
     Args:
-        name: the image's name in errors.
+        name: the image's name for errors.
 
     Raises:
-        UsageError: it has no Python, or one for which wheels are not supported.
+        UsageError: the image has no Python, or its Python is not supported for wheels.
     """
     output = _run(client, image, name, ["python3", "-s", "-c", _QUESTION])
     try:
@@ -61,7 +61,7 @@ def ask(client: docker.DockerClient, image: str, name: str) -> Target:
 
 
 def _is_version(text: str) -> bool:
-    """Return whether a version is valid in requirements. Some Debian packages have others."""
+    """Return whether a version is valid in requirements. Some Debian packages have invalid ones."""
     try:
         Version(text)
     except InvalidVersion:

@@ -1,4 +1,4 @@
-"""What the last build of a definition on this machine made: its image, and its variants of Horovod."""
+"""The results of a definition's last build on this machine: its image and its variants of Horovod."""
 
 import json
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ class LastBuild(NamedTuple):
 def last_build(definition: Definition, families: Sequence[str] | None = None) -> LastBuild:
     """Return the result of a definition's last build on this machine.
 
+    Without a build record, the image is the definition's tag. ``inputs.current`` tests whether it was built from the
+    current definition.
+
     Args:
         families: the MPI families that must have a variant of Horovod; None: all of the definition's.
 
-    The image is the definition's tag if there is no build record. ``inputs.current`` tests whether it was built from
-    the current definition.
-
     Raises:
-        Refused: the definition has Horovod, and a variant for one of its MPI families is not in the cache.
+        Refused: the definition has Horovod, and the cache lacks the variant for one of its MPI families.
     """
     again = f"build it: deployer build {definition.folder}"
     try:
@@ -51,7 +51,7 @@ def last_build(definition: Definition, families: Sequence[str] | None = None) ->
 
 
 def record_of(definition: Definition) -> Path:
-    """Return the path of the record of a definition's last build. The log is beside it."""
+    """Return the path of the record of a definition's last build. The log is next to it."""
     return records_folder() / f"{definition.name}-{definition.version}.json"
 
 

@@ -1,6 +1,6 @@
-"""Downloads that a Dockerfile requests from the engine. With ``--offline`` they are refused before the build.
+"""Downloads that a Dockerfile requests from the engine. ``--offline`` refuses them before the build.
 
-Running steps without network does not prevent them.
+Running the steps without a network does not prevent these downloads.
 """
 
 import re
@@ -14,7 +14,7 @@ from deployer.connected.ground import engine
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: The beginning of the hint if a step fails.
+#: The beginning of the hint for a failed step.
 HINT = "--offline: a step that is not in the engine's cache runs without network; build once without it; "
 
 _ADDRESS = re.compile(r"(https?|git)://|git@")

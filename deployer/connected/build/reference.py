@@ -1,4 +1,4 @@
-"""The reference of a definition or a profile as a Markdown table, made from its JSON schema."""
+"""The reference of a definition or a profile as a Markdown table, generated from its JSON schema."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ Schema = dict[str, Any]
 
 
 def table(schema: Schema) -> str:
-    """Return one line per key: its path, its type with its description, and its default."""
+    """Return one line per key: its path, its type and description, and its default."""
     return _HEAD + "".join(f"| `{key}` | {what} | {default} |\n" for key, what, default in _rows(schema, schema, ""))
 
 
@@ -25,7 +25,7 @@ def _rows(schema: Schema, top: Schema, prefix: str) -> Iterator[tuple[str, str, 
         said = raw.get("description") or value.get("description") or inner.get("description") or ""
         default = "required" if name in required else _default(raw, optional)
         yield prefix + name, f"{_type(value, top)}: {_cell(said)}" if said else _type(value, top), default
-        item = _resolved(value.get("items", {}), top)[0]  # of a list
+        item = _resolved(value.get("items", {}), top)[0]  # the items of a list
         if "properties" in inner:
             yield from _rows(inner, top, f"{prefix}{name}." + ("NAME." if inner is not value else ""))
         elif "properties" in item:
@@ -33,7 +33,7 @@ def _rows(schema: Schema, top: Schema, prefix: str) -> Iterator[tuple[str, str, 
 
 
 def _resolved(value: Schema, top: Schema) -> tuple[Schema, bool]:
-    """Return the schema behind a reference or a choice with null, and whether null is allowed."""
+    """Return the schema behind a reference or an optional value, and whether null is allowed."""
     choices = [choice for choice in value.get("anyOf", ()) if choice.get("type") != "null"]
     if len(choices) == 1:
         return _resolved(choices[0], top)[0], True

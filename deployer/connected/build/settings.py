@@ -1,7 +1,7 @@
 """The host's network settings for a build: a CA bundle, pip's indexes, proxies. They are never part of an image.
 
 They are in one folder of a second base image, ``BUILD_BASE``. The last stage of a Dockerfile starts from the clean
-``BASE``. All files in that folder, its path and each variable with its path contain ``MARK``, so one search finds any
+``BASE``. All files in that folder, its path and all variables with its path contain ``MARK``. So one search finds any
 trace in a finished image (docs/adr/0003-build-settings-leave-no-trace.md).
 """
 
@@ -25,10 +25,10 @@ from deployer.system import files, process
 MARK = "deployer-build-settings"
 FOLDER = f"/{MARK}"
 
-#: Without an option, the first of these variables that names a file gives the host's CA bundle.
+#: If no option is given, the first of these variables that is set to a file's path selects the host's CA bundle.
 _CA_VARIABLES = ("DEPLOYER_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
-#: Variables by which programs in a build find the CA bundle.
+#: Variables with which programs in a build find the CA bundle.
 _CA_READERS = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy")
@@ -38,12 +38,12 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_p
 
 
 class BuildSettings(NamedTuple):
-    """Settings for a build. Each may be empty.
+    """Settings for a build. Each of them may be empty.
 
     Attributes:
         ca: certificates in PEM.
         pip: the text of a pip.conf.
-        apt: apt's options for proxies, with their values.
+        proxies: proxy variables, with their values.
         proxies: variables for proxies, with their values.
         sources: the text of a sources.list that replaces Debian's mirror.
         find_links: folders and pages with packages, for programs on this host.
@@ -57,7 +57,7 @@ class BuildSettings(NamedTuple):
     find_links: tuple[str, ...] = ()
 
     def contents(self) -> dict[str, bytes]:
-        """Return the files for a build by name. Each contains MARK; ca.crt has it before each certificate."""
+        """Return the files for a build by name. Each file contains MARK; ca.crt has it before each certificate."""
         found = {}
         apt = "".join(f'{name} "{value}";\n' for name, value in sorted(self.apt.items()))
         if self.ca:
@@ -73,7 +73,7 @@ class BuildSettings(NamedTuple):
         return found
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which programs in a build find the files."""
+        """Return the variables with which programs in a build find the files."""
         found = {}
         if self.ca:
             found.update(dict.fromkeys(_CA_READERS, f"{FOLDER}/ca.crt"))
@@ -84,7 +84,7 @@ class BuildSettings(NamedTuple):
         return found
 
     def traces(self) -> dict[str, bytes]:
-        """Return the bytes that an image must not contain, by a description for errors."""
+        """Return the bytes that an image must not contain. The keys are descriptions for errors."""
         found = {"the build settings": MARK.encode()}
         texts = [self.pip, self.sources, *self.apt.values(), *self.proxies.values()]
         urls = re.findall(r"https?://[^\s\"']+", " ".join(texts))
@@ -107,7 +107,7 @@ def from_host(
         apt_sources: a file with deb lines, instead of Debian's mirror.
 
     Raises:
-        UsageError: a named file cannot be read or has the wrong content.
+        UsageError: a given file cannot be read or has the wrong content.
     """
     ca = b""
     source = str(ca_bundle) if ca_bundle else next((environ[name] for name in _CA_VARIABLES if environ.get(name)), "")
@@ -137,7 +137,7 @@ def _sources(apt_sources: Path | None, environ: Mapping[str, str]) -> str:
 def pip_settings(listing: str) -> str:
     """Return a pip.conf with the indexes, trusted hosts and proxy from the output of ``pip config list``.
 
-    An index in a folder of this host (file://) is left out: a build cannot read it.
+    An index in a folder of this host (file://) is left out, because a build cannot read it.
     """
     values: dict[str, str] = {}
     for key, words in _pip_values(listing, _PIP_KEYS).items():
@@ -161,7 +161,7 @@ def _pip_values(listing: str, keys: Sequence[str]) -> dict[str, list[str]]:
     for line in listing.splitlines():
         name, _, value = line.partition("=")
         scope, _, key = name.rpartition(".")
-        # In pip, the environment takes precedence over files. Its position in the list depends on pip's version.
+        # In pip, the environment takes precedence over files, but its position in the list depends on pip's version.
         if key in keys and (scope == ":env:" or key not in values):
             values[key] = str(ast.literal_eval(value)).split()
     return values
@@ -173,7 +173,7 @@ def apt_proxies(dump: str) -> dict[str, str]:
 
 
 def build_base(client: docker.DockerClient, base: str, settings: BuildSettings) -> str:
-    """Return the tag of an image with ``base`` and the settings, or ``base`` if there are no settings."""
+    """Return the tag of an image with ``base`` and the settings, or ``base`` itself if there are no settings."""
     contents = settings.contents()
     if not contents:
         return base
@@ -199,14 +199,14 @@ def tar_of(contents: Mapping[str, bytes]) -> io.BytesIO:
         for name, data in contents.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
-            entry.mode = 0o644  # apt reads its files as the user _apt
+            entry.mode = 0o644  # apt reads the files as the user _apt
             archive.addfile(entry, io.BytesIO(data))
     stream.seek(0)
     return stream
 
 
 def _pip_config(environ: Mapping[str, str]) -> str:
-    """Return the output of ``pip config list``, empty without pip."""
+    """Return the output of ``pip config list``; empty without pip."""
     own = {name: value for name, value in environ.items() if name.startswith("PIP_")}
     argv = [sys.executable, "-m", "pip", "config", "list"]
     return process.run(argv, timeout=60, env={**process.base_environment(), **own}, check=False).stdout
@@ -215,5 +215,5 @@ def _pip_config(environ: Mapping[str, str]) -> str:
 def _apt_config() -> str:
     try:
         return process.run(["apt-config", "dump"], timeout=30, check=False).stdout
-    except MissingTool:  # this machine is not a Debian
+    except MissingTool:  # this machine does not run Debian
         return ""

@@ -1,9 +1,9 @@
 """Horovod variants: one wheel per MPI family, compiled outside the image, tested, and cached.
 
-Only the wheel differs between sites, so it is not part of the image: a bundle contains all variants, and a plan names
+Only the wheel differs between sites, so it is not part of the image. A bundle contains all variants, and a plan selects
 the one for the site's MPI. ``recipes/horovod/Dockerfile`` compiles a wheel in the definition's stage with the
-framework, and tests it there with two ranks on each MPI of the family. After its linked libraries were checked here, it
-is published by a rename as ``variants/KEY/{horovod-*.whl,variant.json}``.
+framework, and tests it there with two ranks on each MPI of the family. Afterwards, the wheel's linked libraries are
+checked here, and it is published with a rename as ``variants/KEY/{horovod-*.whl,variant.json}``.
 """
 
 import functools
@@ -31,7 +31,7 @@ from deployer.system.wheel import Wheel
 
 _log = logging.getLogger("deployer.variants")
 
-#: The MPIs of each family for compilation (the first) and tests (all): names of files of pins in the recipe.
+#: The MPIs of each family for compilation (the first) and tests (all). They are names of pin files in the recipe.
 MPIS = {MPICH_ABI: ("mpich-4.2.3",), OPENMPI: ("openmpi-4.1.8", "openmpi-5.0.11")}
 
 _RECIPE = Path(__file__).with_name("recipes") / "horovod"
@@ -50,9 +50,9 @@ class HorovodVariant(NamedTuple):
         abi: the MPI family.
         wheel: the file.
         sha256: its digest in hexadecimal.
-        proofs: the result of the test per MPI.
+        proofs: the test result per MPI.
         seconds: the duration of compilation and tests.
-        cached: it was in the cache before.
+        cached: whether it was already in the cache.
     """
 
     abi: str
@@ -75,13 +75,13 @@ def ensure(
     say: Callable[[str], None],
     families: Sequence[str] | None = None,
 ) -> list[HorovodVariant]:
-    """Return the variant for each MPI family of a definition. Variants that the cache lacks are made.
+    """Return the variant for each MPI family of a definition. Make the variants that the cache lacks.
 
     Args:
         stage: the image id of the definition's stage with the framework.
         build: builds a context.
         say: called with each step.
-        families: only these families, and others that the cache has; None: all.
+        families: only these families, and others that are in the cache; None: all.
 
     Raises:
         UsageError: there is no recipe for this version of Horovod.
@@ -120,11 +120,11 @@ def ensure(
 
 
 def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: str) -> str:
-    """Return the key of a variant, a short digest of all that it depends on.
+    """Return the key of a variant, a short digest of everything that it depends on.
 
     Args:
         contents: the recipe and its pins (compiler flags, MPIs, Horovod, build tools).
-        stage: the id of the image with the framework, Python, and the distribution of the compilers.
+        stage: the id of the image with the framework, Python, and the compilers' distribution.
     """
     recipe = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     return caches.key(recipe, stage, framework, abi, os.uname().machine)
@@ -148,12 +148,12 @@ def find(key: str) -> HorovodVariant | None:
 def check_wheel(name: str, data: bytes, abi: str) -> None:
     """Check that a wheel's libraries fit the MPI family ``abi``.
 
-    At least one library must need the family's MPI library by its soname. None may need another MPI library (including
-    MPI's C++ bindings), or name folders that the loader would search before the site's.
+    At least one library must need the family's MPI library by its soname. No library may need another MPI library, such
+    as MPI's C++ bindings, or list folders that the loader would search before the site's.
 
     Raises:
         Refused: the wheel does not fit.
-        IntegrityError: it has a broken ELF file.
+        IntegrityError: the wheel contains a broken ELF file.
     """
     wheel = Wheel(io.BytesIO(data), name)
     wheel.check()
@@ -167,7 +167,7 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
         except dynamic.BadElf as error:
             raise IntegrityError(f"{name}: {file.path} is not a complete ELF file: {error}") from error
         if elf is None:
-            continue  # an object file: no loader reads it
+            continue  # an object file, which no loader reads
         mpi = {library for library in elf.needed if library.startswith("libmpi")}
         folders = [folder for folder in elf.rpath + elf.runpath if not folder.startswith("$ORIGIN")]
         uses = uses or SONAMES[abi] in mpi
@@ -184,14 +184,14 @@ def check_wheel(name: str, data: bytes, abi: str) -> None:
 
 
 def _contents(pins: Sequence[str]) -> dict[str, bytes]:
-    """Return the build context: the recipe and the given files of pins."""
+    """Return the build context: the recipe and the given pin files."""
     found = {name: (_RECIPE / name).read_bytes() for name in _SHARED}
     found.update({f"pins/{pin}.txt": (_RECIPE / f"{pin}.txt").read_bytes() for pin in pins})
     return found
 
 
 def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
-    """Return the output files of the recipe from its image, by name."""
+    """Return the recipe's output files from its image, by name."""
     found = {}
     made = engine.container(client, image, ["/never-run"])
     with engine.errors_named(client, "copy the variant of Horovod"), made as container:
@@ -236,5 +236,5 @@ def _publish(key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, 
         files.write_text(str(new / _RECORD), json_records.pretty(record))
         with files.published(str(new / name)) as stream:
             stream.write(data)
-        files.remove_tree(str(folder))  # an existing variant is damaged: `find` did not return it
+        files.remove_tree(str(folder))  # an existing variant is damaged, because `find` did not return it
     return variant

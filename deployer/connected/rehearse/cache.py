@@ -1,4 +1,4 @@
-"""Remove all that rehearsals keep: the folder in the cache, and the volume in the Docker engine."""
+"""Remove everything that rehearsals keep: the folder in the cache and the volume in the Docker engine."""
 
 import contextlib
 import fcntl
@@ -20,11 +20,11 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
     """Remove the folder and the volume.
 
     Args:
-        dry_run: remove nothing, only return the size of the folder.
-        warn: receives what could not be removed.
+        dry_run: only return the size of the folder, without removing anything.
+        warn: receives a warning for each thing that could not be removed.
 
     Raises:
-        Refused: a rehearsal runs.
+        Refused: a rehearsal is running.
     """
     folder = caches.REHEARSE.folder
     held = caches.usage(caches.REHEARSE)
@@ -43,7 +43,7 @@ def remove(dry_run: bool, warn: Callable[[str], None]) -> caches.Pruned:
 
 
 def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:
-    """Remove the volume, if one was made here."""
+    """Remove the volume, if a rehearsal has used it."""
     if not was_used:
         return
     name = volume_name()
@@ -53,7 +53,7 @@ def _remove_volume(was_used: bool, warn: Callable[[str], None]) -> None:
         warn(f"the Docker volume {name} is left: {error.message}")
         return
     with contextlib.closing(client), engine.errors_named(client, f"remove the volume {name}"):
-        reap(client, name)  # a container that was never started keeps the volume
+        reap(client, name)  # a container that was never started keeps the volume in use
         try:
             client.api.remove_volume(name)
         except NotFound:

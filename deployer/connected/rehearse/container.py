@@ -1,8 +1,8 @@
-"""A rehearsal in a container of Docker, for machines that cannot make the namespaces of a simulated site themselves.
+"""A rehearsal in a Docker container, for machines that cannot make the namespaces of a simulated site themselves.
 
-One container hosts the whole simulated site: the same modules run in it as on Linux, as the user, without a network and
-without capabilities. The engine may be on another machine: bundles are copied into a volume, which keeps the installed
-images for the next rehearsal, and only the outcome, the log and result.json come back.
+One container hosts the whole simulated site. The same modules run in it as on Linux, as the user, without a network and
+without capabilities. The engine may be on another machine. Bundles are copied into a volume, which keeps the installed
+images for the next rehearsal. Only the outcome, the log and result.json come back.
 """
 
 import contextlib
@@ -43,17 +43,17 @@ from deployer.system.verify import begin, opened
 
 #: The modules that a simulated site needs.
 _PARTS = ("__init__.py", "contract", "system", "connected/__init__.py", "connected/ground", "connected/rehearse")
-#: The label of our containers: the rehearsals of a cache.
+#: The label of rehearsal containers. Its value identifies the cache.
 _OWNER = "deployer.rehearsal"
-#: The user in the container if root rehearses: jobs of a site never run as root, and without user namespaces of its own
-#: root would be the root of the engine's machine.
+#: The user in the container if root rehearses. Jobs on a site never run as root, and without a user namespace of its
+#: own, root in the container would be root on the engine's machine.
 _ORDINARY = 1000
 _MOST_PROCESSES = 16384
-#: The part of the memory of the engine's machine that a rehearsal may use.
+#: The share of the memory of the engine's machine that a rehearsal may use.
 _SHARE_OF_MEMORY = 0.9
-#: AppArmor: no profile; where Ubuntu lets only named programs use namespaces, its profile for ch-run.
+#: AppArmor profiles: none, or Ubuntu's profile for ch-run where only listed programs may use namespaces.
 _UNCONFINED, _CH_RUN = "unconfined", "ch-run"
-#: The folder in the cache for the files that come back, and how many rehearsals it has.
+#: The folder in the cache for the returned files, and the number of rehearsals to keep there.
 KEPT = "docker"
 _MOST_KEPT = 5
 _HOME = f"{crossing.STATE}/home"
@@ -69,12 +69,12 @@ def rehearse(request: RehearsalRequest, accepted: Sequence[str], tell: Callable[
     """Run a job on a simulated site in a container to its end or its time limit.
 
     Args:
-        tell: receives a line about what is done now.
+        tell: receives progress messages.
 
     Raises:
-        MissingTool: no engine answers.
+        MissingTool: no engine responds.
         Refused: the engine's machine cannot simulate a site.
-        DeployerError: as the rehearsal itself raises.
+        DeployerError: an error of the rehearsal itself.
     """
     with contextlib.closing(engine.connect()) as client:
         return _Host(client, request, accepted, tell).rehearse()
@@ -101,7 +101,7 @@ class _Host:
         self._uid, self._gid = (os.getuid(), os.getgid()) if os.getuid() else (_ORDINARY, _ORDINARY)
         self._owner = volume_name()
         self._bundles = [_bundle(path) for path in (request.bundle, *request.others)]
-        job_of(self._bundles[0].manifest, request)  # a wrong name is refused before anything is copied
+        job_of(self._bundles[0].manifest, request)  # refuse a wrong job name before anything is copied
         self._mounts, binds = _binds(request.binds)
         own_paths.check_binds(request.binds)
         self._shown = [(item.place, item.path) for item in self._bundles]
@@ -126,7 +126,7 @@ class _Host:
         forbidden = ""
         for profile in (_UNCONFINED, _CH_RUN) if apparmor else (_UNCONFINED,):
             answer = self._answer(image, profile, int(known["MemTotal"] * _SHARE_OF_MEMORY))
-            if answer is None:  # the engine's machine has no such profile
+            if answer is None:  # the engine's machine lacks this profile
                 break
             if crossing.ERROR not in answer:
                 return self._kept(answer)
@@ -137,7 +137,7 @@ class _Host:
         raise Refused(f"the engine's machine cannot simulate a site: {forbidden}", _ALLOW)
 
     def _answer(self, image: str, profile: str, memory: int) -> dict[str, bytes] | None:
-        """Run the rehearsal in a container and return its answer; None: the engine's machine has no such profile."""
+        """Run the rehearsal in a container and return its answer, or None if the engine's machine lacks the profile."""
         api = self._client.api
         with files.errors_named(f"write {self._folder}"):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -149,7 +149,7 @@ class _Host:
                 security_opt=["no-new-privileges", "seccomp=unconfined", f"apparmor={profile}"],
                 mounts=[Mount(crossing.STATE, self._owner, "volume"), *self._mounts],
             )  # fmt: skip
-            settings["MaskedPaths"] = settings["ReadonlyPaths"] = []  # else the kernel mounts no /proc for the nodes
+            settings["MaskedPaths"] = settings["ReadonlyPaths"] = []  # needed to mount /proc for nodes
             container = api.create_container(
                 image, _PROGRAM[1:], entrypoint=_PROGRAM[:1], user=f"{self._uid}:{self._gid}", hostname="laptop",
                 stdin_open=True, working_dir="/", host_config=settings, platform=container_image.PLATFORM,
@@ -172,7 +172,7 @@ class _Host:
             return self._read(connection)
 
     def _read(self, connection: Any) -> dict[str, bytes]:
-        """Return the files of the answer. Lines of progress are told."""
+        """Return the files of the answer, and report lines of progress."""
         last, partial = "", b""
         with tempfile.TemporaryFile() as spool, contextlib.ExitStack() as bars:
             hear = dialogue.listener(progress.late_far_bar("install", bars))
@@ -198,7 +198,7 @@ class _Host:
         return answer
 
     def _outside(self, text: str) -> str:
-        """Return a text with the paths of this machine."""
+        """Return a text with container paths replaced with paths on this machine."""
         for inside, path in self._shown:
             text = text.replace(inside, path)
         return printable(text)
@@ -210,7 +210,7 @@ class _Host:
         return kind(self._outside(str(error["message"])), self._outside(str(error["hint"])), details)
 
     def _copy_in(self, container: str) -> None:
-        """Copy what the rehearsal needs into a container that was not started yet."""
+        """Copy everything that the rehearsal needs into a container that has not started yet."""
         api, user = self._client.api, _user()
         own = {
             crossing.ORDER: self._order,
@@ -234,14 +234,14 @@ class _Host:
                 api.put_archive(container, "/", self._stream(stream, item, advance))
 
     def _is_there(self, container: str, path: str) -> bool:
-        """Return whether the volume has a file or folder: the file after it is there only if all of it arrived."""
+        """Return whether the volume has a complete file or folder: the marker after it proves that."""
         with contextlib.suppress(NotFound):
             chunks, _ = self._client.api.get_archive(container, path + crossing.WHOLE)
             return bool(b"".join(chunks))
         return False
 
     def _stream(self, stream: IO[bytes], item: _Bundle, advance: Callable[[int], None]) -> Iterator[bytes]:
-        """Yield a tar with a bundle, and after it the empty file that tells that all of it arrived."""
+        """Yield a tar with a bundle, followed by the empty marker file that proves that the copy is complete."""
         yield self._entry(item.place, item.size).tobuf(tarfile.PAX_FORMAT)
         for chunk in iter(lambda: stream.read(files.CHUNK), b""):
             yield chunk
@@ -250,7 +250,7 @@ class _Host:
         yield self._entry(item.place + crossing.WHOLE, 0).tobuf(tarfile.PAX_FORMAT) + b"\0" * 1024
 
     def _tar(self, contents: Mapping[str, bytes], folders: Iterable[str]) -> bytes:
-        """Return a tar with files and folders of the user."""
+        """Return a tar of files and folders that the user owns."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for folder in folders:
@@ -262,13 +262,13 @@ class _Host:
         return buffer.getvalue()
 
     def _entry(self, name: str, size: int) -> tarfile.TarInfo:
-        """Return the head of a file of the user."""
+        """Return the tar header for a file that the user owns."""
         entry = tarfile.TarInfo(name.lstrip("/"))
         entry.size, entry.uid, entry.gid, entry.mode, entry.mtime = size, self._uid, self._gid, 0o600, int(time.time())
         return entry
 
     def _kept(self, answer: dict[str, bytes]) -> Judged:
-        """Keep the files of an answer in the cache, beside those of the last rehearsals."""
+        """Keep the files of an answer in the cache, beside those of earlier rehearsals."""
         outcome = rehearsal.read(answer[crossing.OUTCOME], "the outcome of the rehearsal")
         with files.errors_named(f"write {self._folder}"):
             folder = Path(tempfile.mkdtemp(prefix=f"{outcome.job}-", dir=self._folder))
@@ -284,19 +284,19 @@ class _Host:
 
 
 def reap(client: docker.DockerClient, owner: str) -> None:
-    """Remove the containers of commands that were killed before they could start them."""
+    """Remove containers that were never started because their command was killed."""
     engine.reap(client, f"{_OWNER}={owner}")
 
 
 def volume_record() -> Path:
-    """Return the file with the name of the volume. It is there once a rehearsal has used the volume."""
+    """Return the file with the name of the volume. The file exists once a rehearsal has used the volume."""
     return caches.REHEARSE.folder / "volume"
 
 
 def volume_name() -> str:
     """Return the name of the volume with the installed images. It belongs to this user's cache on this machine.
 
-    The name of this machine may change: a volume that was made keeps its name.
+    If this machine is renamed, an existing volume keeps its name.
     """
     with contextlib.suppress(OSError, ValueError):
         known = volume_record().read_text()
@@ -306,7 +306,7 @@ def volume_name() -> str:
 
 
 def _sources() -> dict[str, bytes]:
-    """Return the programs of a simulated site: the modules of this package, and the site's program."""
+    """Return the programs of a simulated site: the modules of this package and the site's program."""
     package = Path(deployer.__file__).parent
     found = {crossing.PYZ: make_pyz()}
     for part in _PARTS:
@@ -324,7 +324,7 @@ def _bundle(path: str) -> _Bundle:
 
 
 def _binds(binds: Sequence[str]) -> tuple[list[Mount], list[str]]:
-    """Return the mounts of the container for ``--bind``, and the binds inside. Raises UsageError."""
+    """Return the container's mounts for ``--bind``, and the binds to use inside it. Raises UsageError."""
     if binds and not engine.address().startswith("unix://"):
         hint = "leave out --bind: a job must also run without it, or put the files into the bundle's data"
         raise UsageError(f"--bind {binds[0]}: the Docker engine at {engine.address()} does not see this folder", hint)
@@ -340,7 +340,7 @@ def _binds(binds: Sequence[str]) -> tuple[list[Mount], list[str]]:
 
 
 def _files(stream: IO[bytes]) -> dict[str, bytes]:
-    """Return the known files of an answer, within their limits."""
+    """Return the known files of an answer, without those that exceed their limits."""
     found: dict[str, bytes] = {}
     with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=stream) as archive:
         for member in archive:
@@ -351,8 +351,8 @@ def _files(stream: IO[bytes]) -> dict[str, bytes]:
 
 
 def _user() -> str:
-    """Return the user's name, for programs that ask for it."""
+    """Return the user's name, for programs that need one."""
     name = ""
-    with contextlib.suppress(KeyError, OSError):  # no such user in the password database
+    with contextlib.suppress(KeyError, OSError):  # the password database lacks this user
         name = getpass.getuser() if os.getuid() else ""
     return name if _NAME.match(name) else "user"

@@ -1,8 +1,8 @@
 """The image of the container that hosts a simulated site: Debian with Python, iproute2 and ch-run.
 
-mmdebstrap makes it where it can: it needs root or user namespaces. Elsewhere, for instance on macOS, Docker builds it
-from Debian's own image. It is always for x86-64, as the images of bundles are: an engine on another machine emulates
-it.
+mmdebstrap makes it if possible: it needs root or user namespaces. Otherwise, for example on macOS, Docker builds it
+from Debian's own image. It is always for x86-64, like the images of bundles. An engine on another architecture
+emulates it.
 """
 
 import hashlib
@@ -24,17 +24,17 @@ from deployer.contract.errors import JobFailed
 from deployer.system import files
 
 PLATFORM = "linux/amd64"
-#: Debian 12's own small image.
+#: The small image of Debian 12 that Debian publishes.
 DEBIAN = "debian@sha256:4724b8cc51e33e398f0e2e15e18d5ec2851ff0c2280647e1310bc1642182655d"
 _PACKAGES = ("charliecloud-runtime", "iproute2", "libzstd1", "python3")
 _INSTALL = "RUN apt-get update && apt-get install -y --no-install-recommends {} && rm -rf /var/lib/apt/lists/*"
 
 
 def ensure(client: docker.DockerClient, tell: Callable[[str], None]) -> str:
-    """Return the image's name in the engine. It is made if the engine lacks it.
+    """Return the image's name in the engine. Make the image if the engine lacks it.
 
     Raises:
-        JobFailed: it cannot be made, for instance because Debian's packages cannot be downloaded.
+        JobFailed: it cannot be made, for example because Debian's packages cannot be downloaded.
         SpaceError: the disk is full.
     """
     host = settings.from_host(None, None, os.environ)
@@ -48,7 +48,7 @@ def ensure(client: docker.DockerClient, tell: Callable[[str], None]) -> str:
 
 
 def built(client: docker.DockerClient, host: BuildSettings, tell: Callable[[str], None], debian: str = DEBIAN) -> str:
-    """Return the image's name in the engine, which builds it from Debian's image. Raises as ``ensure`` does."""
+    """Return the image's name in the engine, building it from Debian's image. Raises the same errors as ``ensure``."""
     tag = _tag(host, debian)
     if engine.has_image(client, tag):
         return tag

@@ -1,15 +1,15 @@
-"""What crosses between the laptop and a container that hosts a simulated site: paths, files and their limits."""
+"""Paths, files and limits shared by the laptop and the container that hosts a simulated site."""
 
-#: Where the laptop puts the order; the folder that outlives the container, and in it the programs and the bundles.
+#: Where the laptop writes the order, and the folder that outlives the container, with the programs and the bundles.
 ORDER, STATE = "/opt/order.json", "/rehearsal"
 PROGRAMS = f"{STATE}/programs"
 PYZ = "deployer.pyz"
 BUNDLES = f"{STATE}/bundles"
-#: What is added to the name of a bundle, or of a folder of programs, that was copied whole.
+#: The suffix of the marker for a completely copied bundle or folder of programs.
 WHOLE = ".whole"
 #: The folders of ``--bind``.
 BINDS = "/binds"
-#: The files of an answer. There is an outcome or an error.
+#: The files of an answer. It has either an outcome or an error.
 OUTCOME, ERROR, LOG, RESULT, OPENED = "outcome.json", "error.json", "output.log", "result.json", "opened.txt"
-#: The most bytes of each; of the log, the end is sent.
+#: The maximum size of each file in bytes. Only the end of a longer log is sent.
 LIMITS = {OUTCOME: 16 << 20, ERROR: 1 << 20, LOG: 16 << 20, RESULT: 64 << 20, OPENED: 64 << 20}

@@ -1,8 +1,8 @@
-"""The program `mpiexec.hydra` of a rehearsal, for ranks that need no MPI to start: it gives each its number.
+"""The program `mpiexec.hydra` of a rehearsal, for ranks that start without MPI: it assigns each rank its number.
 
-It takes the words that job.sh gives to hydra, and starts the ranks by the same agent. It runs as a file of its own,
-with nothing but Python's library. It ends with the exit code of the rank that failed first, and then ends the others,
-as hydra does. At a site with Slurm, ranks also have the variables that they have there.
+It accepts the options that job.sh passes to hydra, and starts the ranks with the same agent. It runs as a standalone
+file and needs only Python's standard library. Like hydra, it ends with the exit code of the rank that failed first,
+after it ended the other ranks. If the site has Slurm, ranks also have the variables that Slurm sets there.
 """
 
 import json
@@ -13,9 +13,9 @@ import signal
 import socket
 import sys
 
-#: The options that job.sh gives, each with a value.
+#: The options that job.sh passes, each with a value.
 _OPTIONS = ("-bootstrap", "-bootstrap-exec", "-f", "-n", "-ppn", "-bind-to")
-#: The file beside this program if the site has Slurm: variables of the job that are known before it starts, as JSON.
+#: The file beside this program if the site has Slurm: the job's variables that are known before it starts, as JSON.
 SLURM = "slurm.json"
 
 
@@ -56,9 +56,9 @@ def main() -> int:
 
 
 def _of_slurm(nodes: "list[str]", each: int, cpus: str) -> "dict[str, object]":
-    """Return the variables that srun gives to all ranks of a job; empty if the site has no Slurm.
+    """Return the variables that srun sets for all ranks of a job; empty if the site has no Slurm.
 
-    Those are left out that only the site's own Slurm knows, such as the name of its cluster.
+    Variables that only the site's own Slurm knows, such as the name of its cluster, are left out.
     """
     try:
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), SLURM)) as stream:
@@ -90,7 +90,7 @@ def _of_slurm(nodes: "list[str]", each: int, cpus: str) -> "dict[str, object]":
 
 
 def _of_rank(nodes: "list[str]", each: int, rank: int) -> "dict[str, object]":
-    """Return the variables that srun gives to one rank."""
+    """Return the variables that srun sets for one rank."""
     node = rank // each
     return {
         "SLURM_PROCID": rank,

@@ -1,18 +1,18 @@
-"""The program `ssh` of a rehearsal: ssh [OPTION...] NODE WORDS...: a shell on the node reads WORDS.
+"""The program `ssh` of a rehearsal: `ssh [OPTION...] NODE WORDS...` passes WORDS to a shell on the node.
 
-It runs as a file of its own, with nothing but Python's library.
+It runs as a standalone file and needs only Python's standard library.
 """
 
 import os
 import socket
 import sys
 
-#: The folder of the nodes' sockets, on each machine. It is below none of the folders that a container shares with its
-#: node, such as /tmp.
+#: The folder of the nodes' sockets, on each machine. It is outside the folders that a container shares with its node,
+#: such as /tmp.
 SOCKETS = "/.nodes"
-#: The options of ssh that have a value.
+#: The ssh options that have a value.
 _WITH_VALUE = "BbcDEeFIiJLlmOopQRSWw"
-#: The first byte of a request: whether the command gets SIGTERM when this program ends; and its last byte.
+#: The first byte of a request: whether the command receives SIGTERM when this program ends. Then the last byte.
 TIED, LOOSE, END = b"t", b"l", b"\0"
 
 

@@ -1,7 +1,7 @@
-"""The file system of a simulated machine: a root of its own in memory. Of this machine it has only what is listed.
+"""The file system of a simulated machine: a root of its own in memory, with only the listed files of this machine.
 
-Nothing else exists there: no home of the user, no terminals, no sockets of daemons, no ``/run``. What is listed is on
-its own path, so that links and the prefixes of programs are right.
+Nothing else exists there: no home of the user, no terminals, no sockets of daemons, no ``/run``. Listed files keep
+their own paths, so that links and the prefixes of programs stay valid.
 """
 
 import contextlib
@@ -15,18 +15,18 @@ from deployer.connected.rehearse import kernel
 from deployer.connected.rehearse.far_shell import SOCKETS
 from deployer.system import files
 
-#: Programs and libraries of this machine, where they exist; the last three: of other package managers.
+#: Programs and libraries of this machine, if they exist. The last three are from other package managers.
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
     *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
     *("/nix/store", "/gnu/store", "/home/linuxbrew/.linuxbrew"),
 )
-#: Folders that are local to a machine, and in its memory: on every machine, and here.
+#: Folders that are local to a machine: the first is in memory on every machine, the others only here.
 IN_MEMORY, TEMPORARY = "/dev/shm", ("/tmp", "/var/tmp")  # noqa: S108
 OWN_FOLDERS = (*TEMPORARY, IN_MEMORY)
-#: The most that each of them holds; a job that fills it gets "no space", as on a full disk.
+#: The maximum size of each of them. A job that fills one gets "no space", as on a full disk.
 _SIZE = "25%"
-#: Folders that a program may expect.
+#: Folders that programs may expect.
 _EMPTY = ("/run", "/var", "/root", "/home", "/mnt")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
@@ -34,12 +34,12 @@ _SAFE = kernel.MS_NOSUID | kernel.MS_NODEV
 
 
 class MachineFiles(NamedTuple):
-    """What a machine has besides SYSTEM. The longest of the paths above a file decides whether it can be changed.
+    """The files of a machine besides SYSTEM. The nearest listed folder above a file decides whether it can be changed.
 
     Attributes:
-        readable: files and folders that are there, and cannot be changed.
-        writable: those that can be changed.
-        texts: files of its own, by path.
+        readable: read-only files and folders.
+        writable: files and folders that can be changed.
+        texts: the machine's own files: path to content.
     """
 
     readable: Sequence[str]
@@ -48,7 +48,7 @@ class MachineFiles(NamedTuple):
 
 
 def enter(found: MachineFiles, at: str, sockets: str) -> None:
-    """Make the file system and move this process, and all that has its mounts, into it. Raises OSError.
+    """Make the file system and move this process, with all that share its mounts, into it. Raises OSError.
 
     Args:
         at: an empty folder.
@@ -73,17 +73,17 @@ def enter(found: MachineFiles, at: str, sockets: str) -> None:
 
 
 def layered(paths: Sequence[str], at: str) -> list[str]:
-    """Mount a layer in memory over folders: what is changed there ends with this process's mounts.
+    """Mount a layer in memory over folders. Changes to them disappear with this process's mounts.
 
     Args:
         at: an empty folder.
 
     Returns:
-        The folders; none if the kernel is too old for it (5.11) or does not permit it.
+        The folders; none if the kernel is too old (before 5.11) or does not permit it.
     """
     with contextlib.ExitStack() as opened:
 
-        def through(path: str) -> str:  # a path in the options of a mount cannot have a comma or a colon
+        def through(path: str) -> str:  # the options of a mount cannot contain a path with a comma or a colon
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             opened.callback(os.close, descriptor)
             return f"/proc/self/fd/{descriptor}"
@@ -99,13 +99,13 @@ def layered(paths: Sequence[str], at: str) -> list[str]:
             except OSError:
                 return found
             finally:
-                kernel.detach(at)  # the layer keeps it; no path leads to it
+                kernel.detach(at)  # the layer stays mounted, but no path leads to it
             found.append(path)
         return found
 
 
 def _bind(found: MachineFiles, at: str) -> None:
-    """Mount what is listed, each on the path that it has here; links on the way are links there."""
+    """Mount the listed files, each on its path here. Links on the way become links there."""
     links: dict[str, str] = {}
     wanted: dict[str, bool] = {}
     for paths, writable in (((*SYSTEM, *found.readable), False), (found.writable, True)):
@@ -114,7 +114,7 @@ def _bind(found: MachineFiles, at: str) -> None:
             links.update(way)
             wanted[real] = writable
     done: dict[str, bool] = {}
-    for path in sorted(wanted):  # a folder before what is in it
+    for path in sorted(wanted):  # a folder before its contents
         above = next((done[folder] for folder in _above(path) if folder in done), None)
         if above is wanted[path]:
             continue
@@ -129,17 +129,17 @@ def _bind(found: MachineFiles, at: str) -> None:
 
 
 def _above(path: str) -> list[str]:
-    """Return the folders above a path, the nearest first."""
+    """Return the folders above a path, nearest first."""
     return [str(folder) for folder in PurePosixPath(path).parents]
 
 
 def _resolved(path: str) -> tuple[dict[str, str], str]:
-    """Return the links on the way to a path that exists, each with its target, and the path without links."""
+    """Return the links on the way to an existing path, each with its target, and the path without links."""
     links: dict[str, str] = {}
     at, rest = "/", path.split("/")
     while rest:
         name = rest.pop(0)
-        here = os.path.normpath(os.path.join(at, name))  # ``at`` has no links, so .. means what it says
+        here = os.path.normpath(os.path.join(at, name))  # ``at`` has no links, so .. is its parent
         if not files.is_link(here):
             at = here
             continue
@@ -150,14 +150,14 @@ def _resolved(path: str) -> tuple[dict[str, str], str]:
 
 
 def _make_place(path: str, folder: bool) -> None:
-    """Make an empty folder or file, on which something is mounted."""
+    """Make an empty file or folder as a mount point."""
     os.makedirs(path if folder else os.path.dirname(path), exist_ok=True)
     if not folder:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def _kernels(at: str) -> None:
-    """Mount what the kernel tells. Only processes can be changed there: root of this machine could change the rest."""
+    """Mount /proc and /sys. Everything but processes is read-only, because this machine's root could change it."""
     proc, told = at + "/proc", at + "/sys"
     kernel.mount("proc", proc, "proc", _SAFE | kernel.MS_NOEXEC)
     for name in os.listdir(proc):
@@ -167,12 +167,12 @@ def _kernels(at: str) -> None:
             kernel.bind(path, path, _SAFE | kernel.MS_RDONLY)
     try:
         kernel.mount("sysfs", told, "sysfs", _SAFE | kernel.MS_NOEXEC | kernel.MS_RDONLY)
-    except OSError:  # in a container: then it shows the interfaces of this machine, which little reads
+    except OSError:  # in a container, it shows the interfaces of this machine, which few programs read
         kernel.bind("/sys", told, _SAFE | kernel.MS_RDONLY)
 
 
 def _devices(at: str) -> None:
-    """Mount the devices that a program needs. None of the user's terminals is among them."""
+    """Mount the devices that programs need. None of the user's terminals is among them."""
     folder = at + "/dev"
     for name in _DEVICES:
         _make_place(f"{folder}/{name}", folder=False)
@@ -186,9 +186,9 @@ def _devices(at: str) -> None:
 
 
 def _in_memory(folder: str) -> None:
-    """Mount an empty folder in memory. What is mounted below it is there again, in folders that are read-only.
+    """Mount an empty folder in memory. Mounts below it are kept, in read-only folders.
 
-    A program cannot move these folders, because each is a mount, and put others in their place.
+    Each of these folders is a mount, so a program cannot move it and put another one in its place.
     """
     there, own = os.listdir(folder), os.stat(folder).st_dev
     links = {name: os.readlink(f"{folder}/{name}") for name in there if files.is_link(f"{folder}/{name}")}
@@ -200,6 +200,6 @@ def _in_memory(folder: str) -> None:
         path, state = f"{folder}/{name}", os.fstat(descriptor)
         _make_place(path, stat.S_ISDIR(state.st_mode))
         kernel.mount(f"/proc/self/fd/{descriptor}", path, flags=kernel.MS_BIND | kernel.MS_REC)
-        if state.st_dev == own:  # a folder that was made here, to mount something below it
+        if state.st_dev == own:  # a folder that was made here as a parent of a mount
             kernel.restrict(path, kernel.MS_RDONLY)
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""A rehearsal inside of a container: ``python3 -m deployer.connected.rehearse.in_container``, with nothing but Python.
+"""A rehearsal inside a container: ``python3 -m deployer.connected.rehearse.in_container``, with only Python itself.
 
-The container hosts the simulated site. Standard error has the progress. The answer is a tar on standard output. When
-standard input ends, the command on the laptop has ended, and so does everything here.
+The container hosts the simulated site. Progress goes to standard error, and the answer to standard output as a tar.
+Standard input ends when the command on the laptop ends. Then everything here ends as well.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from deployer.contract import dialogue, json_records
 from deployer.contract.errors import DeployerError
 from deployer.system import files
 
-#: Seconds after which what another rehearsal copied is removed: by then it is installed.
+#: The age in seconds at which another rehearsal's copies are removed. By then, they are installed.
 _OLD = 3600
 _FREE = "see how much space the engine's machine has; `deployer cache prune rehearse --all` removes earlier rehearsals"
 
 
 def main() -> int:
-    """Rehearse what is ordered, and send the answer."""
+    """Run the ordered rehearsal and send the answer."""
     threading.Thread(target=_end_with_the_laptop, daemon=True).start()
     order = json_records.parse(files.read_bytes(crossing.ORDER), crossing.ORDER)
     try:
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _named(error: OSError) -> DeployerError:
-    """Return an error of the container's system, with its path, as an error of ours."""
+    """Convert an error of the container's system, with its path, into a DeployerError."""
     what = f"use {error.filename}" if error.filename else "continue"
     try:
         files.raise_named(error, f"{what} in the container of the rehearsal", _FREE)
@@ -57,7 +57,7 @@ def _named(error: OSError) -> DeployerError:
 def _end_with_the_laptop() -> None:
     while os.read(0, 4096):
         pass
-    os._exit(1)  # this is the container's first process: the kernel ends all others
+    os._exit(1)  # this is the container's first process, so the kernel ends all others
 
 
 def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
@@ -82,16 +82,16 @@ def _answer(order: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _remove_old(folder: str, used: set[str]) -> None:
-    """Remove bundles, or programs, that were copied for earlier rehearsals."""
-    for name in sorted(files.names(folder), reverse=True):  # what tells that a copy is whole, then the copy
+    """Remove bundles or programs that were copied for earlier rehearsals."""
+    for name in sorted(files.names(folder), reverse=True):  # the marker of a complete copy first, then the copy
         path = os.path.join(folder, name)
         if path.removesuffix(crossing.WHOLE) not in used and os.lstat(path).st_mtime < time.time() - _OLD:
-            with contextlib.suppress(FileNotFoundError):  # another rehearsal removes it as well
+            with contextlib.suppress(FileNotFoundError):  # another rehearsal may remove it at the same time
                 files.remove_tree(path) if files.is_folder(path) else os.unlink(path)
 
 
 def _end_of(path: Path) -> bytes:
-    """Return the end of the job's log, which the job can write; a link is not followed."""
+    """Return the end of the job's log. The job can write there, so a link is not followed."""
     with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path), follow=False) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - crossing.LIMITS[crossing.LOG]))
         return stream.read(crossing.LIMITS[crossing.LOG])
@@ -105,7 +105,7 @@ def _tell(line: str) -> None:
 
 @contextlib.contextmanager
 def _far_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Report progress on standard error while a block runs, as a site does; the laptop shows the bar."""
+    """Report progress on standard error while a block runs, as a site does. The laptop shows the bar."""
     del what
     yield lambda done, total: _tell(f"{dialogue.PROGRESS_LINE}{done} {total}")
 

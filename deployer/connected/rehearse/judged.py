@@ -1,4 +1,4 @@
-"""What a rehearsal leaves behind, wherever its simulated site was made."""
+"""The results of a rehearsal, wherever its simulated site was made."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from deployer.contract.errors import Unknown
 from deployer.contract.rehearsal import Rehearsal
 
-#: Where a simulated site is made: in namespaces of this machine, or in a container of Docker.
+#: Where a simulated site is made: in namespaces of this machine, or in a Docker container.
 NAMESPACES, DOCKER = "namespaces", "docker"
 
 
@@ -15,9 +15,9 @@ class Judged(NamedTuple):
 
     Attributes:
         outcome: the outcome.
-        folder: a folder of this machine with the log and result.json.
+        folder: a folder on this machine with the log and result.json.
         way: NAMESPACES or DOCKER.
-        opened: the files that the job opened; None: its nodes were not observed, or the list is not complete.
+        opened: the files that the job opened; None: its nodes were not observed, or the list is incomplete.
     """
 
     outcome: Rehearsal

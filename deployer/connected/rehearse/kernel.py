@@ -1,4 +1,4 @@
-"""System calls that Python's ``os`` lacks: namespaces, mounts, capabilities. Errors name what was tried."""
+"""System calls that Python's ``os`` lacks: namespaces, mounts, capabilities. Errors name the failed operation."""
 
 import contextlib
 import ctypes
@@ -12,7 +12,7 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-#: What a machine of its own has, besides its users.
+#: The namespaces of a simulated machine, besides its user namespace.
 MACHINE = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 0x1, 0x2, 0x4, 0x8, 0x20
@@ -36,7 +36,7 @@ class _Header(ctypes.Structure):
 
 
 class _Sets(ctypes.Structure):
-    """The lower, then the upper 32 capabilities of a process."""
+    """The lower and then the upper 32 capabilities of a process."""
 
     _fields_ = tuple(
         (f"{name}{half}", ctypes.c_uint32) for half in "01" for name in ("effective", "permitted", "inheritable")
@@ -49,7 +49,7 @@ def unshare(flags: int) -> None:
 
 
 def map_own_user(user: int, group: int) -> None:
-    """Map the user and the group that made this user namespace to themselves; nobody else exists in it."""
+    """Map the user and group that made this user namespace to themselves. No other user exists in it."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w") as stream:
             stream.write(text)
@@ -62,9 +62,9 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def bind(source: str, target: str, flags: int) -> None:
-    """Mount a file or folder, with all that is mounted below it, on another path; add MS_RDONLY, MS_NOSUID, MS_NODEV.
+    """Mount a file or folder, with all mounts below it, on another path; add MS_RDONLY, MS_NOSUID, MS_NODEV.
 
-    A container keeps these flags: it cannot undo mounts of its parent.
+    A container inherits these flags: it cannot undo mounts of its parent.
     """
     mount(source, target, flags=MS_BIND | MS_REC)
     below = os.path.realpath(target)
@@ -74,34 +74,34 @@ def bind(source: str, target: str, flags: int) -> None:
 
 
 def is_reachable(point: str) -> bool:
-    """Return whether a path exists and can be used. If not here, then not by programs with fewer rights either."""
+    """Return whether a path exists and is usable. If not, it is unusable for programs with fewer rights, too."""
     try:
         os.statvfs(point)
-    except OSError:  # of another user, below a newer mount, or of a file system that has ended
+    except OSError:  # owned by another user, hidden by a newer mount, or on a disconnected file system
         return False
     return True
 
 
 def restrict(point: str, flags: int) -> None:
-    """Add flags to a mount. Those that it has may not be given up here."""
+    """Add flags to a mount. Its existing flags must be kept."""
     kept = os.statvfs(point).f_flag & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     mount("none", point, flags=MS_REMOUNT | MS_BIND | flags | kept)
 
 
 def detach(point: str) -> None:
-    """Unmount a file system when its last user has ended; no path leads to it from now on."""
+    """Detach a mount: no path leads to it from now on, and it is unmounted when its last user has ended."""
     _check(_libc.umount2(os.fsencode(point), _MNT_DETACH), f"umount {point}")
 
 
 def _mount_points() -> list[str]:
-    """Return the paths of all mounts that this process sees."""
+    """Return the paths of all mounts visible to this process."""
     with open("/proc/self/mountinfo", "rb") as stream:
         found = {line.split(b" ")[4] for line in stream}
     return [os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), path)) for path in found]
 
 
 def change_root(folder: str) -> None:
-    """Make a mount the root of all paths. What was mounted before can no longer be reached."""
+    """Make a mount the root of all paths. Earlier mounts become unreachable."""
     os.chdir(folder)
     _check(_libc.pivot_root(b".", b"."), "pivot_root")  # the old root is then mounted on the new one
     _check(_libc.umount2(b".", _MNT_DETACH), "umount /")
@@ -109,31 +109,31 @@ def change_root(folder: str) -> None:
 
 
 def leave_keyring() -> None:
-    """Begin a new session keyring: the user's has keys, for instance those of Kerberos. Raises OSError."""
+    """Join a new session keyring, because the user's has keys, for example those of Kerberos. Raises OSError."""
     number = _KEYCTL.get(os.uname().machine)
     if number is not None:
-        _libc.syscall(number, _JOIN_SESSION_KEYRING, None)  # a kernel without keyrings has no keys
+        _libc.syscall(number, _JOIN_SESSION_KEYRING, None)  # a kernel without keyrings has no keys to leave
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, however that ends."""
+    """Make the kernel kill this process when its parent ends for any reason."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def keep_capabilities() -> None:
-    """Let programs that this process starts keep its capabilities, although its user is not root."""
+    """Keep this process's capabilities in the programs that it starts, although its user is not root."""
     sets = _capabilities()
     sets.inheritable0, sets.inheritable1 = sets.permitted0, sets.permitted1
     _set_capabilities(sets)
     for number in range(_MOST_CAPABILITIES):
-        with contextlib.suppress(OSError):  # the kernel has fewer
+        with contextlib.suppress(OSError):  # the kernel has fewer capabilities
             _prctl(_PR_CAP_AMBIENT, _RAISE, number)
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities, also those that root would get from the next program; it can get no new ones.
+    """Give up all capabilities, including those that root would gain in the next program, and prevent new ones.
 
-    Root keeps the one without which the kernel does not map root into the user namespace of a container.
+    Root keeps the one capability that the kernel needs to map root into the user namespace of a container.
     """
     for number in set(range(_MOST_CAPABILITIES)) - {_CAP_SETFCAP}:
         if _libc.prctl(_PR_CAPBSET_READ, *map(ctypes.c_ulong, (number, 0, 0, 0))) == 1:

@@ -1,4 +1,4 @@
-"""The machines of a simulated site: names, addresses, interfaces, and the files that tell them the network."""
+"""The machines of a simulated site: names, addresses, interfaces, and the files that describe the network."""
 
 import grp
 import os
@@ -12,7 +12,7 @@ from deployer.connected.rehearse.file_system import MachineFiles
 from deployer.contract.errors import DeployerError
 from deployer.system import process
 
-#: The first address is that of the machine on which job.sh runs.
+#: The first address belongs to the machine on which job.sh runs.
 NETWORK, PREFIX = "10.77.0.", 24
 LOGIN, _FIRST = "login", 11
 INTERFACE = "eth0"
@@ -20,13 +20,13 @@ _IP_TIMEOUT = 20.0
 
 
 class SimulatedMachine(NamedTuple):
-    """What a simulated machine is told.
+    """The configuration of a simulated machine.
 
     Attributes:
         name: its host name.
         address: its address.
         files: its file system.
-        place: an empty folder of this machine, on which that is made.
+        place: an empty folder of this machine, on which its file system is made.
         sockets: the folder of the sockets of all machines.
     """
 
@@ -43,12 +43,12 @@ def names(nodes: int) -> list[str]:
 
 
 def addresses(nodes: int) -> dict[str, str]:
-    """Return the addresses of all machines by name, that of job.sh first."""
+    """Return the addresses of all machines by name, starting with the machine of job.sh."""
     return {LOGIN: f"{NETWORK}1", **{name: f"{NETWORK}{_FIRST + place}" for place, name in enumerate(names(nodes))}}
 
 
 def settings(found: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return the files of /etc: machines by name, and one user, with this folder for a home. No other user is named."""
+    """Return the files of /etc: machines by name, and a single user, whose home is ``home``."""
     user, group = os.getuid(), os.getgid()
     people = {0: "root:x:0:0::/root:/bin/bash", user: f"{user_name()}:x:{user}:{group}::{home}:/bin/bash"}
     groups = {0: "root:x:0:", group: f"{_group_name(group)}:x:{group}:"}
@@ -67,7 +67,7 @@ def _lines(found: Sequence[str]) -> str:
 
 
 def user_name() -> str:
-    """Return this user's name, or the number of a user without a name."""
+    """Return this user's name, or the user's number if there is no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -82,9 +82,9 @@ def _group_name(group: int) -> str:
 
 
 def become(machine: SimulatedMachine) -> None:
-    """Make this process, which has new namespaces, the first one of a machine. Raises OSError."""
+    """Make this process, which has new namespaces, the first process of a machine. Raises OSError."""
     socket.sethostname(machine.name)
-    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)  # our mounts must not reach other processes
+    kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)  # later mounts must not reach other processes
     file_system.enter(machine.files, machine.place, machine.sockets)
 
 
@@ -100,7 +100,7 @@ _HINT = "a rehearsal needs the program ip (Debian: apt-get install iproute2), an
 
 
 def own_interfaces(machine: SimulatedMachine) -> list[str]:
-    """Return what `ip` does on a node."""
+    """Return the commands for `ip` on a node."""
     return [
         "link set dev lo up",
         f"address add {machine.address}/{PREFIX} dev {INTERFACE}",
@@ -109,10 +109,10 @@ def own_interfaces(machine: SimulatedMachine) -> list[str]:
 
 
 def switch(machine: SimulatedMachine, nodes: Sequence[int]) -> list[str]:
-    """Return what `ip` does on the machine of job.sh: its own interface is the bridge that joins all.
+    """Return the commands for `ip` on the machine of job.sh. Its own interface is the bridge that joins all machines.
 
     Args:
-        nodes: the first processes of the nodes.
+        nodes: the pid of each node's first process.
     """
     lines = ["link set dev lo up", f"link add name {INTERFACE} type bridge"]
     lines += [f"address add {machine.address}/{PREFIX} dev {INTERFACE}", f"link set dev {INTERFACE} up"]

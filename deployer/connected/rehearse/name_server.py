@@ -1,7 +1,7 @@
-"""The name server of a node without a network: it notes each name and answers that there is no such name.
+"""The name server of a node without a network: it records each name and answers that the name does not exist.
 
-Programs then go on at once, with the error of a site whose name server knows no other hosts. Names of the rehearsal's
-own nodes are in ``/etc/hosts`` and are not asked here.
+Programs then continue at once, with the same error as on a site whose name server knows no outside hosts. Names of the
+rehearsal's own nodes are in ``/etc/hosts``, so they are not looked up here.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ _NXDOMAIN, _FORMAT_ERROR = 3, 1
 _ANSWER, _RECURSION = 0x8000, 0x0180  # answers; recursion desired and available
 _OPCODE = 0x7800
 _MAX_NAME = 253
-#: Open connections; a question on TCP is rare.
+#: The maximum number of open connections. Questions over TCP are rare.
 _MAX_CONNECTIONS = 32
-#: Names that are not of the world outside: reverse look-ups, and names that some libraries try.
+#: Names that are not outside hosts: reverse look-ups, and names that some libraries try.
 _OWN = (".in-addr.arpa", ".ip6.arpa", ".local", ".localhost")
 
-#: Receives a name, and the port from which it was asked and whether by TCP.
+#: Receives a name, the port from which it was asked, and whether it was asked over TCP.
 NameAsked = Callable[[str, int, bool], None]
 
 
 class Question(NamedTuple):
-    """A question.
+    """A question and its answer.
 
     Attributes:
-        name: the host name, in lower case, without the dot at its end.
-        answer: the bytes of the answer: there is no such name.
+        name: the host name, in lower case, without the final dot.
+        answer: the bytes of the answer that the name does not exist.
     """
 
     name: str
@@ -64,7 +64,7 @@ class NameServer:
     """Answers questions on port 53 of one address."""
 
     def __init__(self, asked: NameAsked, address: str = "127.0.0.1", port: int = PORT) -> None:
-        """Begin to listen; raise OSError if the port may not be used, or is used."""
+        """Start to listen. Raises OSError if the port is in use or may not be used."""
         self._asked = asked
         self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -80,13 +80,13 @@ class NameServer:
             raise
 
     def register(self, poll: "select.poll") -> dict[int, Callable[[], None]]:
-        """Register the sockets; return what to call for each of them that is ready."""
+        """Register the sockets. Return the function to call when each of them is ready."""
         poll.register(self._datagrams, select.POLLIN)
         poll.register(self._listener, select.POLLIN)
         return {self._datagrams.fileno(): self._datagram, self._listener.fileno(): lambda: self._accept(poll)}
 
     def ready(self, descriptor: int, poll: "select.poll") -> bool:
-        """Read from a connection; return whether it is one of ours."""
+        """Read from a connection. Return whether the connection belongs to this server."""
         if descriptor not in self._open:
             return False
         connection, port, data = self._open[descriptor]
@@ -120,7 +120,7 @@ class NameServer:
     def _accept(self, poll: "select.poll") -> None:
         with contextlib.suppress(OSError):
             connection, sender = self._listener.accept()
-            if len(self._open) >= _MAX_CONNECTIONS:  # the first one waits longest, perhaps for ever
+            if len(self._open) >= _MAX_CONNECTIONS:  # the first one has waited longest, perhaps forever
                 self._end(next(iter(self._open)), poll)
             connection.setblocking(False)
             self._open[connection.fileno()] = (connection, sender[1], bytearray())
@@ -137,9 +137,9 @@ class NameServer:
 
 
 def owner(port: int, stream: bool) -> int | None:
-    """Return the process that has the socket with this local port of 127.0.0.1; None if it cannot be told.
+    """Return the process that has the socket with this local port of 127.0.0.1, or None if it is unknown.
 
-    A process that waits for its answer is still there.
+    A process that waits for its answer still exists.
     """
     inode = None
     with open("/proc/net/tcp" if stream else "/proc/net/udp") as table:
@@ -159,5 +159,5 @@ def owner(port: int, stream: bool) -> int | None:
 def _has(process: str, wanted: str) -> bool:
     try:
         return any(os.readlink(f"/proc/{process}/fd/{fd}") == wanted for fd in os.listdir(f"/proc/{process}/fd"))
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # it has ended, or belongs to another user
         return False

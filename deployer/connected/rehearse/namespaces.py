@@ -1,6 +1,6 @@
-"""Whether this machine can make the namespaces of a simulated site; a program of its own, because it makes them.
+"""Test whether this machine can make the namespaces of a simulated site. It makes them, so it is a separate program.
 
-``python -m deployer.connected.rehearse.namespaces`` prints why not, or nothing.
+``python -m deployer.connected.rehearse.namespaces`` prints the reason if it cannot, otherwise nothing.
 """
 
 import errno
@@ -13,20 +13,20 @@ import deployer
 from deployer.contract.errors import DeployerError
 from deployer.system import process
 
-#: Seconds to make namespaces.
+#: Seconds allowed for making namespaces.
 _TIMEOUT = 30.0
-#: Settings that forbid user namespaces: Ubuntu 24.04's, Debian's older one, and the kernel's limit.
+#: Settings that forbid user namespaces: those of Ubuntu 24.04 and older Debian, and the kernel's limit.
 _FORBIDS = {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1",
     "/proc/sys/kernel/unprivileged_userns_clone": "0",
     "/proc/sys/user/max_user_namespaces": "0",
 }
-#: What allows user namespaces where Ubuntu forbids them.
+#: The command that allows user namespaces where Ubuntu forbids them.
 SYSCTL = "Ubuntu: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
 
 
 def forbidden() -> str:
-    """Return why this machine cannot simulate a site; empty: it can."""
+    """Return why this machine cannot simulate a site, or an empty text if it can."""
     if sys.platform != "linux":
         return "namespaces need Linux"
     if shutil.which("ip") is None:
@@ -41,7 +41,7 @@ def forbidden() -> str:
 
 
 def explained(error: OSError) -> str:
-    """Return why namespaces cannot be made here, with what forbids them."""
+    """Return why namespaces cannot be made here, and which setting forbids them."""
     said = f"{error.filename or 'user namespaces'}: {error.strerror}"
     forbids = [name for name, value in _FORBIDS.items() if _read(name) == value]
     if forbids:
@@ -60,7 +60,7 @@ def _read(path: str) -> str:
 
 
 def main() -> int:
-    """Make namespaces and mount /proc there, as a simulated site does."""
+    """Make namespaces and mount /proc in them, as a simulated site does."""
     from deployer.connected.rehearse import kernel
 
     user, group = os.getuid(), os.getgid()

@@ -1,7 +1,7 @@
-"""The first process of a simulated node: it starts what `ssh` asks for, and limits the node's memory.
+"""The first process of a simulated node: it starts the commands that `ssh` sends, and limits the node's memory.
 
-``ssh`` is a program of the rehearsal (``far_shell``). It connects to a socket in a folder that no container sees
-(``far_shell.SOCKETS``), and hands over its standard input, output and error.
+``ssh`` is a program of the rehearsal (``far_shell``). It connects to a socket in a folder that is invisible to
+containers (``far_shell.SOCKETS``), and passes on its standard input, output and error.
 """
 
 import contextlib
@@ -22,30 +22,30 @@ from deployer.connected.rehearse.machine import SimulatedMachine
 from deployer.connected.rehearse.syscalls import PATIENCE
 from deployer.connected.rehearse.usage import own_share, resident
 
-#: Seconds between two looks at the memory.
+#: Seconds between two memory checks.
 _PERIOD = 0.25
-#: The most seconds between two looks, if a look takes long.
+#: The maximum number of seconds between two memory checks, if a check takes long.
 _LONGEST_PERIOD = 5.0
-#: Bytes of a command.
+#: The maximum size of a command in bytes.
 _MAX_COMMAND = 8 * 1024 * 1024
 _SHELL = "/bin/bash"
 READY, OBSERVED, KILLED, NEEDED = "ready", "observed", "memory", "needed"
-#: In the words of the observer: the folder for what it sees.
+#: In the observer's command line: a placeholder for its output folder.
 OUT = "{out}"
 
 
 class NodeOrder(NamedTuple):
-    """What a node is asked to be.
+    """The configuration of a node.
 
     Attributes:
         machine: the machine.
         home: the home of the user.
-        path: the folders of programs, joined by colons.
-        cpus: the CPUs of this machine that the node has; empty: all.
-        memory_mb: MiB that the processes of the node may use; None: no limit.
-        observer: the words of the observer; empty: there is none.
-        seen: the folder for what the observer sees. No path of the machine leads to it.
-        tasks: the most processes and threads of the user on all machines.
+        path: the folders of programs, separated by colons.
+        cpus: the CPUs of this machine that belong to the node; empty: all.
+        memory_mb: the memory limit of the node's processes in MiB; None: no limit.
+        observer: the command line of the observer; empty: no observer.
+        seen: the observer's output folder. No path on the machine leads to it.
+        tasks: the maximum number of the user's processes and threads on all machines.
     """
 
     machine: SimulatedMachine
@@ -59,11 +59,11 @@ class NodeOrder(NamedTuple):
 
 
 def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
-    """Be the node until there is something to read. This process has the namespaces and the interface already.
+    """Serve as the node until ``awaited`` is readable. This process already has the namespaces and the interface.
 
     Args:
-        awaited: a descriptor: what comes there ends the node. A signal could come from the job.
-        say: a descriptor: READY is written to it, or why the node could not be made; and at the end, a report.
+        awaited: a descriptor. Any data on it ends the node. A signal is unsafe, because the job could send it.
+        say: a descriptor for READY, or for the reason why the node could not be made; then for a report at the end.
     """
     try:
         machine.ip(machine.own_interfaces(order.machine))
@@ -73,7 +73,7 @@ def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
         if order.cpus:
             os.sched_setaffinity(0, order.cpus)
         observer = _observe(order.observer, out) if order.observer else None
-    except Exception as error:  # noqa: BLE001  the parent prints it
+    except Exception as error:  # noqa: BLE001  the parent prints the error
         os.write(say, str(error).encode()[:4000])
         os._exit(1)
     os.write(say, READY.encode())
@@ -83,7 +83,7 @@ def serve(order: NodeOrder, awaited: int, say: int) -> NoReturn:
 
 def _listen(order: NodeOrder) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    os.chdir(order.machine.sockets)  # a path is limited to 107 bytes, a name is short
+    os.chdir(order.machine.sockets)  # a socket's path is limited to 107 bytes, so use a short relative one
     listener.bind(order.machine.name)
     listener.listen(64)
     os.chdir("/")
@@ -91,10 +91,10 @@ def _listen(order: NodeOrder) -> socket.socket:
 
 
 def _observe(words: Sequence[str], out: int) -> int | None:
-    """Start the observer and wait until it works; return its pid, or None if it does not.
+    """Start the observer and wait until it works. Return its pid, or None if it does not work.
 
     Args:
-        out: the open folder for what it sees. Programs without its capabilities cannot open its descriptors.
+        out: its open output folder. Programs without its capabilities cannot open its descriptors.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -122,17 +122,17 @@ class _Node:
         self._status: int | None = None
         self._killed = self._needed = 0
         self._weigh_again = 0.0
-        # A child writes to it if its program runs unobserved. Programs do not inherit it.
+        # A child writes to this pipe if its program runs unobserved. Programs do not inherit it.
         self._unobserved, self._tell_unobserved = os.pipe()
         os.set_blocking(self._unobserved, False)
         os.set_blocking(self._tell_unobserved, False)
 
     def serve(self, awaited: int) -> dict[str, object]:
-        """Start what is asked for, reap what has ended, and look at the memory, until there is something to read.
+        """Start requested commands, reap ended processes and check the memory, until ``awaited`` is readable.
 
         Returns:
-            What happened to the node. It was observed if its observer received each program, and ended when it was
-            told to, and well: the job's processes have the same user, and can kill it.
+            What happened to the node. It was observed if its observer received each program and ended successfully when
+            asked to. This is checked because the job's processes have the same user and can kill the observer.
         """
         selector = selectors.DefaultSelector()
         for each in (self._listener, awaited):
@@ -170,7 +170,7 @@ class _Node:
                     self._status = ended[1]
 
     def _end_others(self, observer: int) -> None:
-        """Kill what is left on the node: system calls of observed processes fail once the observer has ended."""
+        """Kill all other processes of the node: system calls of observed processes fail once the observer has ended."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             left = [pid for name in os.listdir("/proc") if name.isdigit() and (pid := int(name)) not in (1, observer)]
@@ -183,7 +183,7 @@ class _Node:
             time.sleep(0.01)
 
     def _stop(self, observer: int) -> bool:
-        """Let the observer write what it saw; return whether it did."""
+        """Let the observer write its records, and return whether it did."""
         for number in (signal.SIGTERM, signal.SIGCONT):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(observer, number)
@@ -194,9 +194,10 @@ class _Node:
         return self._status == 0
 
     def _weigh(self) -> None:
-        """Kill the largest process if all of the node need more than it has, as the kernel would.
+        """Kill the largest process if the node uses more memory than it has, as the kernel would.
 
-        Files in /dev/shm are in memory on every cluster. With those in /tmp, which are there on many, it is noted.
+        Files in /dev/shm count, because they are in memory on every cluster. On many clusters, /tmp is in memory
+        as well: the peak that includes it is only recorded.
         """
         if self._order.memory_mb is None:
             return
@@ -207,17 +208,17 @@ class _Node:
         in_memory, temporary = _files(IN_MEMORY), sum(map(_files, TEMPORARY))
         if (sum(used.values()) + in_memory + temporary) // 1024 <= self._order.memory_mb:
             return
-        # Pages that forked processes share were counted once for each of them, and files that they map once more.
+        # The first sizes count pages shared by forked processes, and the files that they map, more than once.
         shares = [(size, own_share(pid, size)) for pid, size in used.items()]
         mapped = sum(share.mapped for _, share in shares)
         needed = sum(min(size, share.own) for size, share in shares) + max(in_memory, mapped)
         if (needed + temporary) // 1024 > self._order.memory_mb:
             self._needed = max(self._needed, (needed + temporary) // 1024)
         if needed // 1024 <= self._order.memory_mb:
-            took = time.monotonic() - begun  # the kernel goes through all pages: at most a tenth of a core
+            took = time.monotonic() - begun  # the kernel reads all page tables: use at most a tenth of a core
             self._weigh_again = begun + min(10 * took, _LONGEST_PERIOD)
             return
-        if used:  # files stay when their process is gone
+        if used:  # files stay in memory after their process has ended
             with contextlib.suppress(ProcessLookupError):
                 os.kill(max(used, key=lambda pid: used[pid]), signal.SIGKILL)
             self._killed += 1
@@ -228,13 +229,13 @@ def _processes() -> list[int]:
 
 
 def _files(folder: str) -> int:
-    """Return the KiB of the files in a folder that is a file system in memory."""
+    """Return the size in KiB of the files in a folder that is a file system in memory."""
     found = os.statvfs(folder)
     return (found.f_blocks - found.f_bfree) * found.f_frsize // 1024
 
 
 def _answer(connection: socket.socket, order: NodeOrder, unobserved: int) -> NoReturn:
-    """Run the command that a connection brings, and send its exit code."""
+    """Run the command that arrives on a connection, and send its exit code."""
     code = 255
     with contextlib.suppress(OSError, ValueError):
         data, descriptors, _, _ = socket.recv_fds(connection, 65536, 3)
@@ -258,7 +259,7 @@ def _answer(connection: socket.socket, order: NodeOrder, unobserved: int) -> NoR
 
 
 def _follow(pid: int, connection: socket.socket) -> None:
-    """Wait for the end of a process; send SIGTERM to its session's group if the connection is closed before."""
+    """Wait until a process ends. If the connection is closed before, send SIGTERM to its session's group."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection, selectors.EVENT_READ)
         selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
@@ -282,10 +283,10 @@ def _become(text: str, descriptors: Sequence[int], order: NodeOrder, unobserved:
 
 
 def start(words: Sequence[str], order: NodeOrder, unobserved: int | None = None) -> NoReturn:
-    """Become a program of the user, without privileges and with the environment after a login.
+    """Become a program of the user, without privileges and with the environment of a login.
 
     Args:
-        unobserved: a descriptor: something is written to it if no observer received the program; None: there is none.
+        unobserved: a descriptor to write to if no observer received the program; None: no descriptor.
 
     Raises:
         OSError: it cannot be started.
@@ -296,15 +297,15 @@ def start(words: Sequence[str], order: NodeOrder, unobserved: int | None = None)
     kernel.drop_capabilities()
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     most = order.tasks if limit == resource.RLIM_INFINITY else min(limit, order.tasks)
-    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))  # without effect on root
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))  # has no effect on root
     with open("/proc/self/oom_score_adj", "w") as stream:
-        stream.write("1000")  # if this machine has no memory left, the kernel ends the job, not the user's programs
+        stream.write("1000")  # if this machine runs out of memory, the kernel kills the job, not the user's programs
     user = machine.user_name()
     known = {name: os.environ[name] for name in ("LANG", "LC_ALL", "TZ") if name in os.environ}
     login = {"HOME": order.home, "USER": user, "LOGNAME": user, "SHELL": _SHELL, "PATH": order.path}
-    # To the observer of the node; without one, the program runs unobserved.
+    # Announce the program to the node's observer. Without an observer, it runs unobserved.
     missed = syscalls.confine() or syscalls.announce()
     if missed is not None and unobserved is not None:
-        with contextlib.suppress(BlockingIOError):  # many others have written
+        with contextlib.suppress(BlockingIOError):  # many other programs have written already
             os.write(unobserved, b"u")
     os.execve(words[0], list(words), {**known, **login})

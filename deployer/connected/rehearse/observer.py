@@ -1,8 +1,8 @@
-"""The observer of a node: a program beside its processes that writes what they reach for and what they use.
+"""The observer of a node: a program that records what the node's processes try to reach and what they use.
 
 ``python -m deployer.connected.rehearse.observer --out FOLDER --node NAME`` runs in the node's namespaces until SIGTERM.
-It writes observations to ``NAME.network.jsonl`` when they are made, and at its end ``NAME.used.json`` and
-``NAME.files``: each file of the container that was opened, one per line. Observed processes must end before it does.
+It appends observations to ``NAME.network.jsonl`` as they occur. At the end, it writes ``NAME.used.json``, and
+``NAME.files`` with the opened files of the container, one per line. Observed processes must end before the observer.
 """
 
 import argparse
@@ -31,28 +31,28 @@ from deployer.contract import observation
 from deployer.contract.observation import Observation
 from deployer.system import files
 
-#: Seconds between two ticks; seconds at the end for observed processes to end.
+#: Seconds between two ticks, and seconds at the end to wait for observed processes.
 _TICK, _END = 0.5, 2.0
-#: Observations and bytes that are kept: of the network, and of everything else. A program that reaches for new things
-#: without end does not fill the disk, and does not hide what it asks the network for.
+#: The maximum number and bytes of observations, separately for the network and for everything else. A program that
+#: tries new things endlessly can neither fill the disk nor hide its use of the network.
 _MOST, _MOST_BYTES = 5_000, observation.MAX_FILE // 2 - observation.MAX_LINE
 _NETWORK = (observation.HOST, observation.ADDRESS, observation.DAEMON)
-#: A program's main thread still asks for something if it asked again in these last seconds.
+#: A program counts as still asking if its main thread repeated the request within these last seconds.
 _STILL = 30.0
-#: Characters of one text.
+#: The maximum number of characters in one text.
 _MAX_TEXT = 500
-#: Programs that are about to be observed at once.
+#: The maximum number of programs that wait to be observed.
 _MAX_WAITS = 64
-#: Bytes of output that are read at once; of more, the last.
+#: Bytes of output to read at once. If there is more, only the last part is read.
 _MAX_OUTPUT = 1024 * 1024
 _SECCOMP_LINK = "anon_inode:seccomp notify"
 
 
 class ObservationFile:
-    """The file of observations; each thing once.
+    """The file of observations. Each observation is written once.
 
     Attributes:
-        whole: everything was written.
+        whole: whether everything was written.
     """
 
     def __init__(self, path: str, node: str) -> None:
@@ -63,7 +63,7 @@ class ObservationFile:
         self.whole = True
 
     def add(self, kind: str, what: str, about: dict[str, str]) -> None:
-        """Write an observation, unless the same was written already."""
+        """Write an observation, unless it was written before."""
         what = what[:_MAX_TEXT]
         part = self._parts[kind in _NETWORK]
         if (kind, what) in part.seen and about.get("main"):
@@ -80,7 +80,7 @@ class ObservationFile:
         self._append(line)
 
     def add_still_asked(self) -> None:
-        """Write once more what programs have gone on to ask for until now: they may wait for it."""
+        """Write again the requests that programs have repeated until now, because they may be waiting for an answer."""
         for (kind, what), (last, about) in self._again.items():
             if time.monotonic() - last < _STILL:
                 self._append(self._line(kind, what, {**about, "still": "yes"}))
@@ -93,7 +93,7 @@ class ObservationFile:
     def _append(self, line: bytes) -> None:
         try:
             done = os.write(self._file, line)
-        except OSError:  # the disk is full: the job must go on
+        except OSError:  # the disk is full, but the job must continue
             done = 0
         self.whole &= done == len(line)
 
@@ -103,7 +103,7 @@ class ObservationFile:
 
 
 class _Part:
-    """The observations of the network, or the others: what is written, and how many bytes."""
+    """Observations of the network, or all others: those that were written, and their size in bytes."""
 
     def __init__(self) -> None:
         self.seen: set[tuple[str, str]] = set()
@@ -112,21 +112,21 @@ class _Part:
 
 
 class NodeObserver:
-    """The loop of the observer."""
+    """The main loop of the observer."""
 
     def __init__(
         self, out: str, node: str, peers: list[str], measured: list[str], names: bool = True, log: str = ""
     ) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Args:
             peers: addresses of the rehearsal's nodes.
             measured: folders whose files are temporary.
-            names: serve names, too.
-            log: the file of the job's output; it need not exist yet.
+            names: also run the name server.
+            log: the file of the job's output, which need not exist yet.
 
         Raises:
-            OSError: there is an observer already, or the name server's port cannot be used.
+            OSError: there is another observer, or the name server's port cannot be used.
         """
         self._out, self._node = out, node
         self._notes = ObservationFile(os.path.join(out, node + ".network" + observation.SUFFIX), node)
@@ -156,11 +156,11 @@ class NodeObserver:
         del self._handlers[descriptor]
 
     def end(self, *_: object) -> None:
-        """Let ``serve`` return soon."""
+        """Make ``serve`` return soon."""
         self._ends = True
 
     def serve(self) -> None:
-        """Observe until ``end`` is called, then write what was used."""
+        """Observe until ``end`` is called, then write the results."""
         until = float("inf")
         ticked = 0.0
         while not self._ends or (self._listeners and time.monotonic() < until):
@@ -177,10 +177,10 @@ class NodeObserver:
         self._write()
 
     def _do(self, work: Callable[[], None]) -> None:
-        """Do something, and go on if it fails: observed programs wait for this process."""
+        """Call a function and continue if it fails, because observed programs wait for this process."""
         try:
             work()
-        except Exception as error:  # noqa: BLE001  what it did not see is reported
+        except Exception as error:  # noqa: BLE001  a failure is recorded as an observation
             self._notes.whole = False
             self._notes.add(observation.BLIND, f"the observer failed: {type(error).__name__}", {})
 
@@ -203,7 +203,7 @@ class NodeObserver:
 
     def _accept(self) -> None:
         connection, _ = self._socket.accept()
-        # Programs of a container can also connect, and send anything.
+        # Programs in a container can also connect and send anything.
         if len(self._waits) >= _MAX_WAITS or not _is_ours(connection):
             connection.close()
             return
@@ -212,7 +212,7 @@ class NodeObserver:
         self._register(connection.fileno(), lambda: self._greet(connection))
 
     def _drop_silent(self) -> None:
-        """Forget who connected and does not go on."""
+        """Close connections that have not sent a listener in time."""
         for descriptor, (connection, until) in list(self._waits.items()):
             if time.monotonic() > until:
                 self._unregister(descriptor)
@@ -220,7 +220,7 @@ class NodeObserver:
                 connection.close()
 
     def _greet(self, connection: socket.socket) -> None:
-        """Receive the listener of a process that is about to become an observed program."""
+        """Receive the seccomp listener of a process that is about to become an observed program."""
         descriptor = connection.fileno()
         self._unregister(descriptor)
         del self._waits[descriptor]
@@ -255,7 +255,7 @@ class NodeObserver:
         self._notes.add(observation.HOST, name, about)
 
     def _progress(self) -> None:
-        """Read what the job has printed since the last time."""
+        """Read new output of the job."""
         text = self._log.read()
         if text and self.reach.begun is not None:
             self._steps.feed(text, time.monotonic() - self.reach.begun)
@@ -274,7 +274,7 @@ class NodeObserver:
             stream.write(json.dumps(used, sort_keys=True).encode() + b"\n")
 
     def close(self) -> None:
-        """Close its sockets and its file."""
+        """Close the sockets and the file."""
         for each in (self._socket, *(connection for connection, _ in self._waits.values())):
             each.close()
         if self._names is not None:
@@ -293,23 +293,23 @@ class NodeObserver:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Return whether the process at the other end is not in a container."""
+    """Return whether the process at the other end is outside any container."""
     process, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     try:
         return not Tracee(process).apart
-    except OSError:  # it has ended, or is of another process namespace
+    except OSError:  # it has ended, or is in another process namespace
         return False
 
 
 class _GrowingLog:
-    """The job's output. The job can write anything there, or put a link in its place, which is not followed."""
+    """The job's output. The job can write anything there, or replace it with a link, which is not followed."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._offset = 0
 
     def read(self) -> str:
-        """Return the next part, at most 1 MiB; nothing if there is none."""
+        """Return the next part, at most 1 MiB, or an empty text if there is none."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -326,7 +326,7 @@ class _GrowingLog:
 
 
 def main() -> None:
-    """Run as a program."""
+    """Run the observer as a program."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
     parser.add_argument("--node", required=True)

@@ -1,4 +1,4 @@
-"""Judge a rehearsal: read what the simulated site left behind, as little trusted as what a job writes, and compare."""
+"""Determine the outcome of a rehearsal from the files of the simulated site. Files of the job are not trusted."""
 
 import contextlib
 import itertools
@@ -24,23 +24,23 @@ from deployer.contract.text import printable
 from deployer.system import files, observations
 from deployer.system.observations import SEEN
 
-#: Exit codes of ``timeout``: the time is over; it had to kill.
+#: Exit codes of ``timeout``: the time limit was reached; the command had to be killed.
 _TIME_OVER, _KILLED = 124, 137
-#: Bytes at the end of the log in which the last line is looked for.
+#: Bytes at the end of the log to search for the last line.
 _LOG_TAIL = 16 * 1024
-#: Codes that only say that the payload failed.
+#: The prefix of codes that only report that the payload failed.
 _OF_PAYLOAD = "payload."
-#: Lines of our own in the log.
+#: The prefixes of deployer's own lines in the log.
 _OWN_LINES = ("deployer: ", "hint: ")
-#: How a code looks.
+#: The format of a code.
 _CODE = re.compile(r"[a-z0-9-]{1,40}\.[a-z0-9-]{1,40}\Z")
-#: Bytes of a file that an observer of a node writes.
+#: The maximum size in bytes of the record and of the file list of an observer.
 _MAX_USED = 1024 * 1024
 _MAX_FILES = 64 * 1024 * 1024
 
 
 def judge(found: Rehearsed, accepted: tuple[str, ...] = ()) -> Judged:
-    """Return the outcome of a rehearsal in namespaces, and the files that the job opened."""
+    """Return the outcome of a rehearsal in namespaces, with the files that the job opened."""
     records = _records(found)
     opened = _opened(found, records)
     return Judged(_outcome(found, records, opened, accepted), found.folder, NAMESPACES, opened)
@@ -51,7 +51,7 @@ def _outcome(
 ) -> Rehearsal:
     ending = _ending(found)
     kernel = list(observations.written(str(found.kernel)))
-    # The hooks' files are the job's own word, and last: a flood of them does not displace the observers'.
+    # The job can change the hooks' files, so they are read last: even a flood cannot displace the observers' files.
     observed = observation.read(itertools.chain(kernel, observations.written(str(found.folder / SEEN))))
     addresses = machine.addresses(found.layout.nodes)
     bounds = Bounds(found.memory_mb, found.layout.threads, seconds(found.job.time))
@@ -94,7 +94,7 @@ def _ending(found: Rehearsed) -> JobEnding:
         return JobEnding(rehearsal.STOPPED, None, found.report.stopped, took)
     if any(node.get("memory") for node in found.report.nodes.values()):
         how = rehearsal.MEMORY
-    elif code in (_TIME_OVER, _KILLED) and took >= found.limit:  # a job may end with these codes by itself
+    elif code in (_TIME_OVER, _KILLED) and took >= found.limit:  # the job itself may also end with these codes
         return JobEnding(rehearsal.LIMIT, None, None, took)
     else:
         how = rehearsal.FAILED if code else rehearsal.DONE
@@ -102,7 +102,7 @@ def _ending(found: Rehearsed) -> JobEnding:
 
 
 def _with_proof(reached: tuple[Reached, ...], found: Rehearsed, ending: JobEnding) -> tuple[Reached, ...]:
-    """Return the findings; if nothing was seen that stopped the job, with what its ranks did not prove."""
+    """Return the findings. If none explains why the job stopped, add what its ranks could not prove."""
     if not ending.failed or any(item.stopped and item.finding.code != "rehearse.ended" for item in reached):
         return reached
     proof = [item for item in _findings(found) if item.severity == ERROR and not item.code.startswith(_OF_PAYLOAD)]
@@ -114,12 +114,12 @@ def _findings(found: Rehearsed) -> Iterator[Finding]:
     for item in listed if isinstance(listed, list) else []:
         with contextlib.suppress(TypeError, KeyError):
             finding = Finding(**{name: str(item[name]) for name in Finding._fields if name in item})
-            if _CODE.match(finding.code):  # the job can write what it likes; codes are printed as they are
+            if _CODE.match(finding.code):  # the job can write any text, and codes are printed unescaped
                 yield finding
 
 
 def _records(found: Rehearsed) -> dict[str, dict[str, Any]]:
-    """Return what each node's observer wrote at its end; nothing for one that the job, or something else, ended."""
+    """Return each node's record from its observer. It is empty if the job or something else ended the observer."""
     records = {}
     for name in machine.names(found.layout.nodes):
         data = observations.first_bytes(str(found.kernel / f"{name}.used.json"), _MAX_USED)
@@ -132,7 +132,7 @@ def _records(found: Rehearsed) -> dict[str, dict[str, Any]]:
 
 
 def _used(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
-    """Return what the job used: the largest of what the nodes measured."""
+    """Return what the job used: the largest values that any node measured."""
     known = {
         name: max((record[name] for record in records.values() if _is_number(record.get(name))), default=None)
         for name in Used._fields
@@ -142,7 +142,7 @@ def _used(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> Used:
 
 
 def _opened(found: Rehearsed, records: Mapping[str, Mapping[str, Any]]) -> list[str] | None:
-    """Return the files of the container that the job opened; None if the list of a node is missing or not complete."""
+    """Return the container's files that the job opened, or None if a node's list is missing or incomplete."""
     listed: set[str] = set()
     for name, record in records.items():
         data = observations.first_bytes(str(found.kernel / f"{name}.files"), _MAX_FILES + 1)
@@ -158,7 +158,7 @@ def _is_number(value: object) -> bool:
 
 
 def _last_line(path: Path) -> str | None:
-    """Return the last line that the job itself printed."""
+    """Return the last line printed by the job itself."""
     with contextlib.suppress(OSError, DeployerError), files.open_regular(str(path), follow=False) as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_TAIL))
         lines = stream.read(_LOG_TAIL).decode("utf-8", "replace").splitlines()

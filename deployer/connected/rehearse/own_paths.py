@@ -1,4 +1,4 @@
-"""Paths of this machine that a rehearsal's programs come from: a job must not be able to change them."""
+"""Paths on this machine that a rehearsal's programs come from. A job must not be able to change them."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def package() -> Path:
 
 
 def python() -> list[str]:
-    """Return what this Python consists of, and this package. A prefix itself may be the home of the user."""
+    """Return the files and folders of this Python and of this package. A prefix itself may be the user's home."""
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     parts = [os.path.join(prefix, name) for prefix in prefixes for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
     paths = sysconfig.get_paths()
@@ -25,21 +25,21 @@ def python() -> list[str]:
 
 
 def bytecode() -> Path:
-    """Return the folder of the tool's bytecode."""
+    """Return the folder of deployer's bytecode."""
     return xdg.cache_folder("pyz")
 
 
 def source(bind: str) -> str:
-    """Return the path of this machine in a word of --bind."""
+    """Return the path on this machine in a value of --bind."""
     return os.path.abspath(os.path.expanduser(bind.partition(":")[0]))
 
 
 def check_binds(binds: Sequence[str], programs: Iterable[str] = ()) -> None:
-    """Refuse folders in which the job could change the programs of its rehearsal, and what was seen of it.
+    """Refuse folders in which the job could change its rehearsal's programs or observations.
 
     Args:
-        binds: the words of --bind.
-        programs: paths of programs, besides those of this module.
+        binds: the values of --bind.
+        programs: paths of programs in addition to those of this module.
 
     Raises:
         UsageError: one of the folders contains such a path.

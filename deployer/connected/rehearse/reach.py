@@ -1,8 +1,8 @@
-"""What programs reach for, from their system calls: addresses, daemons, refused writes, missing programs and files.
+"""Observe what programs try to reach with system calls: addresses, daemons, refused writes, missing programs and files.
 
-Each call's arguments are read while it waits. Then it goes on, and only then its result is worked out by a look at the
-same path from outside. So a result is not the kernel's own answer: it can differ if another process changed the file in
-between.
+The arguments of a call are read while it waits. Then it continues, and only afterwards its result is determined, by
+examining the same path from outside. So a result is not the kernel's own answer: it can differ if another process
+changed the file in the meantime.
 """
 
 import errno
@@ -19,14 +19,14 @@ from typing import NamedTuple
 from deployer.connected.rehearse import tracee
 from deployer.connected.rehearse.syscalls import CallListener, Trapped
 
-#: Receives kind, text and what more is known: ``deployer.contract.observation``.
+#: Receives kind, text and further details, as in ``deployer.contract.observation``.
 Note = Callable[[str, str, dict[str, str]], None]
 _Judge = Callable[[], None]
 
 _O_TMPFILE = 0o20000000
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-#: Calls that change a folder: which arguments are the folder's descriptor (None: the working folder) and the path, and
-#: whether the path must be there (True), must not be there (False), or may be (None) for the call to be an attempt.
+#: Calls that change a folder. For each path: the argument with the folder's descriptor (None: the working folder), the
+#: argument with the path, and whether the call needs an existing path (True), a free one (False) or either (None).
 _Change = tuple[tuple[int | None, int, bool | None], ...]
 _CHANGES: dict[str, _Change] = {
     "mkdir": ((None, 0, False),),
@@ -42,50 +42,50 @@ _CHANGES: dict[str, _Change] = {
     "unlinkat": ((0, 1, True),),
     "rmdir": ((None, 0, True),),
 }
-#: Folders of the kernel; what is in them depends on who looks.
+#: Folders of the kernel. Their contents depend on the process that reads them.
 _KERNEL = re.compile(r"/(proc|sys|dev)(/|$)")
 _TERMINAL = "/dev/tty"
 _32_BIT = b"\x7fELF\x01"
-#: Files that Python writes if it can.
+#: Files that Python writes if possible.
 _BYTECODE = re.compile(r"/__pycache__(/|$)|\.pyc(\.\d+)?$")
-#: What a program does without: caches of the system (fontconfig then uses the one in HOME), UCX's own statistics.
+#: Files that programs can do without: system caches (fontconfig then uses the one in HOME), and UCX's statistics.
 _USUAL_WRITES = re.compile(r"^/var/cache/(fontconfig|ldconfig|man)/|^/run/user/[0-9]+/ucx(/|$)")
-#: Sockets that C libraries try before they look into a file, and UCX's.
+#: Sockets of UCX, and those that C libraries try before they read a file.
 _USUAL_SOCKETS = re.compile(
     r"^(/var)?/run/(nscd/|systemd/|avahi-daemon/|dbus/|uuidd/|setrans/|user/[0-9]+/ucx/)|^/var/lib/sss/|^/dev/log$"
 )
-#: Files that programs look for and usually do without.
+#: Files that programs search for but usually do not need.
 _USUAL_FILES = re.compile(
     r"/glibc-hwcaps/|/(tls|haswell|avx512_1)/|/etc/ld\.so\.|/locale/|/locale\.alias$|/terminfo/|/pyvenv\.cfg$|"
     r"/__pycache__/|\._pth$|/\.[^/]*($|/)|/etc/(nsswitch|host|gai)\.conf$|/gconv|/etc/localtime$|/openssl\.cnf$|"
     r"/pybuilddir\.txt$|/(inputrc|mailcap|wgetrc|netrc|bash\.bashrc)$"
 )
 _SHELLS = ("sh", "bash", "dash", "ash", "busybox", "ksh", "mksh", "zsh", "rbash")
-#: What shells print. They look for a program in PATH before they start it; one with a path they start at once.
+#: Error messages of shells. A shell searches PATH before it starts a program, but starts a path directly.
 _NOT_FOUND = re.compile(rb"(?:^|[ '`])([^\s:'`/]{1,200}): (?:command )?not found\s*$", re.MULTILINE)
 _PT_INTERP = 3
-#: A file that each Python reads at its start, after which it imports its sitecustomize; and the one of our audit hook.
+#: A file that every Python reads at its start, before it imports sitecustomize; and the file of our audit hook.
 _OF_PYTHON = re.compile(rb"/python[0-9.]+/encodings/(__pycache__/)?__init__[.][^/]*$")
 _OF_THE_HOOK = re.compile(rb"-[0-9]+[.]jsonl$")
 _LISTENING = "0A"
-#: Why a file is missing of which not even the first folder is in the container: perhaps it is a site's.
+#: The reason if even the first folder of a missing file's path is not in the container. The file may be a site's.
 _OUTSIDE = "its first folder does not exist"
 
-#: Seconds between a search for a program that failed and the report: another folder of PATH may have it.
+#: Seconds between a failed search for a program and the report. Another folder of PATH may have the program.
 _SEARCH = 1.0
-#: Seconds for which a thread's process is taken to be the same.
+#: Seconds for which a thread is assumed to belong to the same process.
 _KNOWN_FOR = 30.0
-_MAX_KNOWN = 400  # each has a descriptor
-#: Files that are listed, and missing files that are kept: per process, and processes with any.
+_MAX_KNOWN = 400  # each has an open descriptor
+#: The maximum number of listed files, of missing files per process, and of processes with missing files.
 _MAX_OPENED, _MAX_MISSES, _MAX_PROCESSES = 500000, 50, 500
-#: Characters of the paths that are listed, or known to be there; things that wait for their end at once.
+#: The maximum total length of known paths, and the maximum number of pending reports.
 _MAX_LISTED, _MAX_WAITING = 32 * 1024 * 1024, 2000
-#: Missing files that are reported of a program that failed. Python's own exception tells more.
+#: Missing files to report for a failed program. For Python, its own exception is more informative.
 _MOST_MISSED, _MOST_MISSED_BY_PYTHON = 10, 3
 
 
 class _Search(NamedTuple):
-    """A program that was not found, so far."""
+    """A program that has not been found so far."""
 
     who: tracee.Tracee
     path: str
@@ -95,13 +95,13 @@ class _Search(NamedTuple):
 
 
 class Reach:
-    """Works out what observed processes reach for.
+    """Determines what observed processes try to reach.
 
     Attributes:
-        opened: the files of containers that were opened, as their processes see them.
-        all_listed: no file is missing in ``opened`` because there were too many.
-        resolving: for each process that asked the name server, "yes" if its main thread did so last, else nothing.
-        begun: when the first program of a container made a call, by the monotonic clock; None: none has.
+        opened: the files in containers that were opened, with their paths there.
+        all_listed: whether ``opened`` is complete. It has a maximum size.
+        resolving: processes that asked the name server: "yes" if the main thread asked last, otherwise an empty text.
+        begun: monotonic time of the first call of a program in a container; None: there was none yet.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Reach:
         ports: Callable[[], set[int]] | None = None,
         last: Callable[[int], None] | None = None,
     ) -> None:
-        """Begin.
+        """Start without observations.
 
         Args:
             note: receives the observations.
-            local: addresses of this rehearsal's nodes; traffic to them is the job's own.
+            local: addresses of this rehearsal's nodes. Traffic to them is part of the job.
             ports: returns the ports on which a process of this node listens.
-            last: receives the number of each process that is about to exit.
+            last: receives the pid of each process that is about to exit.
         """
         self._note = note
         self._local = set(local)
@@ -144,7 +144,7 @@ class Reach:
         try:
             judge = self._gather(call)
         except (OSError, ValueError, struct.error):
-            pass  # the process has ended, passed nonsense, or may not be read: the kernel answers it
+            pass  # the process has ended, sent invalid arguments, or is unreadable: the kernel reports the error
         finally:
             listener.let_go_on(call)
         if judge is not None:
@@ -154,10 +154,10 @@ class Reach:
     # --------------------------------------------------------------------------------- while the call waits
 
     def _gather(self, call: Trapped) -> _Judge | None:
-        """Read a call's arguments; return what is left to do after it has gone on."""
+        """Read a call's arguments. Return the function to call after it has continued."""
         name, args = call.name, call.args
         who = self._who(call.task, name in ("execve", "execveat"))
-        if name in ("connect", "sendto") and who.apart:  # whoever does it: a program could be called as our tool is
+        if name in ("connect", "sendto") and who.apart:  # for any program: it can imitate our tool's command
             at, size = (1, 2) if name == "connect" else (4, 5)
             return self._connecting(who, tracee.read_memory(who.task, args[at], min(args[size], 128)))
         if not who.inside and name.startswith("execve"):
@@ -200,7 +200,7 @@ class Reach:
     def _who(self, task: int, fresh: bool) -> tracee.Tracee:
         since, known = self._tasks.get(task, (0.0, None))
         now = time.monotonic()
-        # One that is not in a container may have ended, and its number be that of a program in one.
+        # A process outside of containers may have ended, and a program in a container may have its pid now.
         if known is None or fresh or not known.inside or now - since > _KNOWN_FOR:
             if len(self._tasks) >= _MAX_KNOWN:
                 self._forget()
@@ -211,7 +211,7 @@ class Reach:
         return known
 
     def _forget(self, process: int | None = None, before: float = float("inf")) -> None:
-        """Forget a process that becomes another program, or ends; or all that are known since a time."""
+        """Forget a process that becomes another program or ends, or all processes that were added before a time."""
         for task, (since, known) in list(self._tasks.items()):
             if process in (None, known.process) and since < before:
                 known.close()
@@ -237,7 +237,7 @@ class Reach:
             return None
         path = who.path(folder, text)
         if path == _TERMINAL:
-            if who.name in _SHELLS:  # bash asks at each start
+            if who.name in _SHELLS:  # bash opens it at each start
                 return None
             return (lambda: self._without_terminal(who)) if not _has_terminal(who.task) else None
         if _KERNEL.match(path):
@@ -272,7 +272,7 @@ class Reach:
             self.all_listed = False
 
     def _has_room(self, count: int, size: int) -> bool:
-        """Return whether one more path can be kept."""
+        """Return whether another path can be stored."""
         if count >= _MAX_OPENED or self._listed + size > _MAX_LISTED:
             return False
         self._listed += size
@@ -288,7 +288,7 @@ class Reach:
             return
         missed = self._misses.setdefault(who.process, {})
         name = os.path.basename(path)
-        missed.pop(name, None)  # the latest are last
+        missed.pop(name, None)  # keep the latest at the end
         missed[name] = (who, path, why)
         if len(missed) > _MAX_MISSES:
             del missed[next(iter(missed))]
@@ -316,7 +316,7 @@ class Reach:
             self._made(who, identity, root, path)
 
     def _made(self, who: tracee.Tracee, identity: tracee.FileIdentity, root: tracee.ProcessRoot, path: str) -> None:
-        """Observe that something would be made or removed at ``path``; its folder may be missing as well."""
+        """Observe an attempt to make or remove ``path``. Its folder may be missing as well."""
         folder = path
         found: tracee.FoundFile | None = None
         while found is None and folder != "/":
@@ -356,7 +356,7 @@ class Reach:
             self._searches[key] = _Search(who, path, time.monotonic(), why, folders)
             return
         self._searches.pop(key, None)
-        self._misses.pop(who.process, None)  # what the program before it missed did not stop it
+        self._misses.pop(who.process, None)  # files that the previous program missed did not stop it
         self._unhooked(who.process)
         self._add(found.path)
         head = root.head(found.path)
@@ -389,17 +389,17 @@ class Reach:
             return
         most = _MOST_MISSED_BY_PYTHON if who.python else _MOST_MISSED
         for _, path, why in list(missed.values())[-most:]:
-            if code or (why == _OUTSIDE and not who.python):  # the audit hook tells who in Python looked
+            if code or (why == _OUTSIDE and not who.python):  # for Python, the audit hook reports which module searched
                 self._tell("missing", path, who, why=why, exit_code=str(code))
 
     def _unhooked(self, process: int) -> None:
-        """Report a Python that ends, or becomes another program, and did not start the audit hook."""
+        """Report a Python that ends or becomes another program without having started the audit hook."""
         who = self._pythons.pop(process, None)
         if who is not None:
             self._tell("blind", "a Python ran without the audit hook: " + who.command, who)
 
     def _searched(self, process: int | None = None, now: float = float("inf")) -> None:
-        """Report the programs that were not found, of a process that has ended or by this time."""
+        """Report programs that were not found: by an ended process, or by all processes if the search is overdue."""
         for key, search in list(self._searches.items()):
             if (process is None or key[0] == process) and now - search.since > _SEARCH:
                 del self._searches[key]
@@ -417,7 +417,7 @@ class Reach:
                 return lambda: self._unix(who, text)
             path = who.path(tracee.AT_FDCWD, name.split(b"\0")[0])
             return lambda: self._unix(who, path)
-        if family in (socket.AF_UNSPEC, socket.AF_NETLINK):  # the end of a connection; the kernel itself
+        if family in (socket.AF_UNSPEC, socket.AF_NETLINK):  # the end of a connection, or the kernel itself
             return None
         if family not in (socket.AF_INET, socket.AF_INET6):
             text = _of_family(family, address)
@@ -436,7 +436,7 @@ class Reach:
         if ip in self._local or (own and port == _DNS):
             return None
         licence = ""
-        with suppress(OSError):  # only now: it may end before it is asked again
+        with suppress(OSError):  # read it now, because the process may end soon
             licence = "" if own else who.licence(ip)
         return lambda: self._connected(who, ip, port, own, {"licence": licence, "main": main})
 
@@ -458,22 +458,22 @@ class Reach:
     # ----------------------------------------------------------------------------------------- from the loop
 
     def tick(self) -> None:
-        """Report what is certain by now; to be called about once per second."""
+        """Report what is certain by now. Call this about once per second."""
         self._forget(before=time.monotonic() - _KNOWN_FOR)
         if self._searches:
             self._searched(now=time.monotonic())
         if self._waiting:
             ports = self._ports()
             for key in [key for key in self._waiting if key[1] in ports]:
-                del self._waiting[key]  # a process of the job listens there, only later
+                del self._waiting[key]  # a process of the job has started to listen there
 
     def end(self) -> None:
-        """Report everything that is left."""
+        """Report all remaining observations."""
         self._searched()
         self.tick()
         for (ip, port), who in self._waiting.items():
             self._tell("daemon", f"{ip} port {port}", who, why="nothing listens")
-        for missed in self._misses.values():  # of programs that a signal ended, or that are ended now
+        for missed in self._misses.values():  # of programs that a signal ended, or that are still running
             for who, path, why in list(missed.values())[-_MOST_MISSED_BY_PYTHON:]:
                 if not _USUAL_FILES.search(path):
                     self._tell("missing", path, who, why=why)
@@ -492,7 +492,7 @@ _VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
 
 
 def _of_family(family: int, address: bytes) -> str:
-    """Return an address of another family than IP as text."""
+    """Return an address of a family other than IP as text."""
     if family == _VSOCK and len(address) >= 12:
         port, host = struct.unpack_from("=II", address, 4)
         return f"vsock:{host} port {port}"
@@ -507,7 +507,7 @@ def listening() -> set[int]:
             with open("/proc/net/" + table) as stream:
                 lines = [line.split() for line in stream.readlines()[1:]]
         except OSError as error:
-            if error.errno != errno.ENOENT:  # no IPv6
+            if error.errno != errno.ENOENT:  # this kernel has no IPv6
                 raise
             continue
         found |= {int(line[1].rpartition(":")[2], 16) for line in lines if "udp" in table or line[3] == _LISTENING}
@@ -520,7 +520,7 @@ def _abstract_sockets() -> set[str]:
 
 
 def _plain(root: tracee.ProcessRoot, path: str) -> str:
-    """Return a path without ``..``; what is before it may be a link, so it is looked up."""
+    """Return a path without ``..``. The part before ``..`` may be a link, so it is resolved."""
     if ".." not in path.split("/"):
         return path
     folder, rest = path, ""
@@ -545,7 +545,7 @@ def _has_terminal(task: int) -> bool:
 
 
 def _loader(head: bytes) -> str | None:
-    """Return the loader or interpreter that the kernel starts for a file with these first bytes, or None."""
+    """Return the loader or interpreter that the kernel starts for a file that begins with ``head``, or None."""
     if head.startswith(b"#!"):
         words = head[2:].split(b"\n")[0].split()
         return os.fsdecode(words[0]) if words else None

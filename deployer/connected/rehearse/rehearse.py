@@ -1,4 +1,4 @@
-"""Rehearse a job: install the bundle in a private root folder, and run the site's own program on a simulated site."""
+"""Rehearse a job: install the bundle in a private root folder, and run the site's program on a simulated site."""
 
 import contextlib
 import fcntl
@@ -32,11 +32,11 @@ from deployer.contract.text import counted
 from deployer.system import files, observations, process
 from deployer.system.verify import begin, opened
 
-#: Seconds for the site's program to do anything but an install, and for an install.
+#: Time limits in seconds for the site's program: for everything but an install, and for an install.
 _QUICK, _INSTALL = 120.0, 7200.0
-#: Seconds that a job may need to end after its time limit, and a simulated site to begin and to end.
+#: Seconds for a job to end after its time limit, and for a simulated site to begin and end.
 _PATIENCE, _AROUND = 30, 60.0 + READY + END
-#: Folders of earlier rehearsals that are kept; bytes of installed images: the longest unused are removed.
+#: The number of earlier job folders to keep, and the bytes of installed images. The longest unused are removed.
 _KEPT_JOBS, _CAP = 5, 8 * 1024**3
 _CH_RUN = "ch-run"
 _WITHOUT_LAUNCHER = (
@@ -45,18 +45,18 @@ _WITHOUT_LAUNCHER = (
 )
 _TOOL, _DIGITS = "deployer.pyz", 16
 _JOB = ("/bin/bash", "-l", "./job.sh")
-#: Files of a job's folder that run outside of the container: nothing can change them while it runs. And those that
-#: job.sh writes: the nodes cannot change them.
+#: Files of a job's folder that run outside the container, which nothing can change during the job; and files that
+#: job.sh writes, which the nodes cannot change.
 _JOB_PROGRAMS, _SCRIPTS_OWN = ("job.sh", "agent", "job.json"), ("environment", "machines")
-#: The folder, beside the private root folder, of what observers saw.
+#: The folder with the observers' records, beside the private root folder.
 _OBSERVED = "observed"
 _MAX_RESULT = 64 * 1024 * 1024
-#: The bytes of the job's output that are kept on a disk that the job filled.
+#: The bytes of the job's log to keep if the job filled the disk.
 _MAX_LOG = 64 * 1024 * 1024
 
 
 class SiteTools(NamedTuple):
-    """What a simulated site is made with.
+    """The programs for a simulated site.
 
     Attributes:
         pyz: the site's program.
@@ -68,20 +68,20 @@ class SiteTools(NamedTuple):
 
 
 class Rehearsed(NamedTuple):
-    """What a rehearsal left behind.
+    """The result of a rehearsal.
 
     Attributes:
         folder: the job's folder.
-        kernel: the folder of what the observers of the nodes saw. The job could not write there.
-        layout: its layout.
+        kernel: the folder with the observers' records. The job could not write there.
+        layout: the layout of the ranks.
         job: the job.
         manifest: the bundle's manifest.
-        report: what happened at the simulated site.
-        result: the job's result.json; None: it wrote none.
-        memory_mb: MiB that a rank may use; None: not limited.
-        site: the name of the site; empty: none was named.
+        report: what happened on the simulated site.
+        result: the job's result.json; None: the job wrote none.
+        memory_mb: MiB that a rank may use; None: no limit.
+        site: the name of the site; empty: no particular site.
         limit: the time limit in seconds.
-        extra: the words that were added to the job's command.
+        extra: words that were added to the job's command.
     """
 
     folder: Path
@@ -111,12 +111,12 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
     """Run a job on a simulated site to its end or its time limit.
 
     Args:
-        tools: what the simulated site is made with.
-        tell: receives a line about what is done now.
+        tools: the programs for the simulated site.
+        tell: receives progress messages.
         bar: shows the progress of installs.
 
     Raises:
-        UsageError: the bundle has no such job, or a number is impossible.
+        UsageError: the bundle has no such job, or a number is invalid.
         Refused: the site's program refuses the job.
         MissingTool: this machine cannot simulate a site.
     """
@@ -169,19 +169,19 @@ def rehearse(request: RehearsalRequest, tools: SiteTools, tell: Any, bar: _Bar =
 
 
 def _observed(root: Path, folder: Path) -> Path:
-    """Return the folder for what the observers of a job see."""
+    """Return the folder for the records of a job's observers."""
     return root.parent / _OBSERVED / folder.name
 
 
 class _Site:
-    """The site's program in the private root folder."""
+    """The site's program with the private root folder."""
 
     def __init__(self, root: Path, world: Path, tools: SiteTools, bar: _Bar) -> None:
         self._root = root
         self._bar = bar
         self._world = world
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # In a folder of its own: a deployer of another version may rehearse meanwhile.
+        # The tool has its own folder, because another version of deployer may rehearse at the same time.
         self._tool = root / dialogue.TOOLS / hashlib.sha256(tools.pyz).hexdigest()[:_DIGITS] / _TOOL
         self._pyz, self._ch_run = tools
         for name in ("bin", "home", "sockets", "site", "machine"):
@@ -191,19 +191,19 @@ class _Site:
         _program(own / "mpiexec.hydra", Path(far_launcher.__file__))
         (own / _CH_RUN).write_text(f'#!/bin/sh\nexec {shlex.quote(str(tools.ch_run))} "$@"\n')
         (own / _CH_RUN).chmod(0o755)
-        # The bytecode of the tool, which the commands here have made.
+        # Commands here have already compiled the tool's bytecode.
         (world / "home" / ".cache").mkdir()
         (world / "home" / ".cache" / "deployer").symlink_to(own_paths.bytecode().parent.absolute())
 
     def bring_tool(self) -> None:
-        """Write the site's program. Other rehearsals remove it if this one does not hold the lock."""
+        """Write the site's program. Other rehearsals remove it unless this one holds the lock."""
         if not self._tool.is_file():
             self._tool.parent.mkdir(parents=True, exist_ok=True)
             with files.published(str(self._tool), 0o777) as stream:
                 stream.write(self._pyz)
 
     def install(self, bundle: str, tell: Any) -> dict[str, Any]:
-        """Install a bundle, which is quick if it is installed. Rehearsals of one image do this one after the other."""
+        """Install a bundle, quickly if it is already installed. Rehearsals of the same image take turns."""
         tell(f"installing {bundle}")
         with opened(bundle) as stream:
             image = begin(stream, bundle).manifest.image.layer_digest
@@ -212,13 +212,13 @@ class _Site:
             self._bar("install") as show,
         ):
             found: dict[str, Any] = self._ask(["install", "--json", bundle], _INSTALL, dialogue.listener(show))
-        os.utime(found["folder"])  # its last use
+        os.utime(found["folder"])  # its last use, for ``remove_old``
         return found
 
     def remove_old(self) -> None:
-        """Remove other versions' tools, job folders and images not used for long, and what killed installs left.
+        """Remove other versions' tools, old job folders, long unused images and the remains of interrupted installs.
 
-        No other rehearsal may run.
+        No other rehearsal may be running.
         """
         self.bring_tool()
         for name in files.names(str(self._root / dialogue.TOOLS)):
@@ -245,7 +245,7 @@ class _Site:
         installed: Mapping[str, Any],
         memory_mb: int | None,
     ) -> None:
-        """Give the installed image the plan of this rehearsal, and the launcher what it gives to ranks."""
+        """Give the installed image this rehearsal's plan, and the launcher the variables for ranks."""
         of_this_machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024**2
         node_mb = memory_mb * wanted.ranks_per_node if memory_mb else of_this_machine
         plan = simulated_plan.make(manifest, wanted, request.site, sys.executable, node_mb, self._empty)
@@ -260,7 +260,7 @@ class _Site:
     def prepare(
         self, request: RehearsalRequest, wanted: RehearsedLayout, manifest: Manifest, job: Job, digest: str
     ) -> Path:
-        """Let the site's `run` make the job's folder, with the folders of the rehearsal, and return it."""
+        """Make the job's folder with the site's `run` and the rehearsal's folders, and return it."""
         minutes, seconds = divmod(request.seconds, 60)
         words = ["run", "--json", "--dry-run", "--plan", SITE, *(f"--bind={bind}" for bind in request.binds)]
         words += [f"--nodes={wanted.nodes}", f"--ranks-per-node={wanted.ranks_per_node}", f"--threads={wanted.threads}"]
@@ -282,7 +282,7 @@ class _Site:
         self, request: RehearsalRequest, wanted: RehearsedLayout, folder: Path, memory_mb: int | None,
         layered: Sequence[str],
     ) -> WorldReport:  # fmt: skip
-        """Run the job at the simulated site. What it changes in the folders of ``layered`` ends with it."""
+        """Run the job on the simulated site. Its changes in the folders of ``layered`` are discarded at the end."""
         order = WorldOrder(
             parent=os.getpid(),
             nodes=wanted.nodes,
@@ -328,7 +328,7 @@ class _Site:
         return report
 
     def carriers(self, folder: Path) -> list[Path]:
-        """Return the installed images of other bundles whose data a prepared job reads."""
+        """Return the installed images of other bundles whose data the prepared job reads."""
         name = "job.json"
         digests = evidence.read_launch(files.read_bytes(str(folder / name)), name).data
         images = self._ask(["list", "--json"], _QUICK)["images"] if digests else []
@@ -340,7 +340,7 @@ class _Site:
         return str(folder)
 
     def _ask(self, words: Sequence[str], timeout: float, hear: Callable[[str], bool] | None = None) -> dict[str, Any]:
-        """Return the answer of the site's program, an object."""
+        """Return the answer of the site's program, a JSON object."""
         said = self._call(words, timeout, hear=hear)
         answer: dict[str, Any] = json_records.parse(said.encode(), f"the answer of {words[0]}")
         return answer
@@ -352,7 +352,7 @@ class _Site:
         stdin: bytes | None = None,
         hear: Callable[[str], bool] | None = None,
     ) -> str:
-        """Run the site's program; its errors are raised as they are. ``hear`` receives the lines of its progress."""
+        """Run the site's program. Its errors are raised unchanged. ``hear`` receives the lines of its progress."""
         own = process.base_environment()
         if hear:
             own[dialogue.PROGRESS] = "1"
@@ -370,20 +370,20 @@ def _as_said(done: process.Completed) -> DeployerError:
     lines = done.stderr.splitlines()
     said = next((line.partition("deployer: error: ")[2] for line in lines if "deployer: error: " in line), "")
     hint = next((line.partition("hint: ")[2] for line in lines if line.startswith("hint: ")), "")
-    if said.startswith("launcher.missing: "):  # the site's own hint names its launcher, which is not here
+    if said.startswith("launcher.missing: "):  # the site's own hint is about its launcher, which does not exist here
         hint = _WITHOUT_LAUNCHER
     kind = BY_EXIT_CODE.get(done.returncode, Refused)
     return kind(said or done.last_words(), hint)
 
 
 def _program(path: Path, source: Path) -> None:
-    """Write a program of the simulated site: a module that needs nothing but Python's library."""
+    """Write a program of the simulated site, a module that needs only Python's standard library."""
     path.write_text(f"#!{sys.executable} -IS\n{source.read_text()}")
     path.chmod(0o755)
 
 
 def _memory_of_rank(job: Job, site: Plan | None) -> int | None:
-    """Return the MiB that a rank may use at the site; None: nothing limits it."""
+    """Return the MiB that a rank may use at the site, or None if there is no limit."""
     if job.memory is not None:
         return job.memory
     return site.node.memory_mb // job.ranks_per_node if site else None
@@ -392,8 +392,8 @@ def _memory_of_rank(job: Job, site: Plan | None) -> int | None:
 def _layered(installed: Path, carriers: Sequence[Path], site: Plan | None) -> list[str]:
     """Return the folders of installed images in which a job can make files, as at the site.
 
-    The data folders are bound there, also those of other bundles (``carriers``). The app is as well, unless the site
-    stages the image: then it is part of that.
+    They are the data folders, including those of other bundles (``carriers``), and the app folder unless the site
+    stages the image: then the app is part of the image.
     """
     staged = site is None or any(option.staging != NOT_STAGED for option in site.start_options)
     own = [installed / name for name in ("data", *(() if staged else ("app",)))]
@@ -401,7 +401,7 @@ def _layered(installed: Path, carriers: Sequence[Path], site: Plan | None) -> li
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a job made that filled the disk. The end of its log stays."""
+    """Remove the files of a job that filled the disk, but keep the end of its log."""
     for name in files.names(str(folder)):
         path = folder / name
         if files.is_folder(str(path)) and not files.is_link(str(path)):
@@ -413,7 +413,7 @@ def _clear(folder: Path) -> None:
 
 
 def _shorten(path: Path) -> None:
-    """Keep the end of a file, in place: a copy may not fit. A link is not followed."""
+    """Keep only the end of a file. This is done in place, because a copy may not fit. A link is not followed."""
     with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK), "r+b") as stream:
         state = os.fstat(stream.fileno())
         from_here = state.st_size - _MAX_LOG
@@ -426,7 +426,7 @@ def _shorten(path: Path) -> None:
 
 
 def _observer(folder: Path, nodes: int) -> list[str]:
-    """Return the words that start the observer of a node."""
+    """Return the command that starts a node's observer."""
     words = [sys.executable, "-S", "-m", "deployer.connected.rehearse.observer", "--out", OUT, "--node", NODE]
     for address in machine.addresses(nodes).values():
         words += ["--peer", address]
@@ -445,7 +445,7 @@ def _result(folder: Path) -> Mapping[str, Any] | None:
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock, which the kernel releases when this process ends: two rehearsals would change the same plan."""
+    """Hold a lock, because two rehearsals would change the same plan. The kernel releases it when this process ends."""
     with open(path, "w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield

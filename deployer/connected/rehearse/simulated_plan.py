@@ -1,4 +1,4 @@
-"""The plan of a rehearsal: the site's, with what only the site has replaced by what the simulated site has. Pure."""
+"""The plan of a rehearsal: the site's plan, adapted to the simulated site. This module is pure."""
 
 import re
 from collections.abc import Callable
@@ -20,24 +20,24 @@ _OF_A_FABRIC = re.compile(
     r"(FI|UCX|NCCL|RCCL|I_MPI|MPICH|MPIR|MV2|OMPI|PRTE|PMIX|PMI|PSM2?|PSM3|HFI|GLOO|ITEX|CRAY)_|LD_LIBRARY_PATH$"
 )
 _CONTAINER = "charliecloud"
-#: The variables by which the launcher of the simulated site, and the image's, give ranks their numbers; and Slurm's.
+#: Variables with which the simulated site's launcher and the image's launcher number the ranks; then Slurm's.
 _PASSED = ("PMI_*", "PMIX_*", "OMPI_*", "MPI_LOCAL*")
 _SRUN, _PASSED_BY_SLURM = "srun", ("SLURM_*", "SLURMD_*")
-#: The variables by which the audit hook starts in each Python of the job.
+#: The variables that start the audit hook in each Python process of the job.
 OBSERVED = {VARIABLE: f"{plans.JOB}/{SEEN}", HOOK_VARIABLE: f"{plans.JOB}/{HOOK}"}
 
-#: Without them, Open MPI's mpirun starts nothing for root. A rehearsal runs as the user, in a namespace without others.
+#: Needed for Open MPI's mpirun as root. A rehearsal runs as the user, in a user namespace without other users.
 _AS_ROOT = {f"{launcher}_ALLOW_RUN_AS_ROOT{end}": "1" for launcher in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
 
 
 class RehearsedLayout(NamedTuple):
-    """How many ranks run where.
+    """The number and placement of ranks.
 
     Attributes:
         nodes: the number of nodes.
         ranks_per_node: ranks per node.
         threads: threads per rank.
-        cores: the cores of this machine that each node has.
+        cores: the number of this machine's cores that each node has.
     """
 
     nodes: int
@@ -52,14 +52,14 @@ class RehearsedLayout(NamedTuple):
 
 
 def layout(job: Job, ranks: int | None, cores: int) -> RehearsedLayout:
-    """Return the layout of a rehearsal: that of the job, with fewer ranks, and threads that this machine has.
+    """Return the layout of a rehearsal: the job's layout with fewer ranks, and as many threads as this machine can run.
 
     Args:
-        ranks: the number of ranks; None: two, if the job has as many.
-        cores: the cores of this machine.
+        ranks: the number of ranks; None: two, or one if the job has only one.
+        cores: the number of this machine's cores.
 
     Raises:
-        UsageError: the number of ranks is not possible.
+        UsageError: the number of ranks is impossible.
     """
     whole = job.nodes * job.ranks_per_node
     wanted = min(2, whole) if ranks is None else ranks
@@ -87,10 +87,10 @@ def make(
     """Return the plan of a rehearsal.
 
     Args:
-        site: the site's plan; None: no site was named.
+        site: the site's plan; None: no particular site.
         python: the Python that runs the site's program.
-        memory_mb: MiB of a node.
-        empty: makes an empty folder for a folder of the site, and returns its path.
+        memory_mb: the memory of a node in MiB.
+        empty: makes an empty folder in place of a folder of the site, and returns its path.
     """
     way = (site.started_inside() or site) if site else None
     own = next(iter(manifest.mpi), None)
@@ -126,10 +126,10 @@ def make(
 
 
 def slurm(manifest: Manifest, site: plans.Plan | None) -> dict[str, str]:
-    """Return the variables that Slurm gives to all jobs like this one; empty if the ranks have no variables of Slurm.
+    """Return the variables that Slurm sets for every job like this one; empty if the ranks have no variables of Slurm.
 
-    They have those of the site's Slurm if they do without MPI. An MPI would look for Slurm's own programs by them; it
-    is started by its own launcher here, to which the site passes none of them either.
+    Ranks without MPI have the variables of the site's Slurm. With these, an MPI would search for Slurm's own programs.
+    It has its own launcher here, to which the site passes none of these variables either.
     """
     if site is None or site.scheduler != "slurm" or plans.NO_MPI not in manifest.mpi:
         return {}
@@ -137,7 +137,7 @@ def slurm(manifest: Manifest, site: plans.Plan | None) -> dict[str, str]:
 
 
 def _passed(manifest: Manifest, site: plans.Plan | None) -> list[str]:
-    """Return the names (globs) of the launcher's variables that ranks without MPI have: of srun's, Slurm's alone."""
+    """Return the launcher's variables (globs) that ranks without MPI have. With srun, these are only Slurm's."""
     if site is None or not slurm(manifest, site):
         return list(_PASSED)
     by_srun = all(option.launcher == _SRUN for option in site.containers)
@@ -145,10 +145,10 @@ def _passed(manifest: Manifest, site: plans.Plan | None) -> list[str]:
 
 
 def folders(site: plans.Plan | None) -> list[plans.Bind]:
-    """Return the binds that are the site's own folders on the same path, for data; not those of its programs."""
+    """Return the binds of the site's own data folders on the same path, without those of its programs."""
     return [bind for bind in (site.binds if site else []) if bind.why == plans.FOLDER_OF_SITE]
 
 
 def environment(site: plans.Plan | None) -> dict[str, str]:
-    """Return the site's variables, without those for its networks, MPI and drivers."""
+    """Return the site's variables except those for its networks, MPI and drivers."""
     return {name: value for name, value in (site.environment if site else {}).items() if not _OF_A_FABRIC.match(name)}

@@ -1,8 +1,8 @@
-"""When a job made its first step and how long a step takes, from the lines of progress that it prints.
+"""When a job made its first step and how long a step takes, according to its lines of progress.
 
-Only what a program tells is known. Keras and tqdm print the time of a step themselves; so do the examples of PyTorch
-that measure it. If lines only count steps, the times at which they appeared are compared. A line that counts samples
-shows that a step was made, but not how many.
+Only printed times are known. Keras and tqdm print the time of a step, and so do PyTorch's examples that measure it. If
+lines only count steps, the times at which they appeared are compared. A line that counts samples shows that a step was
+made, but not how many.
 """
 
 import re
@@ -10,25 +10,25 @@ import statistics
 from collections import deque
 from typing import NamedTuple
 
-#: Characters of one line.
+#: The maximum number of characters in a line.
 _MAX_LINE = 2_000
-#: Steps that are kept, the latest.
+#: The maximum number of steps to keep; the latest are kept.
 _MOST = 10_000
-#: Seconds between the first and the last counted step, at least: the time of a line is known to half a second.
+#: The minimum seconds between the first and last counted step, because lines are timed to half a second.
 _ENOUGH = 5.0
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-#: How a line of progress looks; the first group is a count of steps, if there is one.
-# Numbers are short, so that a line of digits takes no longer than another one.
+#: Formats of lines of progress. The first group is the count of steps, if there is one.
+# The numbers are short, so that a long line of digits is not slow to match.
 _KERAS = re.compile(r"(?:^| )(\d{1,9})/\d{1,9} (?:\[[=>.]+\]|━)")
 _TQDM = re.compile(r"\d%\|[^|]{0,300}\| {0,20}(\d{1,9})/\d{1,9} \[[0-9:]{1,20}<")
 _COUNTED = re.compile(r"\b(?:global[_ ]?step|step|iter(?:ation)?|batch)\b[ \t:=\[(]{1,4}(\d{1,9})\b", re.IGNORECASE)
-#: Samples in place of steps; Horovod's examples, whose "Iter #1" has several batches.
+#: Samples instead of steps, and Horovod's examples, whose "Iter #1" has several batches.
 _SAMPLES = re.compile(r"\bepoch\b.{0,20}\[\s{0,20}\d{1,9}/\d|^iter #\d", re.IGNORECASE)
-#: The time of a step, as a program tells it.
+#: The printed time of a step.
 _PER_STEP = re.compile(r"\b(\d{1,9}(?:\.\d{1,9})?) ?(us|ms|s)/(?:step|it|iter|batch)\b")
 _RATE = re.compile(r"\b(\d{1,9}(?:\.\d{1,9})?) ?(?:it|steps?|batch(?:es)?)/s(?:ec)?\b")
-#: PyTorch's examples: the mean of all batches is in brackets.
+#: PyTorch's examples. The mean of all batches is in parentheses.
 _METER = re.compile(r"\bTime {1,20}\d{1,9}\.\d{1,9} \( {0,20}(\d{1,9}\.\d{1,9})\)")
 
 
@@ -38,7 +38,7 @@ class _Step(NamedTuple):
 
 
 class StepTimes:
-    """Reads the output of a job while it grows."""
+    """Reads the growing output of a job."""
 
     def __init__(self) -> None:
         self._rest = ""
@@ -47,14 +47,14 @@ class StepTimes:
         self._counted: deque[_Step] = deque(maxlen=_MOST)
 
     def feed(self, text: str, seconds: float) -> None:
-        """Read the next part of the output, which appeared ``seconds`` after the payload's start."""
-        lines = re.split(r"[\r\n\b]+", self._rest + text)  # Keras goes back by backspaces
+        """Read the next part of the output, which appeared ``seconds`` after the payload started."""
+        lines = re.split(r"[\r\n\b]+", self._rest + text)  # Keras returns to the start of its line with backspaces
         self._rest = lines.pop()[-_MAX_LINE:]
         for line in lines:
             self._read(_COLOUR.sub("", line[-_MAX_LINE:]), seconds)
 
     def end(self, seconds: float) -> None:
-        """Read the last line, if it has no end."""
+        """Read the last line if it does not end with a newline."""
         self.feed("\n", seconds)
 
     def _read(self, line: str, seconds: float) -> None:
@@ -63,7 +63,7 @@ class StepTimes:
         if counted is None and not _SAMPLES.search(line) and not _METER.search(line):
             return
         if counted is not None and bar is not None and int(counted.group(1)) == 0:
-            return  # a bar that is empty
+            return  # an empty progress bar
         if self._first is None:
             self._first = seconds
         told = _told(line)
@@ -74,23 +74,23 @@ class StepTimes:
 
     @property
     def first(self) -> float | None:
-        """Return the seconds to the first line of progress; None if there was none."""
+        """Return the seconds until the first line of progress, or None if there was none."""
         return None if self._first is None else round(self._first, 1)
 
     @property
     def each(self) -> float | None:
-        """Return the seconds of a step: the median of what the program told, or from its counts; None if unknown."""
+        """Return the seconds per step: the median of the printed times, or from the counts; None if unknown."""
         if self._told:
             return statistics.median(self._told)
         rising = [step for at, step in enumerate(self._counted) if not at or step.number > self._counted[at - 1].number]
-        if len(rising) < len(self._counted) or len(rising) < 2:  # it counts anew in each epoch, or not steps
+        if len(rising) < len(self._counted) or len(rising) < 2:  # the count restarts in each epoch, or is not of steps
             return None
         seconds = rising[-1].seconds - rising[0].seconds
         return round(seconds / (rising[-1].number - rising[0].number), 4) if seconds >= _ENOUGH else None
 
 
 def _told(line: str) -> float | None:
-    """Return the seconds of a step that a line tells."""
+    """Return the seconds per step in a line, or None."""
     found = _PER_STEP.search(line)
     if found is not None:
         return float(found.group(1)) * _UNITS[found.group(2)]

@@ -1,16 +1,16 @@
-"""System calls of other processes, as the kernel announces them: seccomp user notification (seccomp_unotify(2)).
+"""System calls of other processes, intercepted with seccomp user notification (seccomp_unotify(2)).
 
 A process that is about to become an observed program installs a filter and passes its listener to the observer
-(``announce``). Everything that it starts inherits the filter. A call that the filter names waits until the observer has
-read its arguments, and then goes on as if nothing had happened: it is never refused or changed. This needs Linux 5.5
-and no rights: the filter sets "no new privileges", as container runtimes do.
+(``announce``). All programs that it starts inherit the filter. A call on the filter's list waits until the observer has
+read its arguments, then it continues normally: it is never refused or changed. This needs Linux 5.5 but no privileges:
+the filter sets "no new privileges", as container runtimes do.
 
-Another filter refuses what no namespace holds back (``confine``), whether there is an observer or not: sockets to the
-host of a virtual machine (AF_VSOCK), the kernel's keys, io_uring, and calls of another architecture, which ends the
-program that makes one: these calls have other numbers, so nothing else could be refused or observed.
+Another filter (``confine``) refuses access that no namespace prevents, with or without an observer: sockets to the host
+of a virtual machine (AF_VSOCK), the kernel's keys, and io_uring. It also ends a program that makes calls of another
+architecture, because those have other numbers and would escape both filters.
 
-Not seen: ``stat`` and ``access`` (Python makes too many), ``sendmsg`` and ``sendmmsg`` to an address (a filter cannot
-read it, and MPI sends messages in this way), and what a program does before it is started in this way.
+Not observed: ``stat`` and ``access`` (Python makes too many), ``sendmsg`` and ``sendmmsg`` to an address (a filter
+cannot read it, and MPI sends its messages this way), and calls that a program makes before the filter is installed.
 """
 
 import array
@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-#: The observer's socket. It has no file: it belongs to the network namespace.
+#: The observer's socket. It is not a file: it belongs to the network namespace.
 SOCKET = "\0deployer-rehearsal"
-#: What the observer answers when it has the listener.
+#: The observer's answer once it has the listener.
 READY = b"ready\n"
-#: Seconds for that answer; for an observer to begin, and to write what it saw. A machine under load may need many.
+#: Seconds for that answer, for an observer to start, and for it to write its records. A busy machine may need many.
 PATIENCE = 60.0
 
 _PR_SET_NO_NEW_PRIVS = 38
@@ -38,7 +38,7 @@ _NOTIF_RECV, _NOTIF_SEND, _NOTIF_SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
 _SYNC_WAKE_UP, _CONTINUE = 1, 1
 _ALLOW, _NOTIFY, _ERRNO, _KILL = 0x7FFF0000, 0x7FC00000, 0x00050000, 0x80000000
 _VSOCK = 40  # socket.AF_VSOCK, from Python 3.7
-_X32 = 0x40000000  # x86-64 only: programs with 32-bit pointers, whose calls have other numbers
+_X32 = 0x40000000  # x86-64 only: programs with 32-bit pointers, whose calls have different numbers
 # Classic BPF: load a word, compare, return.
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NR, _ARCH, _ARGS = 0, 4, 16
@@ -90,7 +90,7 @@ _OBSERVED = {
     "write": (1, 64),
     "exit_group": (231, 94),
 }
-#: Calls that a simulated site does not have. The keys of the laptop's user are in no namespace; and what goes through
+#: Calls that a simulated site does not have. No namespace separates the keys of the laptop's user. Calls through
 #: io_uring would not be observed.
 _REFUSED = {"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "io_uring_setup": (425, 425)}
 
@@ -110,7 +110,7 @@ class Trapped(NamedTuple):
 
     Attributes:
         number: its cookie, for the answer.
-        task: the thread that makes it, in the observer's process namespace; 0 if it is not in there.
+        task: the calling thread, in the observer's process namespace; 0 if it is not in that namespace.
         name: the name of the call.
         args: its six arguments.
     """
@@ -126,21 +126,21 @@ _ANSWER = struct.Struct("=QqiI")
 
 
 class CallListener:
-    """The observer's end of a filter; ``descriptor`` is then owned by this object."""
+    """The observer's end of a filter. This object owns ``descriptor``."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         machine = _MACHINES[os.uname().machine]
         self._names = {number: name for name, number in machine.calls.items()}
-        with suppress(OSError):  # the observer runs on the caller's core: five times as fast (Linux 6.6)
+        with suppress(OSError):  # run the observer on the caller's core, which is five times as fast (Linux 6.6)
             fcntl.ioctl(descriptor, _NOTIF_SET_FLAGS, _SYNC_WAKE_UP)
 
     def fileno(self) -> int:
-        """Return the descriptor, for poll: readable if a call waits, and hung up if no observed process is left."""
+        """Return the descriptor, for poll: readable if a call waits, hung up if all observed processes have ended."""
         return self._descriptor
 
     def receive(self) -> Trapped | None:
-        """Return the next call, or None if its thread was killed meanwhile."""
+        """Return the next call, or None if its thread has been killed."""
         request = bytearray(_REQUEST.size)
         try:
             fcntl.ioctl(self._descriptor, _NOTIF_RECV, request, True)
@@ -160,12 +160,12 @@ class CallListener:
                 raise
 
     def close(self) -> None:
-        """Close the descriptor. A call of a process that still runs then fails with ENOSYS."""
+        """Close the descriptor. Further calls of running processes fail with ENOSYS."""
         os.close(self._descriptor)
 
 
 def confine() -> str | None:
-    """Install the filter in this process that refuses calls. Return None, or why there is none."""
+    """Install the filter that refuses calls in this process. Return None, or the reason if that is impossible."""
     machine = _MACHINES.get(os.uname().machine)
     if machine is None:
         return f"the system calls of {os.uname().machine} are not known"
@@ -174,21 +174,21 @@ def confine() -> str | None:
 
 
 def announce(name: str = SOCKET) -> str | None:
-    """Install the filter of observed calls in this process and pass its listener to the observer.
+    """Install the filter of observed calls in this process, and pass its listener to the observer.
 
-    This is done after ``confine``, just before the process becomes another program: what it does itself is observed
-    from then on, too.
+    Call this after ``confine``, just before the process becomes another program, because the process's own calls are
+    also observed from then on.
 
     Returns:
-        None, or why it is not observed. Then no filter is installed.
+        None, or the reason why the process is not observed. In that case, no filter is installed.
     """
     machine = _MACHINES[os.uname().machine]
-    # In Python's default mode errors of socket raise; none of them may hurt the program that is to be started.
+    # In Python's default mode, sockets raise errors. None of them may affect the program that is about to start.
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(PATIENCE)
             connection.connect(name)
-            # ``connect`` is observed itself, so it comes before; sendmsg and recv are not.
+            # Connect before the filter is installed, because ``connect`` is an observed call. sendmsg and recv are not.
             listener = _install(machine, program(machine), _NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER)
             if isinstance(listener, str):
                 connection.sendall(listener.encode())
@@ -196,7 +196,7 @@ def announce(name: str = SOCKET) -> str | None:
             fds = array.array("i", [listener])
             try:
                 connection.sendmsg([b"listener"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-                # The listener is open in the observer now, or the connection is broken and all calls fail.
+                # Either the observer has opened the listener now, or the connection is broken and all calls will fail.
                 return None if connection.recv(len(READY)) == READY else "the observer has ended"
             finally:
                 os.close(listener)
@@ -205,7 +205,7 @@ def announce(name: str = SOCKET) -> str | None:
 
 
 def _install(machine: _Machine, code: bytes, *flags: int) -> int | str:
-    """Install a filter with the first of the flags that the kernel knows; return what it answers, or why it did not."""
+    """Install a filter with the first flags that the kernel supports. Return the result, or the reason for failure."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         return "no new privileges: " + os.strerror(ctypes.get_errno())
@@ -228,7 +228,7 @@ class _Program(ctypes.Structure):
 _INSTRUCTION = struct.Struct("=HBBI")
 
 
-#: An instruction: code, where to go if true, if false, value. The places are names of the last instructions; empty: on.
+#: An instruction: code, target if true, target if false, value. Targets name one of the last instructions; empty: next.
 _Step = tuple[int, str, str, int]
 
 
@@ -252,20 +252,20 @@ def program(machine: _Machine) -> bytes:
     """Return the filter that announces calls, classic BPF over seccomp_data."""
     calls = machine.calls
     always = [number for name, number in sorted(calls.items()) if name not in ("write", "sendto")]
-    # The last words of a shell that did not find a program.
+    # Error messages of a shell that did not find a program.
     write: list[_Step] = [
         (_EQUAL, "", "allow", calls["write"]),
         (_LOAD, "", "", _ARGS),
         (_EQUAL, "notify", "allow", _STANDARD_ERROR),
     ]
     steps: list[_Step] = [(_LOAD, "", "", _NR), *((_EQUAL, "notify", "", number) for number in always)]
-    # Datagrams to an address; not what is sent on a connection.
+    # Datagrams to an address, but not data sent on a connection.
     steps += [(_EQUAL, "", "write", calls["sendto"]), *_nonzero(4)]
     return _assembled([*steps, *write], {"allow": _ALLOW, "notify": _NOTIFY}, {"write": len(steps)})
 
 
 def _assembled(steps: Sequence[_Step], answers: Mapping[str, int], others: Mapping[str, int] = {}) -> bytes:
-    """Return a filter whose steps go to an answer, or to one of the other places."""
+    """Return a filter whose steps jump to an answer or to one of the other targets."""
     places = {**others, **{name: len(steps) + number for number, name in enumerate(answers)}}
     done = b""
     for at, (step, true, false, value) in enumerate(steps):
@@ -275,6 +275,6 @@ def _assembled(steps: Sequence[_Step], answers: Mapping[str, int], others: Mappi
 
 
 def _nonzero(place: int) -> list[_Step]:
-    """Return the steps that announce a call if an argument, a pointer, is not null, and allow it otherwise."""
+    """Return the steps that announce a call if a pointer argument is not null, and allow it otherwise."""
     low, high = _ARGS + 8 * place, _ARGS + 8 * place + 4
     return [(_LOAD, "", "", low), (_EQUAL, "", "notify", 0), (_LOAD, "", "", high), (_EQUAL, "allow", "notify", 0)]

@@ -1,8 +1,8 @@
-"""Another process, observed while it waits in a system call: its memory, its identity, and paths as it sees them.
+"""Another process, observed while it waits in a system call: its memory, its identity and its paths.
 
-The observer may be in another mount namespace. So a path is looked up from the process's root with openat2(2), which
-keeps every link inside of that root. Nothing is opened for reading or writing: an O_PATH descriptor has no effect on a
-device, a pipe or a driver.
+The observer may be in another mount namespace. So a path is resolved from the process's root with openat2(2), which
+keeps every link inside that root. Nothing is opened for reading or writing: an O_PATH descriptor does not affect
+devices, pipes or drivers.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from deployer.contract.plan import TOOL
 AT_FDCWD = -100
 _PAGE = 4096
 _MAX_PATH = 4096
-_OPENAT2 = 437  # on all processors
+_OPENAT2 = 437  # on all architectures
 _IN_ROOT = 0x10
 _HOW = struct.Struct("=QQQ")
 _CAP_DAC_OVERRIDE = 1
@@ -27,9 +27,9 @@ _ST_RDONLY = 1
 _MAX_COMMAND = 200
 _HEAD = 4096
 _MAX_ENVIRONMENT = 1024 * 1024
-#: Variables that name licence servers: LM_LICENSE_FILE, MLM_LICENSE_FILE, RLM_LICENSE, and those of vendors.
+#: Variables with the address of a licence server: LM_LICENSE_FILE, MLM_LICENSE_FILE, RLM_LICENSE and vendors' own.
 _LICENCE = re.compile(r"^[A-Z0-9_]{1,60}_LICEN[SC]E(_FILE|_SERVER|_PATH)?$|_LICENSE_FILE$", re.IGNORECASE)
-#: What follows the interpreter in the commands by which the tool starts in a container.
+#: The arguments after the interpreter in the commands that start the tool in a container.
 _TOOL = (("-I", "-S", TOOL), ("-I", "-S", "-c", PROGRAM, TOOL))
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -45,10 +45,10 @@ _here = _Vector(ctypes.addressof(_buffer), 0)
 
 
 def read_memory(task: int, address: int, size: int) -> bytes:
-    """Return up to ``size`` bytes, at most 4096, of a process's memory; fewer if they end at an unreadable page.
+    """Return up to ``size`` bytes, at most 4096, of a process's memory; fewer before an unreadable page.
 
     Raises:
-        OSError: the process has ended, may not be read, or has nothing at this address.
+        OSError: the process has ended, is not readable, or has no memory at this address.
     """
     found = b""
     size = min(size, _MAX_PATH)
@@ -67,7 +67,7 @@ def read_memory(task: int, address: int, size: int) -> bytes:
 
 
 def read_text(task: int, address: int) -> bytes:
-    """Return the zero-terminated bytes at ``address``, for instance a path. Raises OSError as ``read_memory``."""
+    """Return the zero-terminated bytes at ``address``, for example a path. Raises OSError like ``read_memory``."""
     found = b""
     while len(found) < _MAX_PATH:
         place = address + len(found)
@@ -80,12 +80,12 @@ def read_text(task: int, address: int) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """With which rights a process acts on files.
+    """The rights with which a process accesses files.
 
     Attributes:
-        user: its number for files, as the observer sees it.
+        user: its user ID for files, in the observer's user namespace.
         groups: its groups.
-        override: it may do what modes forbid.
+        override: whether it may ignore file modes.
     """
 
     user: int
@@ -106,7 +106,7 @@ class FoundFile(NamedTuple):
     Attributes:
         path: its path without links.
         state: its state.
-        readonly: its mount is read-only.
+        readonly: whether its mount is read-only.
     """
 
     path: str
@@ -114,7 +114,7 @@ class FoundFile(NamedTuple):
     readonly: bool
 
     def refuses(self, identity: FileIdentity, bits: int = 2) -> str | None:
-        """Return why it cannot be changed (2), or why nothing can be made in the folder (3); or None."""
+        """Return why the file cannot be changed (2) or nothing can be made in the folder (3); None: it is possible."""
         if self.readonly and (stat.S_ISREG(self.state.st_mode) or stat.S_ISDIR(self.state.st_mode)):
             return "read-only"
         return None if identity.may(self.state, bits) else "not permitted"
@@ -125,15 +125,15 @@ class ProcessRoot:
 
     def __init__(self, task: int) -> None:
         self._descriptor = os.open(f"/proc/{task}/root", os.O_PATH | os.O_CLOEXEC)
-        # The kernel shows paths from the root of the process's mounts. chroot, unlike a runtime, leaves that one.
+        # The kernel shows paths from the root of the process's mounts. Unlike a runtime, chroot does not change it.
         self._before = os.readlink(f"/proc/self/fd/{self._descriptor}").rstrip("/")
 
     def inner(self, path: str) -> str:
-        """Return a path that the kernel shows as the process sees it."""
+        """Convert a path that the kernel shows into the path that the process uses."""
         return path[len(self._before) :] or "/" if (path + "/").startswith(self._before + "/") else path
 
     def close(self) -> None:
-        """Release the folder: its file system can be unmounted."""
+        """Release the folder, so that its file system can be unmounted."""
         os.close(self._descriptor)
 
     def _open(self, path: str, flags: int) -> int:
@@ -146,7 +146,7 @@ class ProcessRoot:
         """Return what is at ``path`` in this root; None if it does not exist.
 
         Raises:
-            OSError: it cannot be looked at.
+            OSError: the path cannot be examined.
         """
         found = self._open(path, 0 if follow else os.O_NOFOLLOW)
         if found < 0:
@@ -154,14 +154,14 @@ class ProcessRoot:
                 return None
             _checked(found)
         try:
-            # The mount's own flag, not the file system's: a container's root is often a read-only bind mount.
+            # Test the mount's own flag, not the file system's: a container's root is often a read-only bind mount.
             readonly = bool(os.fstatvfs(found).f_flag & _ST_RDONLY)
             return FoundFile(self.inner(os.readlink(f"/proc/self/fd/{found}")), os.fstat(found), readonly)
         finally:
             os.close(found)
 
     def head(self, path: str) -> bytes:
-        """Return the first bytes of a regular file; raise OSError."""
+        """Return the first bytes of a regular file. Raises OSError."""
         place = _checked(self._open(path, 0))
         try:
             if not stat.S_ISREG(os.fstat(place).st_mode):
@@ -173,19 +173,19 @@ class ProcessRoot:
 
 
 class Tracee:
-    """A process that makes calls.
+    """A process that makes system calls.
 
     Attributes:
-        task: the number of the thread.
-        process: its number.
+        task: the ID of the thread.
+        process: the ID of the process.
         name: the name of its program, as it was started.
-        command: its command line, short.
-        inside: it has another root folder than the observer: it is in a container.
-        apart: it has other mounts than the observer, and perhaps the same root folder.
-        python: it is a Python program.
-        own: its command is that of deployer's own tool. A program chooses its command: what must not be hidden does
-            not depend on it.
-        place: names its root folder and mounts.
+        command: its command line, shortened.
+        inside: whether it is in a container: its root folder differs from the observer's.
+        apart: whether its mounts differ from the observer's. It may have the same root folder.
+        python: whether it is a Python program.
+        own: whether its command is that of deployer's own tool. Programs can imitate this command, so observations that
+            must not be hidden do not depend on it.
+        place: identifies its root folder and mounts.
     """
 
     def __init__(self, task: int) -> None:
@@ -207,7 +207,7 @@ class Tracee:
 
     @property
     def root(self) -> ProcessRoot:
-        """Return its root folder; raise OSError if it has ended."""
+        """Return its root folder. Raises OSError if the process has ended."""
         if self._root is None:
             self._root = ProcessRoot(self.task)
         return self._root
@@ -219,7 +219,7 @@ class Tracee:
             self._root = None
 
     def path(self, folder: int, name: bytes) -> str:
-        """Return an absolute path in the process's root, from a folder's descriptor and a name; raise OSError."""
+        """Return an absolute path in the process's root, from a folder's descriptor and a name. Raises OSError."""
         text = os.fsdecode(name)
         if text.startswith("/"):
             return os.path.normpath(text) if "/../" not in text else text
@@ -227,26 +227,26 @@ class Tracee:
         return os.path.join(base, text) if ".." in text else os.path.normpath(os.path.join(base, text))
 
     def opened(self, descriptor: int) -> str:
-        """Return the path of one of its descriptors, or of its working folder; raise OSError."""
+        """Return the path of one of its descriptors or of its working folder. Raises OSError."""
         place = "cwd" if descriptor == AT_FDCWD else f"fd/{descriptor}"
         return self.root.inner(os.readlink(f"/proc/{self.task}/{place}"))
 
     def about(self) -> dict[str, str]:
-        """Return what an observation tells about the process."""
+        """Return the description of the process in observations."""
         return {"program": self.name, "command": self.command, "pid": str(self.process)}
 
     def licence(self, host: str) -> str:
-        """Return the variable by which the process finds a licence server on this host; empty if it has none."""
+        """Return the variable with the address of a licence server on this host, or an empty text if there is none."""
         with open(f"/proc/{self.task}/environ", "rb") as stream:
             words = stream.read(_MAX_ENVIRONMENT).decode("utf-8", "replace").split("\0")
         for name, _, value in (word.partition("=") for word in words):
-            # PORT@HOST, several of them with colons, semicolons or commas in between
+            # The format is PORT@HOST. Several are separated by colons, semicolons or commas.
             if _LICENCE.search(name) and host.lower() in re.split("[@:;,]", value.lower()):
                 return name
         return ""
 
     def identity(self) -> FileIdentity:
-        """Return its rights, as they were when it was first asked for them."""
+        """Return its rights at the time of the first call of this method."""
         if self._identity is None:
             self._identity = self._read_identity()
         return self._identity

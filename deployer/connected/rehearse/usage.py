@@ -1,9 +1,10 @@
-"""What processes use: memory and threads of each rank, and temporary files. Samples, so short peaks may be missed.
+"""What processes use: memory and threads per rank, and temporary files. Short peaks between samples may be missed.
 
-The peak of a single process is the kernel's own; that of a rank with several is the largest sum that a sample saw.
+The peak of a single process is the kernel's own measurement. For a rank with several processes, it is the largest sum
+in any sample.
 
-A process belongs to the rank whose number is in its environment; without a number, to the rank of its nearest ancestor
-that has one. Only processes in a container count, and not deployer's own.
+A process belongs to the rank whose number is in its environment. Without a number, it belongs to the rank of its
+nearest ancestor that has one. Only processes in a container count, without deployer's own.
 """
 
 import itertools
@@ -13,26 +14,26 @@ from typing import Any, NamedTuple
 
 from deployer.connected.rehearse.tracee import Tracee
 
-#: Variables of launchers with a rank's number; Slurm's own is last, because it is in the environment of others as well.
+#: Launchers' variables with a rank's number. Slurm's own is last, because other launchers' ranks also have it.
 _RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID")
 _MAX_ENVIRONMENT = 1024 * 1024
 _TICKS = os.sysconf("SC_CLK_TCK")
-#: A thread ran if it used this share of a core between two samples of its threads.
+#: A thread counts as busy if it used this share of a core between two samples.
 _BUSY = 0.03
-#: Seconds between two samples of threads, at least; and the share of time that samples may take.
+#: The minimum seconds between two samples of threads, and the maximum share of time for sampling.
 _PERIOD, _SHARE = 1.0, 0.01
-#: How often that many threads must have been busy: a moment at the start does not count.
+#: How often a number of threads must have been busy. A single moment, for example at the start, does not count.
 _OFTEN = 2
-#: A sum of resident sizes counts shared pages several times; it is worked out exactly from this factor on.
+#: A sum of resident sizes counts shared pages repeatedly. If it grows by this factor, the exact size is computed.
 _GROWTH = 1.05
-#: Files that one sample of the temporary folders counts.
+#: The maximum number of files counted in one sample of the temporary folders.
 _MAX_FILES = 200000
 
 Rank = int | None
 
 
 class _Seen(NamedTuple):
-    """A process that is known: when it began (another one may get its number), and whose it is."""
+    """A known process: its start time (because pids are reused), its rank, and whether it counts."""
 
     began: str
     rank: Rank
@@ -40,10 +41,10 @@ class _Seen(NamedTuple):
 
 
 class RankUsage:
-    """Measures the processes that this one can see."""
+    """Measures the processes that are visible to this one."""
 
     def __init__(self, folders: list[str]) -> None:
-        """``folders``: what is in them is temporary."""
+        """Start measuring. Files in ``folders`` are temporary."""
         self._folders = [(folder, os.stat(folder).st_dev) for folder in folders]
         self._before = self._size()
         self._known: dict[int, _Seen] = {}
@@ -56,7 +57,7 @@ class RankUsage:
         self._at = 0.0
 
     def look(self, last: bool = False) -> None:
-        """Take a sample, if it is time, or the ``last`` one."""
+        """Take a sample if it is time, or if it is the ``last`` one."""
         begun, used = time.monotonic(), time.process_time()
         if begun < self._next and not last:
             return
@@ -68,7 +69,7 @@ class RankUsage:
         self._next = begun + max(_PERIOD, (time.process_time() - used) / _SHARE)
 
     def look_at_last(self, process: int) -> None:
-        """Note the memory of a process that is about to exit; its life may be shorter than the time between samples."""
+        """Record the memory of a process that is about to exit. It may have lived for less than the sampling period."""
         try:
             known = self._known.get(process)
             rank = known.rank if known is not None and known.counts else _rank(process)
@@ -88,7 +89,7 @@ class RankUsage:
                 fields = _fields(f"/proc/{process}/stat")
                 parents[process] = int(fields[1])
                 known = self._known.get(process)
-                # A process that is not in a container yet, or is the tool's, may become another program.
+                # A process outside a container, or a process of the tool, may become another program.
                 if known is None or known.began != fields[19] or not known.counts:
                     who = Tracee(process)
                     known = _Seen(fields[19], _rank(process), who.inside and not who.own)
@@ -103,7 +104,7 @@ class RankUsage:
         return ranks
 
     def _weigh(self, rank: Rank, processes: list[int]) -> None:
-        """Note the memory of a rank, in KiB."""
+        """Record the memory of a rank, in KiB."""
         sizes = [resident(process) for process in processes]
         together = sum(now for now, _ in sizes)
         peaks = [self._peaks.get(rank, 0), *(most for _, most in sizes)]
@@ -113,7 +114,7 @@ class RankUsage:
         self._peaks[rank] = max(peaks)
 
     def _count(self, ranks: dict[Rank, list[int]], now: float) -> None:
-        """Note how many threads of each rank were busy since the last sample."""
+        """Record how many threads of each rank were busy since the last sample."""
         enough = max(1, int((now - self._at) * _TICKS * _BUSY))
         ticks: dict[tuple[int, str], int] = {}
         for rank, processes in ranks.items():
@@ -139,19 +140,19 @@ class RankUsage:
                     for entry in itertools.islice(entries, _MAX_FILES - left):
                         left += 1
                         state = entry.stat(follow_symlinks=False)
-                        if state.st_dev != device:  # something is mounted there, such as an installed image
+                        if state.st_dev != device:  # a mount, for example an installed image
                             continue
                         if entry.is_dir(follow_symlinks=False):
                             pending.append((entry.path, device))
                         elif (state.st_dev, state.st_ino) not in seen:
                             seen.add((state.st_dev, state.st_ino))
                             total += state.st_blocks * 512
-            except OSError:  # removed meanwhile, or not readable
+            except OSError:  # removed in the meantime, or unreadable
                 continue
         return total
 
     def record(self) -> dict[str, Any]:
-        """Return what was used; None: unknown. Memory is in MiB, of the largest rank, as the threads are."""
+        """Return the measurements, None if unknown. Memory (in MiB) and threads are those of the largest rank."""
         peak = max(self._peaks.values(), default=0)
         return {
             "peak_memory": -(-peak // 1024) or None,
@@ -184,13 +185,13 @@ def _rank(process: int) -> Rank:
 
 
 def _fields(path: str) -> list[str]:
-    """Return the fields of a ``stat`` file after the program's name: the first is the state."""
+    """Return the fields of a ``stat`` file after the program's name, starting with the state."""
     with open(path, "rb") as stream:
         return stream.read().rpartition(b")")[2].decode("ascii").split()
 
 
 def resident(process: int) -> tuple[int, int]:
-    """Return the KiB of memory of a process that no file has, now; and the most that it had, files included."""
+    """Return the KiB of a process: its current memory without files, and its peak including files."""
     now = most = 0
     try:
         with open(f"/proc/{process}/status", "rb") as stream:
@@ -205,17 +206,17 @@ def resident(process: int) -> tuple[int, int]:
 
 
 class MemoryShare(NamedTuple):
-    """The KiB of a process, a page that n processes share counted as an n-th: its own, and of files in memory."""
+    """The memory of a process in KiB: its own, and files in memory. A page of n processes counts as one n-th."""
 
     own: int
     mapped: int = 0
 
 
 def own_share(pid: int, unknown: int = 0) -> MemoryShare:
-    """Return the share of a process; nothing if it has ended.
+    """Return a process's share of memory, or nothing if it has ended.
 
     Args:
-        unknown: what to return if the kernel does not tell.
+        unknown: the value to use if the kernel does not report the share.
     """
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
@@ -225,12 +226,12 @@ def own_share(pid: int, unknown: int = 0) -> MemoryShare:
     except OSError:
         return MemoryShare(unknown if resident(pid)[0] else 0)
     known = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in lines[1:]) if value}
-    # Without files, as in ``_memory``; kernels before 5.3 tell only the sum.
+    # Without files, as in ``_memory``. Kernels before 5.3 report only the sum.
     return MemoryShare(known.get(b"Pss_Anon", known.get(b"Pss", unknown)), known.get(b"Pss_Shmem", 0))
 
 
 def _threads(process: int) -> list[tuple[tuple[int, str], int]]:
-    """Return the threads of a process (number and start) and the clock ticks that each has run."""
+    """Return the threads of a process (ID and start time), each with its clock ticks so far."""
     found = []
     try:
         for name in os.listdir(f"/proc/{process}/task"):

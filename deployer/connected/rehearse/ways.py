@@ -1,4 +1,4 @@
-"""Where a simulated site is made: in namespaces of this machine, or in a container of Docker."""
+"""Select where a simulated site is made: in namespaces of this machine, or in a Docker container."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from deployer.connected.site_profile.profile import Profile
 
 WAYS = (NAMESPACES, DOCKER)
-#: The usual time limit in seconds.
+#: The default time limit in seconds.
 SECONDS = 120
 
 _ELSEWHERE = "or rehearse on another machine"
@@ -31,15 +31,15 @@ _ELSEWHERE = "or rehearse on another machine"
 def rehearsed(
     request: RehearsalRequest, accepted: Sequence[str], way: str | None, tell: Callable[[str], None]
 ) -> Judged:
-    """Run a job on a simulated site and judge it.
+    """Run a job on a simulated site and return its outcome.
 
     Args:
-        way: NAMESPACES or DOCKER; None: namespaces if this machine can make them, else Docker.
+        way: NAMESPACES or DOCKER; None: namespaces if this machine can make them, otherwise Docker.
 
     Raises:
         Refused: this machine cannot simulate a site.
-        MissingTool: Docker was asked for, and no engine answers.
-        DeployerError: as ``rehearse.rehearse`` raises.
+        MissingTool: Docker was requested, and no engine responds.
+        DeployerError: an error of ``rehearse.rehearse``.
     """
     if (way or _possible(tell)) == DOCKER:
         from deployer.connected.rehearse import container
@@ -58,19 +58,19 @@ def rehearsed(
 def usual(
     bundle: str, job: str | None, site: Profile | None, tell: Callable[[str], None], partition: str | None = None
 ) -> Rehearsal:
-    """Rehearse a job of a bundle (None: the first) with the usual settings, and return the outcome.
+    """Rehearse a job of a bundle (None: the first) with the default settings, and return the outcome.
 
     Args:
-        site: what is simulated; None: no site in particular.
-        tell: receives a line about what is done now.
-        partition: of the site; None: its first.
+        site: the site to simulate; None: no particular site.
+        tell: receives progress messages.
+        partition: the site's partition; None: its first.
     """
     plan = plan_of(bundle, site, partition or next(iter(site.partitions), None)) if site else None
     return rehearsed(RehearsalRequest(bundle, job, plan, None, SECONDS), (), None, tell).outcome
 
 
 def plan_of(bundle: str, profile: Profile, partition: str | None) -> Plan:
-    """Return the plan of a bundle for a partition of a site. Raises as ``make_plan`` does."""
+    """Return the plan of a bundle for a partition of a site. Raises the same errors as ``make_plan``."""
     from deployer.connected.site_profile.plan import make_plan
 
     with opened(bundle) as stream:
@@ -79,7 +79,7 @@ def plan_of(bundle: str, profile: Profile, partition: str | None) -> Plan:
 
 
 def _ch_run(tell: Callable[[str], None]) -> Path:
-    """Return the ch-run of the kit; this machine's own if the kit would first have to be made."""
+    """Return the ch-run of the kit, or this machine's own if the kit would have to be made first."""
     from deployer.connected.bundle import kit
 
     here = shutil.which("ch-run")
@@ -91,7 +91,7 @@ def _ch_run(tell: Callable[[str], None]) -> Path:
 
 
 def _remedy() -> str:
-    """Return how namespaces become possible here."""
+    """Return the hint for enabling namespaces here."""
     if sys.platform != "linux":
         return _ELSEWHERE.partition(" ")[2]
     if shutil.which("ip") is None:
@@ -100,7 +100,7 @@ def _remedy() -> str:
 
 
 def _possible(tell: Callable[[str], None]) -> str:
-    """Return the way that works here. Raises Refused."""
+    """Return the way that is possible here. Raises Refused."""
     forbidden = namespaces.forbidden()
     if not forbidden:
         return NAMESPACES

@@ -1,11 +1,11 @@
-"""The simulated site, a program of its own: ``python -m deployer.connected.rehearse.world``, with an order on stdin.
+"""The simulated site, a separate program: ``python -m deployer.connected.rehearse.world`` reads an order from stdin.
 
-It makes a user namespace in which only the user exists, and in it the machines: the one on which job.sh runs, and the
-nodes. A bridge joins them, and nothing joins them to anything else. Then job.sh runs as a batch system would start it.
-All processes are in one pid namespace: when its first process ends, however that happens, the kernel ends all of them
-and removes all mounts and interfaces.
+It makes a user namespace that contains only the user. In it are the machines: the one on which job.sh runs, and the
+nodes. A bridge joins them, and nothing connects them to the outside. Then job.sh runs as if a batch system started it.
+All processes are in one pid namespace. When its first process ends for any reason, the kernel ends all others and
+removes all mounts and interfaces.
 
-On standard output it prints one JSON object: how job.sh ended, or why there is no simulated site.
+It prints one JSON object to standard output: how job.sh ended, or why there is no simulated site.
 """
 
 import contextlib
@@ -28,31 +28,31 @@ from deployer.connected.rehearse.syscalls import PATIENCE
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, JobFailed
 
-#: Seconds for a node to be ready, and for its end.
+#: Seconds for a node to become ready, and to end.
 READY, END = 15.0 + PATIENCE, 5.0 + 2 * PATIENCE
-#: Seconds between two looks at what the job uses of this machine.
+#: Seconds between two checks of what the job uses of this machine.
 _PERIOD = 0.25
-#: Where job.sh looks for programs.
+#: The folders in which job.sh finds programs.
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 class WorldOrder(NamedTuple):
-    """What is asked of the simulated site.
+    """The order for a simulated site.
 
     Attributes:
-        parent: the process that asks for it.
+        parent: the pid of the process that orders it.
         nodes: the number of nodes.
         folder: a private folder, with ``bin/ssh``, ``home`` and the empty folders ``sockets`` and ``machine``.
-        readable: what all machines have of this one besides its system, and cannot change.
-        writable: what they can change.
-        fixed: files of the job that only its script can change, not the nodes.
-        seen: the folder for what observers see.
+        readable: read-only files and folders of this machine for all machines, besides its system.
+        writable: files and folders that the machines can change.
+        fixed: files of the job that its script can change, but the nodes cannot.
+        seen: the folder for the observers' records.
         job: the job's folder.
         words: the command that starts job.sh.
-        memory_mb: MiB of a node; None: no limit.
-        observer: the words of a node's observer; NODE is replaced by its name, OUT by the folder for what it sees.
-        tasks: the most processes and threads at once.
-        layered: folders of which all nodes share a changeable view in memory, if the kernel permits that.
+        memory_mb: the memory of a node in MiB; None: no limit.
+        observer: the command of a node's observer, with NODE for the node's name and OUT for the observer's folder.
+        tasks: the maximum number of processes and threads at once.
+        layered: folders of which all nodes share a changeable view in memory, if the kernel permits it.
     """
 
     parent: int
@@ -74,20 +74,20 @@ class WorldOrder(NamedTuple):
         return json.dumps(self._asdict())
 
 
-#: In the words of the observer: the node's name.
+#: In the observer's command: a placeholder for the node's name.
 NODE = "{node}"
 
 
 class WorldReport(NamedTuple):
-    """What happened at the simulated site.
+    """What happened on the simulated site.
 
     Attributes:
-        exit_code: that of job.sh's command; None: there was no simulated site.
+        exit_code: the exit code of job.sh's command; None: there was no simulated site.
         seconds: from the start of job.sh to its end.
         error: why there was no simulated site.
-        hint: what to do then; empty: nothing is known.
-        nodes: what each node reported, by its name.
-        stopped: which limit of this machine ended the job; empty: none.
+        hint: the remedy; empty: unknown.
+        nodes: each node's report, by its name.
+        stopped: the limit of this machine that ended the job; empty: none.
     """
 
     exit_code: int | None
@@ -99,7 +99,7 @@ class WorldReport(NamedTuple):
 
 
 def main() -> int:
-    """Make the simulated site, run the job, print the report."""
+    """Make the simulated site, run the job and print the report."""
     order = WorldOrder(**json_records.parse(sys.stdin.buffer.read(), "the order of a simulated site"))
     kernel.die_with_parent()
     if os.getppid() != order.parent:
@@ -121,7 +121,7 @@ def main() -> int:
 
 
 def _be_first(order: WorldOrder) -> NoReturn:
-    """Be the first process of the simulated site."""
+    """Run as the first process of the simulated site."""
     kernel.die_with_parent()
     try:
         _report(_live(order))
@@ -140,7 +140,7 @@ def _live(order: WorldOrder) -> WorldReport:
     addresses = machine.addresses(order.nodes)
     home = os.path.join(order.folder, "home")
     settings = machine.settings(addresses, home)
-    # Folders of programs: the user's own are not there.
+    # The user's own folders of programs do not exist there.
     path = os.pathsep.join([os.path.join(order.folder, "bin"), *_PATH])
     readable = [*order.readable, *(os.path.join(order.folder, name) for name in ("bin", "home"))]
 
@@ -166,14 +166,14 @@ def _live(order: WorldOrder) -> WorldReport:
 
 
 def _dealt(number: int, nodes: int) -> list[int]:
-    """Return the CPUs of a node: its share of this machine's, or all if there are fewer than nodes."""
+    """Return the CPUs of a node: its share of this machine's, or all if there are fewer CPUs than nodes."""
     cpus = sorted(os.sched_getaffinity(0))
     each = len(cpus) // nodes
     return cpus[number * each : (number + 1) * each]
 
 
 class _Begun:
-    """A node: a process with namespaces of its own, which waits for its interface."""
+    """A started node: a process with namespaces of its own, which waits for its interface."""
 
     def __init__(self, order: NodeOrder) -> None:
         self.order = order
@@ -201,11 +201,11 @@ class _Begun:
             raise JobFailed(f"cannot make the namespaces of {order.machine.name}")
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the node continue."""
         os.write(self._go, b"g")
 
     def wait(self) -> None:
-        """Wait until it is ready. Raises JobFailed."""
+        """Wait until the node is ready. Raises JobFailed."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._heard, selectors.EVENT_READ)
             said = os.read(self._heard, 4096).decode() if selector.select(READY) else "it does not answer"
@@ -213,12 +213,12 @@ class _Begun:
             raise JobFailed(f"cannot make {self.order.machine.name}: {said or 'it ended'}")
 
     def end(self) -> None:
-        """Let it end."""
-        with contextlib.suppress(OSError):  # it has ended
+        """Make the node end."""
+        with contextlib.suppress(OSError):  # it has already ended
             os.write(self._go, b"e")
 
     def report(self, until: float) -> bytes:
-        """Return what it says at its end; wait for that until a time."""
+        """Return the node's final report, waiting until the time ``until``."""
         said = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._heard, selectors.EVENT_READ)
@@ -231,7 +231,7 @@ class _Begun:
 
 
 def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
-    """Run job.sh to its end; return its exit code, and which limit of this machine ended it."""
+    """Run job.sh to its end. Return its exit code, and the limit of this machine that ended it."""
     limit = LaptopLimit(order.job, order.tasks)
     pid = os.fork()
     if pid == 0:
@@ -250,18 +250,18 @@ def _run(order: WorldOrder, login: NodeOrder) -> tuple[int, str]:
         selector.register(os.pidfd_open(pid), selectors.EVENT_READ)
         while True:
             selector.select(_PERIOD)
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # this process has all orphans
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # this process is the parent of all orphans
                 if ended[0] == pid:
                     code = os.waitstatus_to_exitcode(ended[1])
                     return 128 - code if code < 0 else code, stopped
             stopped = stopped or limit.reached()
             if stopped:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(-1, signal.SIGKILL)  # all processes of the simulated site, at once
+                    os.kill(-1, signal.SIGKILL)  # all processes of the simulated site
 
 
 def _end(begun: Sequence[_Begun]) -> dict[str, Mapping[str, Any]]:
-    """End the nodes, and return what they report."""
+    """End the nodes and return their reports."""
     for each in begun:
         each.end()
     until = time.monotonic() + END

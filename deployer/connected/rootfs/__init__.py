@@ -1,1 +1,1 @@
-"""Root filesystems from archives, folders and layers of images."""
+"""Root filesystems from archives, folders and image layers."""

@@ -36,13 +36,13 @@ _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.d
 
 
 class ArchiveImage(NamedTuple):
-    """An image that was read from a file or folder.
+    """An image read from a file or folder.
 
     Attributes:
-        architecture: as OCI names it, "" if the image does not state it.
+        architecture: its name in OCI, "" if the image does not state it.
         config: the image's configuration (``Env``, ``Cmd`` and so on), empty for a flat tar.
         root: the root filesystem.
-        identity: a text that two images share only if they are the same, "" if unknown.
+        identity: a text that two images share only if they are identical, "" if unknown.
     """
 
     architecture: str
@@ -71,11 +71,11 @@ class ArchivePart(NamedTuple):
 
 
 class Layered(NamedTuple):
-    """An image as layers.
+    """An image in layers.
 
     Attributes:
         config: the image's configuration.
-        layers: the layers, the lowest first, each with the digest of its bytes, "" if unknown.
+        layers: the layers, lowest first, each with the digest of its bytes, "" if unknown.
     """
 
     config: dict[str, Any]
@@ -116,13 +116,13 @@ def layered(path: Path, scratch: Scratch) -> Layered | None:
 
 
 def flat_chunks(path: Path, scratch: Scratch) -> Iterator[bytes]:
-    """Yield the bytes of a flat tar, uncompressed. Raises UsageError if they are broken."""
+    """Yield the bytes of a flat tar, uncompressed. Raises UsageError if the tar is broken."""
     with _opened(path, scratch) as part:
         yield from uncompressed(part)
 
 
 def uncompressed(part: ArchivePart) -> Iterator[bytes]:
-    """Yield the bytes of a layer, uncompressed. Raises UsageError if they are broken."""
+    """Yield the bytes of a layer, uncompressed. Raises UsageError if the layer is broken."""
     magic = _magic(part)
     raw = io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK)
     stream = raw if magic is None else _decoder(raw, magic)
@@ -132,7 +132,7 @@ def uncompressed(part: ArchivePart) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def _opened(path: Path, scratch: Scratch) -> Iterator[ArchivePart]:
-    """Yield an archive as one part. Errors of the block name the archive."""
+    """Yield an archive as one part. Errors in the block mention the archive."""
     with files.errors_named(f"read {path}"):
         try:
             stream = scratch.open(path)
@@ -145,14 +145,14 @@ def _opened(path: Path, scratch: Scratch) -> Iterator[ArchivePart]:
 
 
 def _kind(part: ArchivePart, scratch: Scratch) -> Layered | list[FileEntry]:
-    """Index the file's tar, then detect from the names what kind of image it is."""
+    """Index the file's tar, then detect the kind of image from the names in it."""
     found = list(entries_of(part, scratch))
     stored = {}
     for entry in found:
         name = posixpath.normpath(os.fsdecode(entry.path))
         if entry.kind == FILE and isinstance(entry.data, Stored):
             stored[name] = entry.data
-        elif entry.kind == SYMLINK:  # old versions of `docker save` write links for equal layers
+        elif entry.kind == SYMLINK:  # old versions of `docker save` write links to identical layers
             target = posixpath.normpath(posixpath.join(posixpath.dirname(name), os.fsdecode(entry.target)))
             if target in stored:
                 stored[name] = stored[target]
@@ -211,7 +211,7 @@ def _oci(opened: _Opener) -> Layered:
 
 
 def _one(index: dict[str, Any]) -> dict[str, Any]:
-    """Return the descriptor of the only image of an index. Attestations do not count."""
+    """Return the descriptor of the only image in an index. Attestations are ignored."""
     found = [
         entry for entry in index.get("manifests") or [] if (entry.get("platform") or {}).get("os", "linux") == "linux"
     ]
@@ -253,7 +253,7 @@ def _documents(kind: Callable[[_Opener], Layered], opened: _Opener) -> Layered:
 
 
 def _image(layered: Layered, scratch: Scratch) -> ArchiveImage:
-    """Apply an image's layers. Another thread checks their digests."""
+    """Apply an image's layers, while another thread checks their digests."""
     root = Rootfs()
     for part, digest in layered.layers:
         if digest:
@@ -290,7 +290,7 @@ def _magic(part: ArchivePart) -> bytes | None:
 
 
 def entries_of(part: ArchivePart, scratch: Scratch) -> FileEntries:
-    """Yield a layer's entries. If the layer is compressed, file contents are written to the spool."""
+    """Yield a layer's entries. If the layer is compressed, write file contents to the spool."""
     magic = _magic(part)
     if magic is None:
         yield from tarreader.entries_of(Slice(*part))
@@ -298,13 +298,13 @@ def entries_of(part: ArchivePart, scratch: Scratch) -> FileEntries:
     stream = _decoder(io.BufferedReader(files.Window(part.stream.fileno(), part.offset, part.size), _CHUNK), magic)
     with _broken_codec():
         yield from tarreader.entries_of(Spooled(stream.read, scratch.spool))
-        while stream.read(_CHUNK):  # read the zeros after the end: the codec's own check follows them
+        while stream.read(_CHUNK):  # read the zeros after the tar's end, because the codec's own checksum follows them
             pass
 
 
 @contextlib.contextmanager
 def _broken_codec() -> Iterator[None]:
-    """Turn errors of a decompressor into UsageError."""
+    """Convert errors of a decompressor into UsageError."""
     try:
         yield
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:

@@ -10,7 +10,7 @@ from deployer.connected.rootfs.entries import OnDisk, check_path, shown
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: Bytes per piece. A piece becomes a segment: if one byte changes, the whole piece is sent again.
+#: Bytes per piece. Each piece becomes a segment: if one byte changes, only its piece is sent again.
 PIECE = 4 * 1024 * 1024
 
 
@@ -31,10 +31,10 @@ class DataFile(NamedTuple):
 
 
 def files_of(folder: Path) -> list[DataFile]:
-    """Return the files of a data folder, sorted by name. Empty folders are left out: a bundle's members are files.
+    """Return the files of a data folder, sorted by name. Empty folders are left out, because a bundle has only files.
 
     Raises:
-        UsageError: there are no files, or something else than files and folders.
+        UsageError: there are no files, or there is something other than files and folders.
     """
     found = plain_files(folder, "data")
     if not found:
@@ -43,7 +43,7 @@ def files_of(folder: Path) -> list[DataFile]:
 
 
 def app_files(folder: Path) -> list[DataFile]:
-    """Return the files of an app folder as ``files_of`` does, without the caches that running the app makes."""
+    """Return the files of an app folder like ``files_of``, without the caches that running the app creates."""
     return plain_files(folder, "app", {b"__pycache__"})
 
 
@@ -51,11 +51,11 @@ def plain_files(folder: Path, what: str, skipped: Collection[bytes] = ()) -> lis
     """Return the files below a folder, sorted by name.
 
     Args:
-        what: the kind of folder, for errors: "data".
+        what: the kind of folder for errors, for example "data".
         skipped: names of folders to leave out.
 
     Raises:
-        UsageError: the folder has something else than files and folders, or an unusable name.
+        UsageError: the folder has an unusable name, or something other than files and folders.
     """
     found = []
     with files.errors_named(f"read {folder}"):
@@ -73,7 +73,7 @@ def plain_files(folder: Path, what: str, skipped: Collection[bytes] = ()) -> lis
 
 
 def walk(folder: Path, skipped: Collection[bytes] = ()) -> Iterator[tuple[bytes, bytes]]:
-    """Yield path and relative name of everything below a folder except folders, in no order.
+    """Yield the path and relative name of everything below a folder except folders, in no particular order.
 
     Raises:
         UsageError: a path is too long for any site.
@@ -93,7 +93,7 @@ def walk(folder: Path, skipped: Collection[bytes] = ()) -> Iterator[tuple[bytes,
 
 
 def pieces(file: DataFile, advance: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
-    """Yield a file's content in pieces. Raises UsageError if it changed since it was listed."""
+    """Yield a file's content in pieces. Raises UsageError if the file has changed since it was listed."""
     data = OnDisk(file.path, file.size)
     for start in range(0, file.size, PIECE):
         length = min(PIECE, file.size - start)

@@ -1,4 +1,4 @@
-"""Entries of a layer from any source: files with their metadata, and access to their contents."""
+"""Entries of a layer from any source: files with their metadata and access to their contents."""
 
 import errno
 import os
@@ -9,17 +9,17 @@ from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.system import files
 
-#: Kinds that exist in images but not in our layers: devices (with pipes) and sockets. Other kinds: tarformat.
+#: Kinds that exist in images but not in our layers: devices (including pipes) and sockets. Other kinds: tarformat.
 DEVICE, SOCKET = b"device", b"socket"
 
 
 class FileContent(Protocol):
-    """The content of a file, ``size`` bytes. Any thread can read any part at any time."""
+    """The content of a file, ``size`` bytes. Every thread can read any part at any time."""
 
     size: int
 
     def read(self, start: int, length: int) -> bytes:
-        """Return ``length`` bytes from ``start``, fewer only at the end. Raises UsageError if they cannot be read."""
+        """Return ``length`` bytes from ``start``, fewer only at the end. Raises UsageError if they are unreadable."""
 
 
 class Extent(NamedTuple):
@@ -37,7 +37,7 @@ class Extent(NamedTuple):
 
 
 class Stored:
-    """Content in an open file: one piece, or several with holes of zeros between them (a sparse file)."""
+    """Content in an open file: one piece, or several pieces with holes of zeros between them (a sparse file)."""
 
     def __init__(self, stream: IO[bytes], size: int, extents: tuple[Extent, ...]) -> None:
         self.size = size
@@ -56,7 +56,7 @@ class Stored:
         return bytes(whole)
 
     def place(self) -> tuple[IO[bytes], int]:
-        """Return stream and offset of content in one piece. Raises UsageError for a sparse file."""
+        """Return the stream and offset of content in one piece. Raises UsageError for a sparse file."""
         if len(self._extents) != 1 or self._extents[0].length != self.size:
             raise UsageError("the archive has a part stored as a sparse file")
         return self._stream, self._extents[0].offset
@@ -72,7 +72,7 @@ class Stored:
 
 
 class OnDisk:
-    """Content in a file on disk. It is opened for each read, so many of these use no file descriptors."""
+    """Content in a file on disk. The file is opened for each read, so many objects use no file descriptors."""
 
     def __init__(self, path: bytes, size: int) -> None:
         self.size = size
@@ -94,11 +94,11 @@ class OnDisk:
 
 
 def _is_hole(descriptor: int, start: int, length: int) -> bool:
-    """Return whether a part of an open file is a hole. A hole need not be read: its bytes are zeros."""
+    """Return whether a part of an open file is a hole. Holes need not be read, because their bytes are zeros."""
     try:
         return os.lseek(descriptor, start, os.SEEK_DATA) >= start + length
     except OSError as error:
-        return error.errno == errno.ENXIO  # no data up to the end
+        return error.errno == errno.ENXIO  # there is no data up to the end
 
 
 class InMemory:
@@ -113,17 +113,17 @@ class InMemory:
 
 
 class FileEntry(NamedTuple):
-    """One entry of a layer, unchanged from its source.
+    """An entry of a layer, unchanged from its source.
 
     Attributes:
         kind: one of tarformat's kinds, DEVICE or SOCKET.
-        path: the path as the source has it, not yet checked.
+        path: the path from the source, not yet checked.
         mode: the permission bits with setuid, setgid and sticky.
         mtime: seconds since the epoch.
         target: the target of a link.
         data: the content of a file.
-        owned: the owner is not root.
-        attributes: the entry has extended attributes (capabilities, ACLs).
+        owned: whether the owner is not root.
+        attributes: whether the entry has extended attributes (capabilities, ACLs).
     """
 
     kind: bytes
@@ -140,7 +140,7 @@ FileEntries = Iterator[FileEntry]
 
 
 def check_path(path: bytes, place: str = "") -> None:
-    """Raise UsageError if a path is too long for any site. ``place`` is its parent folder, for the error."""
+    """Raise UsageError if a path is too long for any site. ``place`` is its parent folder, for the message."""
     excess = tarformat.too_long(path)
     if excess:
         where = shown(path[:100]) + ("..." if len(path) > 100 else "")
@@ -148,7 +148,7 @@ def check_path(path: bytes, place: str = "") -> None:
 
 
 def shown(path: bytes) -> str:
-    """Return a path as one printable line. The backslash and all that is not printable UTF-8 are escaped."""
+    """Return a path as one printable line. Backslashes and everything that is not printable UTF-8 are escaped."""
     text = path.decode("utf-8", "surrogateescape")
     return "".join(letter if letter.isprintable() and letter != "\\" else _escaped(letter) for letter in text)
 

@@ -1,7 +1,7 @@
-"""flatten: turn a root filesystem into the entries of one layer, in the normal form.
+"""flatten: convert a root filesystem into the entries of one layer, in the normal form.
 
 Metadata that varies without meaning is set to constants. Entries that an unprivileged user cannot unpack are removed.
-All changes are listed and counted for the manifest. The same root filesystem gives the same entries, whether it came
+All changes are listed and counted for the manifest. The same root filesystem gives the same entries, whether it comes
 from an engine, an archive or a folder.
 """
 
@@ -17,9 +17,9 @@ from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
 
 #: Kinds that an unprivileged user cannot make, or that have no meaning on another machine. Files whose names begin with
-#: .wh. are dropped too: other programs would read them as whiteouts.
+#: .wh. are dropped as well, because other programs would treat them as whiteouts.
 _DROPPED = {DEVICE: "devices_dropped", SOCKET: "sockets_dropped"}
-#: What each kind of change means, for people who did not make the bundle; up to the colon in a few words.
+#: The meaning of each kind of change, for people who did not make the bundle. The part before the colon is short.
 CHANGES = {
     "capabilities": "file capabilities and other extended attributes removed",
     "devices_dropped": "device files left out",
@@ -35,14 +35,14 @@ CHANGES = {
     "sockets_dropped": "sockets left out",
     "whiteouts_dropped": "files named .wh.* left out: other programs read these names as deletions",
 }
-#: Folders that the kernel or the runtime fills. Files that an engine left in them are not part of the image.
+#: Folders that the kernel or the runtime fills. Files left there by an engine are not part of the image.
 _KERNEL_FOLDERS = (b"dev", b"proc", b"sys")
 _ENGINE_FILES = (b".dockerenv",)
-#: Files that an engine empties or makes in each container. An export differs from the image's layers only in these.
+#: Files that an engine empties or makes in each container. Only in these does an export differ from the image's layers.
 _ENGINE_FILLS = (b"etc/hostname", b"etc/hosts", b"etc/resolv.conf")
 _MTAB = TarEntry(SYMLINK, b"etc/mtab", 0o777, 0, b"/proc/mounts")
 _CANARY, _CANARY_TEXT = os.fsencode(plan.CANARY).strip(b"/"), plan.CANARY_TEXT.encode()
-#: Charliecloud binds the host's folders over these, and fails if the image lacks them.
+#: Charliecloud bind-mounts the host's folders over these, and fails if the image lacks one.
 _NEEDED_FOLDERS = (*_KERNEL_FOLDERS, b"tmp", b"etc", b"home", b"root")
 _NEEDED_FILES = (b"etc/passwd", b"etc/group")
 
@@ -58,12 +58,12 @@ class FlattenedRootfs:
     """A root filesystem in the normal form.
 
     Attributes:
-        changed: the changed paths by kind of change. It is complete after every content was read, because
-            .pyc headers are repaired while they are read.
+        changed: the changed paths by kind of change. They are complete once all contents have been read, because .pyc
+            headers are repaired while they are read.
     """
 
     def __init__(self, root: Rootfs) -> None:
-        """Bring ``root`` into the normal form.
+        """Convert ``root`` to the normal form.
 
         Raises:
             UsageError: it is not a root filesystem, or a mount point cannot be made.
@@ -71,7 +71,7 @@ class FlattenedRootfs:
         self.changed: dict[str, list[bytes]] = defaultdict(list)
         self._root = root
         self._entries: dict[bytes, TarEntry] = {}
-        self._nodes: dict[bytes, TreeNode] = {}  # of files with content
+        self._nodes: dict[bytes, TreeNode] = {}  # nodes of files with content
         self.changed["folders_made"] += root.made
         self._check_is_root()
         self._take(root.walk())
@@ -79,7 +79,7 @@ class FlattenedRootfs:
 
     @property
     def changes(self) -> dict[str, int]:
-        """Return how many paths were changed in each way."""
+        """Return how many paths were changed, by kind of change."""
         return {kind: len(paths) for kind, paths in sorted(self.changed.items()) if paths}
 
     def entries(self) -> Iterator[TarEntry]:
@@ -96,7 +96,7 @@ class FlattenedRootfs:
         return sum(entry.size for entry in self._entries.values())
 
     def content(self, entry: TarEntry) -> FileContent:
-        """Return a file's content. The header of a .pyc is repaired."""
+        """Return a file's content, with the repaired header for a .pyc."""
         if entry.path == _CANARY:
             return InMemory(_CANARY_TEXT)
         node = self._nodes.get(entry.path)
@@ -107,7 +107,7 @@ class FlattenedRootfs:
         return node.data
 
     def find_program(self, name: str, search: Sequence[str]) -> str | None:
-        """Return the absolute path in the image of the first program ``name`` in the folders ``search``."""
+        """Return the absolute path in the image of the first program ``name`` in the folders of ``search``."""
         for folder in search:
             path = os.path.join("/", folder, name)
             node = self._root.find(os.fsencode(path))
@@ -116,7 +116,7 @@ class FlattenedRootfs:
         return None
 
     def find(self, path: bytes) -> TarEntry | None:
-        """Return the entry at a path relative to the root, without following links; for a hard link, the file."""
+        """Return the entry at a path relative to the root without following links. For a hard link, return its file."""
         entry = self._entries.get(path)
         return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
 
@@ -157,7 +157,7 @@ class FlattenedRootfs:
             self._take_file(group)
 
     def _take_file(self, paths: list[bytes]) -> None:
-        """Make the first name of a file, in byte order, the file, and its other names hard links."""
+        """Make the first of a file's names, in byte order, the file, and the other names hard links to it."""
         first = min(paths)
         for path in paths:
             if path == first:
@@ -233,9 +233,9 @@ class FlattenedRootfs:
     # --- .pyc ---
 
     def _repaired(self, path: bytes, content: bytes) -> bytes:
-        """Return a .pyc with its source's new modification time in its header, if it was valid before.
+        """Return a .pyc whose header has its source's new modification time, if the .pyc was valid before.
 
-        A stale .pyc stays stale: otherwise Python would not see the changes of the source.
+        A stale .pyc stays stale. Otherwise, Python would not notice changes of the source.
         """
         folder, _, name = path.rpartition(b"/")
         if not folder.endswith(b"__pycache__") or len(content) < _PYC_HEADER.size:
@@ -243,7 +243,7 @@ class FlattenedRootfs:
         magic, newline, flags, mtime, size = _PYC_HEADER.unpack_from(content)
         source = self._nodes.get(folder[: -len(b"__pycache__")] + name.split(b".")[0] + b".py")
         if newline != 0x0A0D or magic < _FIRST_PEP552_MAGIC or flags != 0 or source is None or source.data is None:
-            return content  # not a .pyc, or a .pyc that is checked by its source's hash or not at all
+            return content  # not a .pyc, or one that Python checks by hash or not at all
         if (mtime, size) != (source.mtime & 0xFFFFFFFF, source.data.size & 0xFFFFFFFF):
             self.changed["pyc_stale"].append(path)
             return content

@@ -1,4 +1,4 @@
-"""Reading a root filesystem from a folder, and a layer from its folder in overlayfs."""
+"""Read a root filesystem from a folder, and a layer from its overlayfs folder."""
 
 import os
 import stat
@@ -10,18 +10,18 @@ from deployer.system import files
 
 _OPAQUE = "trusted.overlay.opaque"
 _OVERLAY = "trusted.overlay."
-#: Overlayfs's records of a folder's origin. They do not change the content.
+#: Attributes in which overlayfs records a folder's origin. They do not affect the content.
 _HARMLESS = ("trusted.overlay.origin", "trusted.overlay.impure")
-#: An attribute that the machine adds by itself.
+#: An attribute that the machine itself adds.
 _IGNORED = "security.selinux"
 
 
 class ForeignOverlay(DeployerError):
-    """The folder uses a feature of overlayfs (redirects, files without their data) that is not read here."""
+    """The folder uses an unsupported feature of overlayfs, such as redirects or files without their data."""
 
 
 def entries_of(folder: str) -> FileEntries:
-    """Yield the entries of a folder, sorted by name, without file systems mounted below it.
+    """Yield the entries of a folder, sorted by name, without the file systems mounted below it.
 
     Raises:
         DeployerError: the folder cannot be read.
@@ -31,7 +31,7 @@ def entries_of(folder: str) -> FileEntries:
 
 
 def overlay_entries(folder: str) -> FileEntries:
-    """Yield a layer from its folder in overlayfs. Deletions become the whiteouts of a layer's tar.
+    """Yield a layer from its overlayfs folder. Deletions become whiteouts, as in a layer's tar.
 
     Source: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque directories".
 
@@ -47,7 +47,7 @@ def overlay_entries(folder: str) -> FileEntries:
                 yield FileEntry(FILE, os.path.join(parent, b".wh." + name), 0)
                 continue
             if entry.kind == SOCKET:
-                continue  # not part of an image: the tar of a layer has no sockets
+                continue  # sockets are not part of an image, because the tar of a layer cannot contain them
             yield entry
             if entry.kind != FOLDER or not entry.attributes:
                 continue
@@ -60,7 +60,7 @@ def overlay_entries(folder: str) -> FileEntries:
 
 def _walk(top: bytes) -> FileEntries:
     device = os.lstat(top).st_dev
-    first_names: dict[int, bytes] = {}  # inode to the first path with it
+    first_names: dict[int, bytes] = {}  # inode to its first path
     todo = [b""]
     while todo:
         folder = todo.pop()

@@ -1,4 +1,4 @@
-"""The settings that a bundle keeps from an image's configuration. They are untrusted text, and never run by a shell."""
+"""The settings that a bundle keeps from an image's configuration. They are untrusted text, which no shell runs."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ class ImageConfig(NamedTuple):
         entrypoint: the words of the entrypoint.
         cmd: the words of the default command.
         labels: the labels.
-        dropped: names in the environment that are not valid shell variables (``my.name``), or have no value.
+        dropped: environment names that are invalid shell variables (``my.name``) or have no value.
     """
 
     env: list[str]
@@ -29,7 +29,7 @@ class ImageConfig(NamedTuple):
     dropped: list[str]
 
     def kept(self) -> dict[str, Any]:
-        """Return the settings with OCI's names, for the configuration of the bundle's image."""
+        """Return the settings with their names in OCI, for the configuration of the bundle's image."""
         whole = {
             "Env": self.env,
             "WorkingDir": self.workdir,
@@ -43,10 +43,10 @@ class ImageConfig(NamedTuple):
 def read(config: Mapping[str, Any]) -> ImageConfig:
     """Return the settings of an image's configuration.
 
-    Words of commands and values of variables may have several lines.
+    Words of commands and values of variables may contain several lines.
 
     Raises:
-        UsageError: a value could be packed but never run: it has the wrong type, a NUL or control characters.
+        UsageError: a value could be packed but never run, because of a wrong type, a NUL or control characters.
     """
     entries = _words(config, "Env")
     env = [entry for entry in entries if "=" in entry and is_name(entry.partition("=")[0])]

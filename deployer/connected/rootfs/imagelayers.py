@@ -18,7 +18,7 @@ from deployer.system import files
 
 @contextlib.contextmanager
 def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[FileEntries]]:
-    """Yield an image's layers, the lowest first. They can be read until the block ends."""
+    """Yield an image's layers, lowest first. They can be read until the block ends."""
     read = _from_folders(layer_folders(client, reference))
     if read:
         yield map(iter, read)
@@ -31,7 +31,7 @@ def opened(client: docker.DockerClient, reference: str) -> Iterator[Iterator[Fil
 
 
 def _from_folders(folders: list[str]) -> list[list[FileEntry]]:
-    """Return the layers in the engine's folders, or nothing if they use an unsupported feature of overlayfs."""
+    """Return the layers in the engine's folders, or an empty list if they use an unsupported feature of overlayfs."""
     try:
         return [list(folder.overlay_entries(layer)) for layer in folders]
     except folder.ForeignOverlay:
@@ -50,9 +50,9 @@ def _save(client: docker.DockerClient, reference: str, stream: IO[bytes]) -> Non
 
 
 def layer_folders(client: docker.DockerClient, reference: str) -> list[str]:
-    """Return the folders of an image's layers in the engine on this machine, the lowest first.
+    """Return the folders of an image's layers in the engine on this machine, lowest first.
 
-    They never change. The list is empty unless the engine uses overlay2 and this process may read them as root.
+    They never change. The list is empty unless the engine uses overlay2 and this process can read them as root.
     """
     with engine.errors_named(client, f"inspect {reference}"):
         driver: dict[str, Any] = engine.inspect(client, reference).get("GraphDriver") or {}

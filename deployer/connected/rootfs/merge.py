@@ -1,10 +1,10 @@
-"""Merge layers into one root filesystem, by the rules of container runtimes.
+"""Merge layers into one root filesystem, following the rules of container runtimes.
 
 The tree is in memory. Folders are dicts; other entries are nodes, and a node with several names is a hard link. The
-rules are those of the OCI image specification ("Applying Changesets"):
+rules come from the OCI image specification ("Applying Changesets"):
 
-- an entry replaces an earlier entry of the same name, but a folder over a folder keeps the content;
-- whiteouts and opaque folders hide entries of lower layers, never those of their own layer, in any order;
+- an entry replaces an earlier entry of the same name, but a folder that replaces a folder keeps its content;
+- whiteouts and opaque folders hide entries of lower layers, but never of their own layer, in any order;
 - if a parent is a symbolic link, it is followed inside the root.
 """
 
@@ -16,13 +16,13 @@ from deployer.connected.rootfs.entries import FileContent, FileEntry, shown
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
 
-#: The prefix of a name that a layer deletes.
+#: The prefix that marks a name as deleted by a layer.
 WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _META = b".wh..wh."  # internal files of AUFS
 _MAX_LINKS = 40
 _MAX_PATH = 4096
-#: Bytes of memory allowed for the tree, and bytes per entry besides its names (measured): about 400,000 files.
+#: The maximum bytes of memory for the tree, and the measured bytes per entry besides its names: about 400,000 files.
 _MAX_TREE = 340_000_000
 _ENTRY = 700
 
@@ -44,19 +44,19 @@ class TreeNode:
 
 
 class Rootfs:
-    """A root filesystem to which layers are applied, the lowest first.
+    """A root filesystem to which layers are applied, lowest first.
 
     Attributes:
-        made: the paths of parent folders that no layer has.
+        made: the paths of parent folders that are not in any layer.
     """
 
     def __init__(self) -> None:
         self.top = _folder()
         self.made: list[bytes] = []
-        self._fresh: set[bytes] = set()  # paths of the current layer
-        self._size = 0  # memory in bytes of all entries that were ever in the tree
+        self._fresh: set[bytes] = set()  # paths in the current layer
+        self._size = 0  # bytes of memory for all entries that were ever in the tree
         self._whiteouts = True
-        self._last: tuple[bytes, TreeNode] | None = None  # the folder of the previous entry, if no link led to it
+        self._last: tuple[bytes, TreeNode] | None = None  # the previous entry's folder, if it was reached without links
 
     def apply(self, layer: Iterable[FileEntry], whiteouts: bool = True) -> None:
         """Apply one layer.
@@ -74,7 +74,7 @@ class Rootfs:
         self._fresh, self._last = set(), None
 
     def walk(self) -> Iterator[tuple[bytes, TreeNode]]:
-        """Yield each path and its node, a folder before its content, sorted by name."""
+        """Yield each path with its node, sorted by name, with each folder before its content."""
         todo = [(b"", self.top)]
         while todo:
             path, node = todo.pop()
@@ -84,7 +84,7 @@ class Rootfs:
             todo += [(prefix + name, node.children[name]) for name in sorted(node.children, reverse=True)]
 
     def find(self, path: bytes) -> TreeNode | None:
-        """Return the node at ``path``, following links inside the root, or None if there is none."""
+        """Return the node at ``path``, or None if there is none. Links are followed inside the root."""
         found = self._follow(_names(path), make=False)
         return found[1] if found else None
 
@@ -93,7 +93,7 @@ class Rootfs:
     def _place(self, entry: FileEntry) -> None:
         above, _, name = entry.path.rpartition(b"/")
         if self._last is not None and above == self._last[0] and _is_plain(name) and len(entry.path) <= _MAX_PATH:
-            followed: tuple[bytes, TreeNode] | None = self._last  # usually the same folder
+            followed: tuple[bytes, TreeNode] | None = self._last  # usually the same folder again
         else:
             parts = _parts(entry.path)
             if not parts:
@@ -143,13 +143,13 @@ class Rootfs:
                 del folder.children[hidden]
 
     def _hide_below(self, where: bytes, folder: TreeNode) -> None:
-        """Remove from a folder all entries of lower layers."""
+        """Remove all entries of lower layers from a folder."""
         for name, node in list(folder.children.items()):
             if not self._keeps(_joined(where, name), node):
                 del folder.children[name]
 
     def _keeps(self, path: bytes, node: TreeNode) -> bool:
-        """Return whether the current layer has this path or a path below it, and remove all others below it."""
+        """Return whether the current layer has this path or a path below it. Remove all other paths below it."""
         if node.kind == FOLDER:
             self._hide_below(path, node)
         return path in self._fresh or bool(node.children)
@@ -157,7 +157,7 @@ class Rootfs:
     # --- paths ---
 
     def _grow(self, path: bytes, target: bytes) -> None:
-        """Raise UsageError if the tree would need too much memory with this entry."""
+        """Raise UsageError if the tree would need too much memory with another entry."""
         if len(target) > _MAX_PATH:
             raise UsageError(f"the layer has a link to a path of {len(target)} bytes: /{shown(path)}")
         self._size += _ENTRY + 2 * len(path) + len(target)
@@ -170,7 +170,7 @@ class Rootfs:
 
         Args:
             parts: the names in the path. ``..`` stops at the root, as in a chroot.
-            make: make missing folders.
+            make: whether to make missing folders.
         """
         done: list[tuple[bytes, TreeNode]] = [(b"", self.top)]
         todo = parts[::-1]
@@ -209,7 +209,7 @@ def _is_plain(name: bytes) -> bool:
 
 
 def _parts(path: bytes) -> list[bytes]:
-    """Return the names in an entry's path. Raises UsageError if the path leads out of the root."""
+    """Return the names in an entry's path. Raises UsageError if the path leads outside the root."""
     parts = _names(path)
     if b".." in parts or b"\0" in path or len(path) > _MAX_PATH:
         raise UsageError(f"the layer has an unsafe path: {shown(path[:200])}")

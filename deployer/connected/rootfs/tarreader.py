@@ -1,7 +1,7 @@
 """A strict reader of foreign tars: ustar, GNU (long names, base-256 numbers, sparse files) and PAX.
 
-Python's tarfile needs about 50 us per member. This reader keeps names as bytes, finds each content without a copy, and
-refuses what tarfile accepts: a wrong checksum in the middle, and a missing end.
+Python's tarfile needs about 50 us per member. This reader keeps names as bytes and locates contents without copying
+them. It refuses two faults that tarfile accepts: a wrong checksum in the middle, and a missing end.
 
 Format: POSIX.1-2001 pax; GNU tar manual, "Basic Tar Format" and "Storing Sparse Files".
 """
@@ -22,24 +22,24 @@ _KINDS = {
     **dict.fromkeys((b"3", b"4", b"6"), DEVICE),
 }
 _CHUNK = 1024 * 1024
-#: Bytes allowed for the PAX headers and long names of one member, and for all global headers. Names have 4096 at most.
+#: Bytes allowed for the PAX headers and long names of one member, and for all global headers. A name has at most 4096.
 _MAX_META = 1024 * 1024
 _MAX_PIECES = 65536  # per sparse file
 _ZEROS = b"\0" * BLOCK
 
 
 class TarSource(Protocol):
-    """Where a tar is read from, forward only."""
+    """A source from which a tar is read, forward only."""
 
     def read(self, size: int) -> bytes:
         """Return the next ``size`` bytes, fewer only at the end."""
 
     def store(self, size: int) -> tuple[IO[bytes], int]:
-        """Skip ``size`` bytes; return a file that contains them, and their offset. Raises EOFError at the tar's end."""
+        """Skip ``size`` bytes. Return a file that contains them and their offset. Raises EOFError at the tar's end."""
 
 
 class Slice:
-    """A tar that is uncompressed in a file, from ``offset``. Contents are not copied."""
+    """An uncompressed tar in a file, starting at ``offset``. Contents are not copied."""
 
     def __init__(self, stream: IO[bytes], offset: int = 0, size: int | None = None) -> None:
         self._stream = stream
@@ -89,7 +89,7 @@ class Spooled:
 
 
 class _Header(NamedTuple):
-    """The used fields of one header block."""
+    """The relevant fields of a header block."""
 
     kind: bytes
     name: bytes
@@ -102,7 +102,7 @@ class _Header(NamedTuple):
 
 
 def entries_of(source: TarSource) -> FileEntries:
-    """Yield the entries of a tar in its order. Raises UsageError if it is not a tar, or is cut off."""
+    """Yield the entries of a tar in order. Raises UsageError if it is not a tar or is truncated."""
     try:
         yield from _Reader(source).entries()
     except EOFError:
@@ -114,11 +114,11 @@ class _Reader:
         self._source = source
         self._count = 0
         self._defaults: dict[bytes, bytes] = {}  # from global PAX headers
-        self._held = self._held_always = 0  # bytes of headers in memory: for the next member, and for all
+        self._held = self._held_always = 0  # bytes of headers in memory: for the next member, and for all members
 
     def entries(self) -> FileEntries:
         extra: dict[bytes, bytes] = {}
-        sparse: list[tuple[bytes, bytes]] = []  # GNU.sparse.offset and numbytes, which appear several times
+        sparse: list[tuple[bytes, bytes]] = []  # GNU.sparse.offset and numbytes, which occur repeatedly
         while True:
             block = self._block()
             if block == _ZEROS:
@@ -194,7 +194,7 @@ class _Reader:
         return Stored(stream, size, tuple(extents))
 
     def _old_sparse(self, block: bytes, packed: int) -> Stored:
-        """Read GNU's old form: four pieces in the header, then 21 in each following block."""
+        """Read GNU's old format: four pieces in the header, then 21 in each following block."""
         pieces = _pieces(block, 386, 4)
         more, size = block[482], _number(block[483:495])
         while more:
@@ -205,7 +205,7 @@ class _Reader:
         return self._stored(packed, tuple(pieces), size)
 
     def _pax_sparse(self, pax: dict[bytes, bytes], packed: int, listed: list[tuple[bytes, bytes]]) -> Stored:
-        """Read GNU's forms 0.0 (one record per number), 0.1 (one record) and 1.0 (a map before the content)."""
+        """Read GNU's formats 0.0 (one record per number), 0.1 (one record) and 1.0 (a map before the content)."""
         if pax.get(b"GNU.sparse.major") == b"1":
             text = b""
             wanted = 1
@@ -258,7 +258,7 @@ def _parse(block: bytes, count: int) -> _Header:
     if count == 0 and block[148:156].strip(b" 01234567\0"):
         raise UsageError("the file is not a tar archive")
     stated = _number(block[148:156])
-    # Some old programs summed signed bytes.
+    # Some old programs summed the bytes as signed numbers.
     if stated != sum(block[:148]) + sum(block[156:]) + 8 * 0x20 and stated != _signed_sum(block):
         raise UsageError(
             "the file is not a tar archive" if count == 0 else f"the tar's header {count} has a wrong checksum"
@@ -289,7 +289,7 @@ def _text(field: bytes) -> bytes:
 
 
 def _number(field: bytes) -> int:
-    """Return a number in octal, or in GNU's base-256, which may be negative."""
+    """Return a number in octal or in GNU's base-256, which may be negative."""
     if field[0] & 0x80:
         value = int.from_bytes(field, "big") & ~(1 << (8 * len(field) - 1))
         return value - (1 << (8 * len(field) - 1)) if field[0] & 0x40 else value
@@ -321,7 +321,7 @@ def _pieces(block: bytes, start: int, count: int) -> list[tuple[int, int]]:
 
 
 def _records(data: bytes) -> list[tuple[bytes, bytes]]:
-    """Parse PAX records, ``LENGTH KEY=VALUE\\n`` each; the length counts itself."""
+    """Parse PAX records, each ``LENGTH KEY=VALUE\\n``, where the length includes itself."""
     records = []
     position = 0
     while position < len(data):
@@ -347,7 +347,7 @@ def _decimal(word: bytes) -> int:
 
 
 def _seconds(word: bytes) -> int:
-    """Return the whole seconds of a PAX time, rounded down as Python does for a .pyc's header."""
+    """Return a PAX time in whole seconds, rounded down as Python does for a .pyc's header."""
     whole, _, fraction = word.partition(b".")
     digits: Any = whole.removeprefix(b"-")
     seconds = _decimal(digits)

@@ -1,6 +1,6 @@
-"""Definitions whose image is only the base: a file that is built and packed without a Docker engine.
+"""Definitions whose image is only the base, in a file that is built and packed without a Docker engine.
 
-The base is made from Debian packages or is an archive. There is no Dockerfile, and neither ``python`` nor ``horovod``.
+The base is an archive or is made from Debian packages. There is no Dockerfile, no ``python`` and no ``horovod``.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from deployer.contract.errors import MissingTool, Refused
 
 
 def build(base: Base, folder: Path, host: BuildSettings, say: Callable[[str], None], offline: bool) -> Path:
-    """Return the image file. A Debian base is made if the cache lacks it.
+    """Return the image file. Make a Debian base if the cache lacks it.
 
     Args:
         folder: the definition's folder.
@@ -23,8 +23,8 @@ def build(base: Base, folder: Path, host: BuildSettings, say: Callable[[str], No
         offline: download nothing.
 
     Raises:
-        IntegrityError: an archive does not have the digest that the definition names.
-        DeployerError: as ``base.debian_tarball`` raises.
+        IntegrityError: an archive does not have the digest in the definition.
+        DeployerError: an error of ``base.debian_tarball``.
     """
     return _archive(base, folder) or bases.debian_tarball(base, host, say, offline)
 
@@ -33,8 +33,8 @@ def ready(definition: Definition) -> Path | None:
     """Return the image file of a definition, or None if its image is in the engine.
 
     Raises:
-        Refused: it is not built from the current definition.
-        IntegrityError: as ``build`` raises.
+        Refused: it is not built yet, or not from the current definition.
+        IntegrityError: as in ``build``.
     """
     if definition.base is None or definition.needs_engine:
         return None
@@ -47,7 +47,7 @@ def ready(definition: Definition) -> Path | None:
 
 @contextlib.contextmanager
 def engine_or_archive(definition: Definition) -> Iterator[None]:
-    """Name the way without an engine in MissingTool, if the image of a definition is a registry's image alone."""
+    """Add the way without an engine to a MissingTool error, if the definition's image is just a registry's image."""
     try:
         yield
     except MissingTool as error:
@@ -61,7 +61,7 @@ def engine_or_archive(definition: Definition) -> Iterator[None]:
 
 
 def _archive(base: Base, folder: Path) -> Path | None:
-    """Return the archive that a base is; None if it is made of packages."""
+    """Return the archive with the base, or None if it is made from packages."""
     if base.archive is None:
         return None
     path = folder / base.archive

@@ -17,13 +17,13 @@ from deployer.system import files, process
 
 _logger = logging.getLogger("deployer.base")
 
-#: Part of the key of every cached base. Raise it if ``command`` makes a different base.
+#: Part of the key of every cached base. Increase it when ``command`` makes a different base.
 RECIPE = 1
 
-#: Seconds for mmdebstrap, which downloads about 100 MB.
+#: The time limit in seconds for mmdebstrap, which downloads about 100 MB.
 _TIMEOUT = 1800
 
-#: Files that no image needs. dpkg excludes them, also for packages that the Dockerfile adds. Licences are kept.
+#: Files that no image needs. dpkg also excludes them from packages that the Dockerfile adds. Licences are kept.
 _EXCLUDED = (
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
@@ -32,8 +32,8 @@ _EXCLUDED = (
     "path-exclude=/usr/share/locale/*",
 )
 
-#: Files that the installation wrote get the date of the Debian archive, so the same archive gives the same tarball.
-#: Files of packages are older and keep their dates: a .pyc contains the date of its source.
+#: Files that the installation writes receive the date of the Debian archive, so that the same archive gives the same
+#: tarball. Files of packages are older and keep their dates, because a .pyc contains the date of its source.
 _SAME_DATES = (
     'date=$(cat "$1"/var/lib/apt/lists/*_InRelease | sed -n "s/^Date: //p" | while read -r d; do date -d "$d" +%s; done'
     ' | sort -n | tail -n 1); cd "$1" && find . -xdev'
@@ -55,7 +55,7 @@ def ensure(
     folder: Path,
     offline: bool = False,
 ) -> str:
-    """Return the name of the base image in the engine. It is made, loaded or pulled if the engine lacks it.
+    """Return the name of the base image in the engine. Make, load or pull it if the engine lacks it.
 
     Args:
         host: apt's proxies and mirror for a Debian base.
@@ -63,8 +63,8 @@ def ensure(
         offline: download nothing.
 
     Raises:
-        UsageError: ``offline``, and a download is needed; or the image does not exist.
-        DeployerError: as ``registry.ensure``, ``imported.ensure`` and ``debian`` raise.
+        UsageError: a download is needed despite ``offline``, or the image does not exist.
+        DeployerError: an error of ``registry.ensure``, ``imported.ensure`` or ``debian``.
     """
     if base.image is not None:
         name = registry.ensure(client, base.image, say, offline)
@@ -81,19 +81,19 @@ def ensure(
 def debian(
     client: docker.DockerClient, base: Base, host: BuildSettings, say: Callable[[str], None], offline: bool = False
 ) -> str:
-    """Return the tag of a Debian base. It is made and imported if the engine lacks it.
+    """Return the tag of a Debian base. Make and import it if the engine lacks it.
 
-    The tarball is cached, under a key of all that it depends on.
+    The tarball is cached, with a key of everything that it depends on.
 
     Args:
-        host: the proxies and the mirror for the download. They leave no trace in the base, and each mirror has the same
-            packages of a suite.
+        host: the proxies and the mirror for the download. They leave no trace in the base, because every mirror has the
+            same packages of a suite.
         offline: download nothing.
 
     Raises:
         MissingTool: there is no mmdebstrap.
-        JobFailed: mmdebstrap failed, for instance because a package does not exist.
-        SpaceError: there is no space for the tarball.
+        JobFailed: mmdebstrap failed, for example because a package does not exist.
+        SpaceError: there is not enough space for the tarball.
     """
     key = base_key(base)
     tag = f"deployer/base:{key}"
@@ -107,7 +107,7 @@ def debian(
 
 
 def debian_tarball(base: Base, host: BuildSettings, say: Callable[[str], None], offline: bool = False) -> Path:
-    """Return the tarball of a Debian base in the cache, made if need be. Raises as ``debian`` does."""
+    """Return the tarball of a Debian base in the cache, made if necessary. Raises the same errors as ``debian``."""
     tarball = tarball_of(base)
     if not tarball.is_file():
         if offline:
@@ -119,7 +119,7 @@ def debian_tarball(base: Base, host: BuildSettings, say: Callable[[str], None], 
 
 
 def tarball_of(base: Base) -> Path:
-    """Return where the cache has the tarball of a Debian base, once it is made. Raises MissingTool."""
+    """Return the path in the cache for the tarball of a Debian base. Raises MissingTool."""
     return caches.BASES.folder / f"{base.debian}-{base_key(base)}.tar"
 
 
@@ -135,7 +135,7 @@ def _make(base: Base, host: BuildSettings, tarball: Path) -> None:
         done = process.run(argv, timeout=_TIMEOUT, env=_environment(), stdout=stream, check=False)
         if done.returncode != 0:
             _logger.debug("%s", done.stderr)
-            # apt's errors come first, then mmdebstrap reports only that apt failed
+            # the errors of apt, before mmdebstrap's report that apt failed
             said = [line.strip() for line in done.stderr.splitlines() if line.startswith("E: ")]
             hint = f"check the package names, and that the mirror is reachable: {quoted(argv)}"
             raise JobFailed(f"mmdebstrap cannot make {base.debian}: {' / '.join(said[:3]) or done.last_words()}", hint)
@@ -150,9 +150,9 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
     """
     argv = ["mmdebstrap", "--variant=minbase", "--format=tar", '--aptopt=APT::Install-Recommends "false"']
     argv += [f"--dpkgopt={option}" for option in _EXCLUDED]
-    # An --aptopt stays in the image, so settings are in files that exist only while mmdebstrap runs.
+    # An --aptopt stays in the image, so the settings are in files that exist only while mmdebstrap runs.
     settings = "".join(f'{name} "{value}";\n' for name, value in sorted(apt.items()))
-    if sources:  # relative paths, because apt runs outside of the new root
+    if sources:  # relative paths, because apt runs outside the new root
         settings += f'Dir::Etc::SourceList "{_SOURCES}";\nDir::Etc::SourceParts "-";\n'
         argv += _temporary(f"etc/apt/{_SOURCES}", sources)
     if settings:
@@ -164,7 +164,7 @@ def command(base: Base, apt: Mapping[str, str], sources: str = "") -> list[str]:
 
 
 def _temporary(path: str, text: str) -> list[str]:
-    """Return the hooks that write a file into the new root and remove it at the end."""
+    """Return the mmdebstrap hooks that write a file into the new root and remove it at the end."""
     return [f"--setup-hook=cat >\"$1\"/{path} <<'{_END}'\n{text.rstrip()}\n{_END}", f'--customize-hook=rm "$1"/{path}']
 
 

@@ -1,8 +1,9 @@
-"""Base images from archives: a docker save or OCI archive is loaded with its layers, a flat tar is imported.
+"""Base images from archives: a docker save or OCI archive is loaded with its layers; a flat tar is imported.
 
-Docker before 25 loads neither OCI archives nor archives compressed by zstd, and an engine uses the archive's name for
-the image. So the engine receives a new archive: the same configuration and layers, under our name. It still checks each
-layer's digest. Source: Docker image specification 1.2, "Combined Image JSON + Filesystem Changeset Format".
+Before version 25, Docker loads neither OCI archives nor archives compressed with zstd. It also tags the image with the
+name in the archive. So the engine receives a new archive with the same configuration and layers, under our name. The
+engine still checks each layer's digest. Source: Docker image specification 1.2, "Combined Image JSON + Filesystem
+Changeset Format".
 """
 
 import contextlib
@@ -29,7 +30,7 @@ _END = b"\0" * 1024
 
 
 def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Callable[[str], None]) -> str:
-    """Return the tag of the base image in an archive. It is loaded if the engine lacks it.
+    """Return the tag of the base image in an archive. Load the image if the engine lacks it.
 
     The tag contains the file's digest.
 
@@ -40,7 +41,7 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
         IntegrityError: the file has another digest, or the image is damaged.
         UsageError: the file is not an image.
         SpaceError: a disk is full.
-        MissingTool: the engine stopped.
+        MissingTool: the engine has stopped.
     """
     digest = check(path, sha256)
     tag = f"deployer/base:{digest[:16]}"
@@ -57,7 +58,7 @@ def ensure(client: docker.DockerClient, path: Path, sha256: str | None, say: Cal
 
 
 def check(path: Path, sha256: str | None) -> str:
-    """Return the SHA-256 of an archive. Raises IntegrityError if it is not ``sha256``, which None does not ask for."""
+    """Return the SHA-256 of an archive. Raises IntegrityError if it differs from ``sha256`` (None: any is right)."""
     digest = digest_of(path)
     if sha256 is not None and digest != sha256:
         hint = f"base.sha256 is {sha256}"
@@ -102,7 +103,7 @@ def _image_archive(layered: archive.Layered, tag: str, scratch: Scratch) -> Iter
     yield from _member(_MANIFEST, io.BytesIO(json.dumps(manifest).encode()))
     yield from _member(_CONFIG, io.BytesIO(json.dumps(layered.config, sort_keys=True).encode()))
     for name, (part, _) in zip(names, layered.layers, strict=True):
-        with scratch.temporary() as spool:  # a tar has the size before the content
+        with scratch.temporary() as spool:  # in a tar, the size comes before the content
             with files.errors_named(f"unpack a layer into {tempfile.gettempdir()}", "set TMPDIR to a larger disk"):
                 for chunk in archive.uncompressed(part):
                     spool.write(chunk)

@@ -1,4 +1,4 @@
-"""Base images from a registry, named by digest: the engine's copy if it has one, otherwise pulled."""
+"""Base images from a registry, identified by digest: the engine's copy if there is one, otherwise pulled."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from docker.errors import APIError
 from deployer.connected.ground import engine, progress
 from deployer.contract.errors import DeployerError, SpaceError, TransferError, UsageError
 
-#: Parts of the errors of registries and engines if an image does not exist or access is denied.
+#: Texts in the errors of registries and engines if an image does not exist or access is denied.
 _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")
 
 _INSTEAD = (
@@ -18,17 +18,17 @@ _INSTEAD = (
 
 
 def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], None], offline: bool = False) -> str:
-    """Return the image's name in the engine. It is pulled if the engine lacks it.
+    """Return the image's name in the engine. Pull the image if the engine lacks it.
 
     Args:
         reference: NAME@sha256:HEX. A tag before the digest is ignored.
         offline: download nothing.
 
     Raises:
-        UsageError: the registry does not provide the image; or ``offline``, and the engine lacks it.
-        TransferError: the registry does not answer.
+        UsageError: the registry does not provide the image, or the engine lacks it and ``offline`` is set.
+        TransferError: the registry does not respond.
         SpaceError: the engine's disk is full.
-        MissingTool: the engine stopped.
+        MissingTool: the engine has stopped.
     """
     name, _, digest = reference.partition("@")
     folder, slash, last = name.rpartition("/")  # a colon before the last slash belongs to a port
@@ -43,7 +43,7 @@ def ensure(client: docker.DockerClient, reference: str, say: Callable[[str], Non
 
 
 def pull(client: docker.DockerClient, reference: str) -> None:
-    """Pull an image, by its digest, its tag, or the tag latest. Raises as ``ensure`` does."""
+    """Pull an image by its digest, its tag, or the tag latest. Raises the same errors as ``ensure``."""
     try:
         with progress.parts_bar("pull") as tell:
             for message in client.api.pull(reference, stream=True, decode=True):

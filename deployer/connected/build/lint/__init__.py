@@ -1,4 +1,4 @@
-"""Rules for definitions: their codes in rules.yaml, and one module per kind."""
+"""Rules for definitions: their codes are in rules.yaml, and each kind of rule has a module."""
 
 from pathlib import Path
 from typing import Any
@@ -15,5 +15,5 @@ RULES: dict[str, Rule] = {
 
 
 def finding(code: str, subject: str, **values: Any) -> Finding:
-    """Return the finding of rule ``code`` about ``subject``. ``values`` are inserted in message and remedy."""
+    """Return the finding of rule ``code`` about ``subject``. ``values`` are inserted into its message and remedy."""
     return RULES[code].about(code, subject, **values)

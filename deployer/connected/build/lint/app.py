@@ -1,7 +1,7 @@
-"""Rules for the app folder: jobs find it, and its imports exist. Nothing is run.
+"""Rules for the app folder: jobs must find it, and its imports must exist. Nothing is run.
 
-Uncertain cases are not reported: an import in a function, a condition or a ``try``; a name of any file in app/; and a
-Python that finds packages in an unsupported way.
+Uncertain cases are not reported: imports in a function, a condition or a ``try``; modules with the name of a file in
+app/; and a Python that finds packages in an unsupported way.
 """
 
 import ast
@@ -19,16 +19,16 @@ from deployer.contract.plan import APP
 from deployer.contract.tarformat import FILE
 from deployer.system.wheel import Wheel
 
-#: The folders in which Python finds modules: its own library, and packages.
+#: The folders in which Python finds modules: those of its own library and of packages.
 _PLACES = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib-dynload|lib/python3(?:\.\d+)?)(?=/([^/]+))")
 _OWN_LIBRARY = re.compile(r"(?:^|/)lib/python3\.\d+/os\.py$")
 _PTH = re.compile(r"(?:^|/)(?:site|dist)-packages/([^/]+\.pth)$")
-#: These .pth files add no modules besides those that the listing shows.
+#: .pth files that add no modules beyond those in the file listing.
 _KNOWN_PTH = re.compile(r"^(distutils-precedence|.*-nspkg)\.pth$")
 
 
 def relative(source: DefinitionSource) -> Iterator[Finding]:
-    """command.relative: a job starts a file by a path relative to its working folder."""
+    """Check command.relative: a job starts a file with a path relative to its working folder."""
     app, base = source.definition.app_folder, source.definition.base
     if any(instruction.name == "WORKDIR" for instruction in source.dockerfile.image()):
         return
@@ -56,7 +56,7 @@ def _in_app(app: Path | None, word: str) -> PurePosixPath | None:
 
 
 def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
-    """app.import: an error in files that a job starts, a warning in other files."""
+    """Check app.import: an error in files that a job starts, a warning in other files."""
     provided = _provided(source, built)
     if provided is None:
         return
@@ -77,7 +77,7 @@ def imports(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
 
 
 def _imports(path: Path) -> list[tuple[str, int]]:
-    """Return the modules that a file imports unconditionally, each with its line."""
+    """Return the modules that a file imports unconditionally, with their lines."""
     try:
         tree = ast.parse(text_of(path))
     except (SyntaxError, ValueError, RecursionError):
@@ -92,7 +92,7 @@ def _imports(path: Path) -> list[tuple[str, int]]:
 
 
 def _reached(source: DefinitionSource, scripts: dict[Path, list[tuple[str, int]]]) -> set[Path]:
-    """Return the files that jobs start, and the files that these import."""
+    """Return the files that jobs start, and the files that those import."""
     app = source.definition.app_folder
     words = [word for job in source.definition.jobs.values() for word in job.command]
     todo = [app / word[len(APP) + 1 :] for word in words if app and word.startswith(APP + "/")]
@@ -109,7 +109,7 @@ def _reached(source: DefinitionSource, scripts: dict[Path, list[tuple[str, int]]
 
 
 def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
-    """Return the names of modules in image and wheels, or None if they cannot all be found."""
+    """Return the names of the modules in the image and the wheels, or None if they cannot all be determined."""
     if built.wheels is None:
         return None
     found = {"horovod"} if source.definition.horovod else set()
@@ -128,7 +128,7 @@ def _provided(source: DefinitionSource, built: BuiltImage) -> set[str] | None:
         found |= {_module(path[len(folder) + 1 :].partition("/")[0]) for folder in folders if path.startswith(folder)}
         pth = _PTH.search(path)
         if pth and entry.kind == FILE and not _KNOWN_PTH.match(pth[1]):
-            return None  # it may add any folder
+            return None  # it may add any folder to the path
     if "setuptools" in found:
         found.add("distutils")
     outside = any(folder.split("/")[0] in ("data", "deployer", "scratch", "mnt") for folder in folders)

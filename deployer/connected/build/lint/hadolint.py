@@ -1,4 +1,4 @@
-"""hadolint's rules for Dockerfiles. Its wheel contains the program; hadolint.yaml disables rules that do not apply."""
+"""hadolint's rules for Dockerfiles. Its wheel contains the program. hadolint.yaml disables rules that do not apply."""
 
 import json
 import shutil
@@ -39,6 +39,6 @@ def findings(dockerfile: Path) -> Iterator[Finding]:
 
 
 def _program() -> str:
-    """Return hadolint's path: beside this Python, where its wheel installs it, or in PATH."""
+    """Return hadolint's path: next to this Python, where its wheel installs it, or in PATH."""
     beside = Path(sys.executable).with_name("hadolint")
     return str(beside) if beside.is_file() else shutil.which("hadolint") or "hadolint"

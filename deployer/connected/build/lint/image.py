@@ -1,4 +1,4 @@
-"""Rules for the built image: it has the programs that jobs start."""
+"""Rules for the built image: it must have the programs that jobs start."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ class BuiltImage(NamedTuple):
         tree: its root filesystem.
         env: its environment, as ``NAME=VALUE``.
         workdir: its working folder.
-        wheels: the wheels of the definition's lock, None unless all are cached.
+        wheels: the wheels of the definition's lock; None: not all of them are cached.
     """
 
     tree: ListedTree
@@ -31,7 +31,7 @@ class BuiltImage(NamedTuple):
 
 
 def commands_missing(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
-    """command.missing. Nothing is reported if the program may be in a wheel that is not in the cache."""
+    """Check command.missing. Nothing is reported if the program may be in a wheel that is not cached."""
     if built.wheels is None:
         return
     jobs = [Job(name, **job.model_dump()) for name, job in source.definition.jobs.items()]

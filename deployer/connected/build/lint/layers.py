@@ -1,4 +1,4 @@
-"""layers.*: bytes wasted in the layers of the built image."""
+"""Rules layers.*: wasted bytes in the layers of the built image."""
 
 import os
 import posixpath
@@ -9,7 +9,7 @@ from deployer.connected.rootfs.entries import FileEntries, shown
 from deployer.contract.findings import Finding
 from deployer.contract.tarformat import FILE, FOLDER
 
-#: Less is not reported: each installation of a package rewrites the list of packages.
+#: The minimum to report. Each installation of a package rewrites the list of packages, which wastes some bytes.
 MIN_BYTES = 1024 * 1024
 
 #: Folders that no job needs.
@@ -24,7 +24,7 @@ _SHOWN = 4
 
 def wasted(layers: Iterable[FileEntries], image: str) -> Iterator[Finding]:
     """Yield layers.hidden and layers.leftover for the layers of an image, the lowest first."""
-    held: dict[bytes, int] = {}  # the visible files so far: path to size
+    held: dict[bytes, int] = {}  # the files visible so far: path to size
     hidden: dict[bytes, int] = {}
     for layer in layers:
         _apply(layer, held, hidden)
@@ -36,7 +36,7 @@ def wasted(layers: Iterable[FileEntries], image: str) -> Iterator[Finding]:
 
 
 def _apply(layer: FileEntries, held: dict[bytes, int], hidden: dict[bytes, int]) -> None:
-    """Move the files that a layer hides from ``held`` to ``hidden``, then add the layer's files."""
+    """Move the files hidden by a layer from ``held`` to ``hidden``, then add the layer's files."""
     gone: list[bytes] = []
     brought: dict[bytes, int] = {}
     replaced: set[bytes] = set()
@@ -59,7 +59,7 @@ def _apply(layer: FileEntries, held: dict[bytes, int], hidden: dict[bytes, int])
 
 
 def _largest(found: dict[bytes, int]) -> str:
-    """Return the largest folders (two names deep at most) and files, with their sizes."""
+    """Return the largest folders (at most two names deep) and files, with their sizes."""
     groups: dict[bytes, int] = {}
     for path, size in found.items():
         group = b"/".join(path.split(b"/")[:3])

@@ -1,4 +1,4 @@
-"""lint: check a definition before the build, and its image after the build."""
+"""lint: check a definition before its build, and the image after it."""
 
 import contextlib
 import tempfile
@@ -43,8 +43,8 @@ class Linted(NamedTuple):
 
     Attributes:
         findings: the findings.
-        image: the checked image, empty if it is not built or no engine answers.
-        unchecked: why hadolint's rules were not checked, and the remedy; empty: they were.
+        image: the checked image, empty if it is not built or no engine responds.
+        unchecked: why hadolint's rules were not checked, and the remedy; empty: they were checked.
     """
 
     findings: list[Finding]
@@ -59,7 +59,7 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
     if definition.dockerfile_path is not None:
         try:
             found += hadolint.findings(definition.dockerfile_path)
-        except MissingTool as error:  # it is optional, and has no rule that stops a build
+        except MissingTool as error:  # hadolint is optional, and none of its rules stops a build
             unchecked = f"{error.message}; {error.hint}"
     with contextlib.suppress(MissingTool), contextlib.closing(engine.connect()) as client:
         if engine.has_image(client, definition.tag):
@@ -73,17 +73,17 @@ def lint(definition: Definition, accept: Collection[str] = ()) -> Linted:
 
 
 def refuse(definition: Definition, accept: Collection[str] = ()) -> None:
-    """Raise Refused if one of our own rules finds an error that is not accepted: the build or the job would fail."""
+    """Raise Refused if one of our own rules finds an error that is not accepted: the build or job would fail."""
     refused(errors([item for item in _own(definition) if item.code not in accept]))
 
 
 def named(definition: Definition, code: str, accept: Collection[str] = ()) -> list[Finding]:
-    """Return the findings of one of our own rules, empty if its code is accepted."""
+    """Return the findings of one of our own rules; empty if its code is accepted."""
     return [item for item in _own(definition) if item.code == code and code not in accept]
 
 
 def refused(found: list[Finding]) -> None:
-    """Raise Refused if there are findings. Several findings are listed, one per line."""
+    """Raise Refused if there are findings. Several findings are listed one per line."""
     if len(found) == 1:
         item = found[0]
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
@@ -104,7 +104,7 @@ def _root(of_image: list[list[FileEntry]]) -> Rootfs:
 
 
 def refuse_imports(definition: Definition, tree: ListedTree, env: Sequence[str], accept: Collection[str] = ()) -> None:
-    """Raise Refused if a file of app/ that a job starts imports what the built image lacks, unless that is accepted.
+    """Raise Refused if a file of app/ that a job starts imports a module that the image lacks, unless accepted.
 
     Args:
         definition: the definition.
@@ -118,7 +118,7 @@ def refuse_imports(definition: Definition, tree: ListedTree, env: Sequence[str],
 
 
 def refuse_built(definition: Definition, image: str, archive_file: Path | None, accept: Collection[str] = ()) -> None:
-    """Do the same for an image in the engine, or in a file."""
+    """Do the same as ``refuse_imports`` for an image in the engine or in a file."""
     if all(path.suffix != ".py" for path in DefinitionSource(definition).app):
         return
     with Scratch(Path(tempfile.gettempdir())) as scratch:
@@ -135,7 +135,7 @@ def refuse_built(definition: Definition, image: str, archive_file: Path | None, 
 def _built(definition: Definition, tree: ListedTree, config: Mapping[str, Any]) -> BuiltImage:
     try:
         wheels: Collection[Path] | None = wheelhouse.ready(definition)
-    except DeployerError:  # the lock is outdated, or wheels are not cached: `build` reports it
+    except DeployerError:  # the lock is outdated or wheels are not cached, which `build` reports
         wheels = None
     return BuiltImage(tree, list(config.get("Env") or []), str(config.get("WorkingDir") or "/"), wheels)
 

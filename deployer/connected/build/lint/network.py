@@ -1,4 +1,4 @@
-"""network.run-time: commands that need the network when the job runs, on a site without network."""
+"""network.run-time: commands that need the network when the job runs. Sites may have no network."""
 
 import posixpath
 import re
@@ -15,7 +15,7 @@ _SHELLS = re.compile(r"(ba|da|z|k)?sh")
 _SHEBANG = re.compile(r"#!.*\b(ba|da|z|k)?sh\b")
 _LOCAL = re.compile(r"(\w+://)?(localhost|127\.|\[::1\]|\$|file:)")
 
-#: Programs, with the words with which they use the network; empty: they always use it.
+#: Programs that use the network, with the words that make them do so; empty: they always use it.
 _PROGRAMS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("apt", "apt-get", "aptitude"), frozenset({"update", "install", "upgrade", "dist-upgrade"})),
     **dict.fromkeys(("yum", "dnf", "microdnf", "zypper"), frozenset({"install", "update", "upgrade", "in"})),
@@ -30,7 +30,7 @@ _OFFLINE = ("--offline", "--no-index", "--no-download")
 
 
 def at_run_time(source: DefinitionSource) -> Iterator[Finding]:
-    """network.run-time: in ENTRYPOINT and CMD, in the jobs' commands, and in the shell scripts that they start."""
+    """Check network.run-time in ENTRYPOINT and CMD, the jobs' commands, and the shell scripts that they start."""
     for name in ("ENTRYPOINT", "CMD"):
         for instruction in source.last(name):
             yield from _in_words(source, instruction.words(), name, source.at(instruction))
@@ -66,7 +66,7 @@ def _in_script(path: Path, what: str) -> Iterator[Finding]:
 def fetches(command: list[str]) -> str:
     """Return a simple command if it uses the network during the build, otherwise an empty text.
 
-    A ``pip`` that only installs files of the image does not use it.
+    A ``pip`` command that only installs files of the image does not use the network.
     """
     words = pip_words(command)
     if words is not None and "--no-deps" in words:
@@ -77,7 +77,7 @@ def fetches(command: list[str]) -> str:
 
 
 def downloads(command: list[str]) -> str:
-    """Return a simple command, shortened, if it uses the network, otherwise an empty text."""
+    """Return a simple command, shortened, if it uses the network; otherwise an empty text."""
     program = posixpath.basename(command[0])
     if _SHELLS.fullmatch(program) and len(command) > 2 and re.fullmatch(r"-\w*c", command[1]):
         return next(filter(None, map(downloads, commands(shell_words(command[2])))), "")

@@ -1,4 +1,4 @@
-"""Python packages that a definition requests: in the Dockerfile's pip commands, and in their requirements files."""
+"""Python packages that a definition requests, in the Dockerfile's pip commands and in their requirements files."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from deployer.connected.build.lint.source import DefinitionSource, text_of
 from deployer.contract.findings import Finding
 
 _VERBS = ("install", "download", "wheel")
-#: pip's options with a value as the next word.
+#: pip's options whose value is the next word.
 _WITH_VALUE = frozenset(
     """-t --target --prefix --root -i --index-url --extra-index-url -f --find-links --trusted-host --no-binary
     --only-binary --platform --python-version --implementation --abi --cache-dir --log --proxy --cert --client-cert
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
         name: its normalized name.
         version: the exact version, empty if it is not exact.
         text: the requirement as written.
-        where: its place, for findings.
+        where: its location, for findings.
     """
 
     name: str
@@ -48,14 +48,14 @@ class Asked(NamedTuple):
 
 
 def unpinned(source: DefinitionSource) -> Iterator[Finding]:
-    """pins.pip. Packages in ``python.requirements`` are skipped: their lock has exact versions."""
+    """Check pins.pip. Packages in ``python.requirements`` are skipped, because their lock has exact versions."""
     for asked in in_dockerfile(source):
         if not asked.version:
             yield finding("pins.pip", asked.where, package=asked.text, name=asked.name)
 
 
 def unhashed(source: DefinitionSource) -> Iterator[Finding]:
-    """pins.hash: pip requires a hash in all lines if one line has a hash, or with ``--require-hashes``."""
+    """Check pins.hash. pip requires a hash in every line if one line has a hash, or with ``--require-hashes``."""
     for instruction in source.dockerfile.instructions():
         for command in commands(instruction.words()) if instruction.name == "RUN" else ():
             words = pip_words(command) or []
@@ -67,7 +67,7 @@ def unhashed(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def _named(source: DefinitionSource, words: list[str]) -> Iterator[Path]:
-    """Yield the requirements files that a pip command names."""
+    """Yield the requirements files in a pip command."""
     for word, after in zip(words, [*words[1:], ""], strict=False):
         option, _, value = word.partition("=")
         path = source.find(value or after) if _FILES.get(option) == "r" else None
@@ -80,7 +80,7 @@ def _has_hash(line: str) -> bool:
 
 
 def itex(source: DefinitionSource) -> Iterator[Finding]:
-    """itex.*: versions that ITEX supports."""
+    """Check itex.*: versions that ITEX supports."""
     wheelhouse = source.definition.python
     asked = list(in_dockerfile(source))
     if wheelhouse is not None:
@@ -102,7 +102,7 @@ def itex(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def in_dockerfile(source: DefinitionSource) -> Iterator[Asked]:
-    """Yield the packages that a Dockerfile's pip commands and their requirements files request."""
+    """Yield the packages requested in a Dockerfile's pip commands and their requirements files."""
     for instruction in source.dockerfile.instructions():
         if instruction.name == "RUN":
             for command in commands(instruction.words()):
@@ -112,7 +112,7 @@ def in_dockerfile(source: DefinitionSource) -> Iterator[Asked]:
 
 
 def pip_words(command: list[str]) -> list[str] | None:
-    """Return the words after ``pip install`` (or download, wheel), or None for any other command."""
+    """Return the words after ``pip install`` (or download, wheel), or None for other commands."""
     words = list(command)
     if re.fullmatch(r"(.*/)?python[0-9.]*", words[0]) and "-m" in words[:-1]:
         words = words[words.index("-m") + 1 :]
@@ -152,7 +152,7 @@ class RequirementLine(NamedTuple):
     Attributes:
         text: the line.
         requirement: its text before the options.
-        where: its place, for findings.
+        where: its location, for findings.
     """
 
     text: str
@@ -161,13 +161,13 @@ class RequirementLine(NamedTuple):
 
 
 def _in_file(path: Path) -> Iterator[Asked]:
-    """Yield the packages that a requirements file and its included files request."""
+    """Yield the packages requested in a requirements file and the files that it includes."""
     for line in _lines(path):
         yield from _asked(line.requirement, line.where)
 
 
 def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[RequirementLine]:
-    """Yield the lines of a requirements file and of its included files that request a package."""
+    """Yield the lines of a requirements file and its included files that request a package."""
     number = 1
     for text in re.split(r"(?<!\\)\n", text_of(path)):
         line = re.sub(r"(^|\s)#.*", "", text.replace("\\\n", " ")).strip()
@@ -180,7 +180,7 @@ def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Requirem
 
 
 def _asked(text: str, where: str) -> Iterator[Asked]:
-    """Yield a requirement, and nothing for a path, a variable or an invalid line, which other rules report."""
+    """Yield a requirement. Yield nothing for a path, a variable or an invalid line, which other rules report."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -195,7 +195,7 @@ def _asked(text: str, where: str) -> Iterator[Asked]:
 
 
 def _first(asked: list[Asked], *names: str) -> Asked | None:
-    """Return the first package of these names with a known version."""
+    """Return the first package with one of these names and a known version."""
     for found in asked:
         if found.name in names and _minor(found.version):
             return found
@@ -203,7 +203,7 @@ def _first(asked: list[Asked], *names: str) -> Asked | None:
 
 
 def _minor(version: str) -> str:
-    """Return the first two numbers of a version, or an empty text if it is not a version."""
+    """Return the first two numbers of a version, or an empty text if it is invalid."""
     try:
         parsed = Version(version)
     except InvalidVersion:

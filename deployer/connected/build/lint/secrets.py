@@ -1,4 +1,4 @@
-"""secrets.*: private data in files of an image or bundle, and in ENV and ARG."""
+"""Rules secrets.*: private data in files of an image or bundle, and in ENV and ARG."""
 
 import os
 import re
@@ -26,7 +26,7 @@ _CONTENTS = {
     "a Hugging Face token": re.compile(r"\bhf_[A-Za-z0-9]{34}"),
     "a Slack token": re.compile(r"\bxox[abprs]-[A-Za-z0-9-]{10}"),
     "a Google API key": re.compile(r"\bAIza[0-9A-Za-z_-]{35}\b"),
-    # Not if the password is a variable.
+    # A variable in place of the password is allowed.
     "an address with a password": re.compile(r"\b(?:https?|ftp)://[^\s/:@\"'$<>{}]+:[^\s/@\"'$<>{}]+@[\w.-]+"),
 }
 _LAST_WORDS = ("PASSWORD", "PASSWD", "SECRET", "TOKEN", "CREDENTIALS", "APIKEY")
@@ -34,7 +34,7 @@ _KEYS = ("API_KEY", "ACCESS_KEY", "SECRET_KEY", "PRIVATE_KEY", "ACCOUNT_KEY")
 
 
 def in_files(source: DefinitionSource) -> Iterator[Finding]:
-    """secrets.file: names and contents of files in the context and the app folder, and names in data folders."""
+    """Check secrets.file: names and contents of files in the context and the app folder, and names in data folders."""
     for path in dict.fromkeys((*source.context, *source.app)):
         what = _NAMES.get(path.name) or _PATHS.get("/".join(path.parts[-2:])) or _by_content(text_of(path))
         if what:
@@ -46,7 +46,7 @@ def in_files(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def in_variables(source: DefinitionSource) -> Iterator[Finding]:
-    """secrets.variable: in ENV and ARG of all stages. Everyone who has the Dockerfile can read an ARG's default."""
+    """Check secrets.variable in ENV and ARG of all stages. Anyone who has the Dockerfile can read an ARG's default."""
     for instruction in source.dockerfile.instructions():
         if instruction.name in ("ENV", "ARG"):
             for name, value in instruction.pairs():
@@ -60,6 +60,6 @@ def _by_content(text: str) -> str:
 
 
 def _names_a_secret(name: str) -> bool:
-    """Return whether a name means a secret, like DB_PASSWORD, but not TOKENIZERS_PARALLELISM or SECRET_FILE."""
+    """Return whether a name indicates a secret, like DB_PASSWORD, unlike TOKENIZERS_PARALLELISM or SECRET_FILE."""
     upper = name.upper()
     return upper.rpartition("_")[2] in _LAST_WORDS or upper.endswith(_KEYS)

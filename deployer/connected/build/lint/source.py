@@ -1,4 +1,4 @@
-"""The input of rules: a definition, its Dockerfile, and the files of its context and app."""
+"""The input of lint rules: a definition, its Dockerfile, and the files of its context and app."""
 
 import functools
 import itertools
@@ -13,12 +13,12 @@ from deployer.connected.build.dockerfile import Instruction, parse
 from deployer.connected.rootfs import datafolder
 from deployer.system import files
 
-#: Bytes. Text written by hand is smaller; larger files are not read.
+#: The maximum size in bytes. Text written by hand is smaller. Larger files are not read.
 MAX_TEXT = 1024 * 1024
 
 
 class DefinitionSource:
-    """A definition and its files, which are read when they are needed."""
+    """A definition and its files, which are read when needed."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
@@ -50,10 +50,10 @@ class DefinitionSource:
         return sorted(path for path in found if path.is_file())
 
     def find(self, inside: str) -> Path | None:
-        """Return the file of the definition that a path in the image or container probably means.
+        """Return the definition's file to which a path in the image or container probably refers.
 
-        Of several with this name: the one whose last folders are the same too, then one that a COPY names, itself or by
-        a folder, then the one in the fewest folders.
+        If several files have this name, prefer one with the same last folders, then one that a COPY lists itself or
+        with its folder, then the one in the fewest folders.
         """
         wanted = Path(inside).parts[::-1]
         inner = [(path.relative_to(self.definition.context_folder), path) for path in self.context]
@@ -70,17 +70,17 @@ class DefinitionSource:
 
     @functools.cached_property
     def _copied(self) -> frozenset[str]:
-        """The files and folders of the context that the Dockerfile's COPY and ADD name."""
+        """The files and folders of the context in the Dockerfile's COPY and ADD instructions."""
         copies = (each for each in self.dockerfile.instructions() if each.name in ("COPY", "ADD"))
         return frozenset(posixpath.normpath(word) for each in copies for word in each.words()[:-1])
 
     def last(self, name: str) -> Iterator[Instruction]:
-        """Yield the last instruction of this name in the final image, if any."""
+        """Yield the final image's last instruction of this name, if there is one."""
         yield from [found for found in self.dockerfile.image() if found.name == name][-1:]
 
 
 def text_of(path: Path) -> str:
-    """Return a file's text, empty if it is too large, not text, or cannot be read."""
+    """Return a file's text, or an empty text if the file is too large, binary or unreadable."""
     try:
         if path.stat().st_size > MAX_TEXT:
             return ""

@@ -1,4 +1,4 @@
-"""Rules for the Dockerfile: its bases, its final user, late removals, and features that the build does not support."""
+"""Rules for the Dockerfile: bases, the final user, late removals, and features that the build does not support."""
 
 import posixpath
 import re
@@ -17,7 +17,7 @@ _APT_LISTS = "/var/lib/apt/lists"
 
 
 def images(source: DefinitionSource) -> Iterator[Finding]:
-    """pins.image: in FROM and COPY --from."""
+    """Check pins.image in FROM and COPY --from."""
     defaults = dict(pair for argument in source.dockerfile.arguments for pair in argument.pairs())
     known = {"scratch"}
     for number, stage in enumerate(source.dockerfile.stages):
@@ -33,7 +33,7 @@ def images(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def user(source: DefinitionSource) -> Iterator[Finding]:
-    """dockerfile.user."""
+    """Check dockerfile.user."""
     for instruction in source.last("USER"):
         name = instruction.value.partition(":")[0]
         if name not in ("root", "0") and "$" not in name:
@@ -41,7 +41,7 @@ def user(source: DefinitionSource) -> Iterator[Finding]:
 
 
 def frontend(source: DefinitionSource) -> Iterator[Finding]:
-    """dockerfile.syntax and dockerfile.buildkit."""
+    """Check dockerfile.syntax and dockerfile.buildkit."""
     if "syntax" in source.dockerfile.directives:
         line, image = source.dockerfile.directives["syntax"]
         yield finding("dockerfile.syntax", f"{source.name}:{line}", frontend=image)
@@ -55,21 +55,21 @@ def frontend(source: DefinitionSource) -> Iterator[Finding]:
 
 
 class _Made(NamedTuple):
-    """The paths that a step may have put into its layer: those in its words, without paths that it ``removed``."""
+    """The paths that a step may have added to its layer: those in its words, except the paths in ``removed``."""
 
     instruction: Instruction
     text: str
     removed: Collection[str] = ()
 
     def left(self, path: str) -> bool:
-        """Return whether the step's layer probably has ``path``, judged by its words."""
+        """Return whether the step's layer probably has ``path``, according to the step's words."""
         if any(path == gone or path.startswith(gone + "/") for gone in self.removed):
             return False
         return re.search(rf"(^|[\s='\">]){re.escape(path)}(/|\s|$|['\"])", self.text) is not None
 
 
 def late_removals(source: DefinitionSource) -> Iterator[Finding]:
-    """layers.late-removal: a RUN removes files that are in the layer of an earlier step."""
+    """Check layers.late-removal: a RUN removes files that an earlier step added to its layer."""
     made: list[_Made] = []
     for instruction in source.dockerfile.image():
         if instruction.name == "RUN":
@@ -79,7 +79,7 @@ def late_removals(source: DefinitionSource) -> Iterator[Finding]:
             brings_lists = any(posixpath.basename(step[0]) in _APT and "update" in step[1:] for step in steps)
             for path, stem in stems.items():
                 if stem.count("/") < 2 or (brings_lists and stem.startswith(_APT_LISTS)):
-                    continue  # unknown, or apt's lists of the same step
+                    continue  # unknown, or apt's lists, which the same step added
                 maker = next((each for each in made if each.left(stem)), None)
                 if maker:
                     yield finding("layers.late-removal", source.at(instruction), path=path, line=maker.instruction.line)
@@ -94,7 +94,7 @@ def _is_removal(command: list[str]) -> bool:
 
 
 def build_settings(source: DefinitionSource) -> Iterator[Finding]:
-    """dockerfile.build-base and network.base: one of the two bases is used instead of the other."""
+    """Check dockerfile.build-base and network.base: one of the two bases is used in place of the other."""
     dockerfile = source.dockerfile
     used = dockerfile.image()
     if used and "BUILD_BASE" in variables(_base(used[0])):

@@ -14,7 +14,7 @@ from deployer.system import process
 
 
 class Indexes(NamedTuple):
-    """Options and environments for pip and uv. The files that they name exist until the block of ``indexes`` ends.
+    """Options and environments for pip and uv. The files in them exist until the block of ``indexes`` ends.
 
     Attributes:
         pip_options: options of pip.
@@ -31,7 +31,7 @@ class Indexes(NamedTuple):
 
 @contextlib.contextmanager
 def indexes(host: BuildSettings, folders: Sequence[Path] = ()) -> Iterator[Indexes]:
-    """Yield the host's settings for pip and uv while the block runs. ``folders`` have further wheels.
+    """Yield the host's settings for pip and uv while the block runs. ``folders`` contain additional wheels.
 
     Raises:
         UsageError: a folder does not exist.
@@ -68,7 +68,7 @@ def pip_values(text: str) -> dict[str, list[str]]:
 
 def uv_options(values: dict[str, list[str]]) -> list[str]:
     """Return uv's options for the indexes of a pip.conf."""
-    # pip uses the best release of all indexes. By default, uv uses only the first index that has the name.
+    # pip uses the best release in all indexes. By default, uv uses only the first index that has the package.
     options = ["--system-certs", "--index-strategy=unsafe-best-match"]
     options += [f"--default-index={url}" for url in values.get("index-url", [])[:1]]
     options += [f"--index={url}" for url in values.get("extra-index-url", [])]
@@ -77,5 +77,5 @@ def uv_options(values: dict[str, list[str]]) -> list[str]:
 
 
 def uv_proxies(values: dict[str, list[str]]) -> dict[str, str]:
-    """Return the variables for uv that have the effect of pip's proxy setting."""
+    """Return the variables for uv with the same effect as pip's proxy setting."""
     return {name: values["proxy"][0] for name in ("HTTP_PROXY", "HTTPS_PROXY") if values.get("proxy")}

@@ -1,7 +1,7 @@
 """python.lock: the exact wheels of a definition's wheelhouse, for one Python and one set of requirements.
 
-It is a pip requirements file beside ``bundle.yaml`` and should be checked in. Each pin has the SHA-256 of one wheel.
-Its header states what it was made from, so that a mismatch is detected without network.
+It is a pip requirements file next to ``bundle.yaml`` and should be checked in. Each pin has the SHA-256 of one wheel.
+Its header states what it was made from, so a mismatch is detected without a network.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class Lock(NamedTuple):
         target: the image's Python, without its packages.
         requirements: the digest of the requirements, in hexadecimal.
         pins: the wheels.
-        of_image: packages of the image that the wheels depend on, name to version.
+        of_image: packages of the image that the wheels depend on: name to version.
     """
 
     target: Target
@@ -70,7 +70,7 @@ class Lock(NamedTuple):
         return _HEAD + "\n".join(lines) + "\n"
 
     def drift(self, target: Target, requirements: str) -> str:
-        """Return why this lock does not fit a target and the digest of requirements, or an empty text if it fits."""
+        """Return why this lock does not fit a target and a digest of requirements, or an empty text if it fits."""
         if self.requirements != requirements:
             return "the requirements changed"
         if str(self.target) != str(target):
@@ -85,7 +85,7 @@ class Lock(NamedTuple):
 
 
 def read(path: Path) -> Lock | None:
-    """Return the lock at ``path``, or None without such a file. Raises UsageError if deployer did not write it."""
+    """Return the lock at ``path``, or None if there is no file. Raises UsageError if deployer did not write it."""
     if not files.lexists(str(path)):
         return None
     target: Target | None = None
@@ -112,7 +112,7 @@ def requirements_digest(path: Path) -> str:
     """Return the SHA-256 of a requirements file and its included files, in hexadecimal.
 
     Raises:
-        UsageError: a line cannot be locked, with file and line.
+        UsageError: a line cannot be locked. The message has its file and line.
     """
     digest = hashlib.sha256()
     todo, done = [path.resolve()], set()
@@ -137,7 +137,7 @@ def _includes(file: Path, text: str) -> Iterable[str]:
 
 
 def _lines(text: str) -> Iterable[tuple[int, str]]:
-    """Yield the lines of a requirements file with their numbers, continuation lines joined, without comments."""
+    """Yield the lines of a requirements file with their numbers, without comments. Continuation lines are joined."""
     begun, start = "", 1
     for number, line in enumerate(text.splitlines(), 1):
         start = start if begun else number

@@ -1,7 +1,7 @@
-"""resolve: compute pins from requirements with uv, for an image's Python (docs/adr/0010).
+"""resolve: compute pins from requirements with uv for an image's Python (docs/adr/0010).
 
-The packages of the image are kept: each is represented by a wheel with only a name and a version, and no other release
-of that name is allowed. So the wheelhouse never repeats a package of the image, and the resolver explains conflicts.
+The packages of the image are kept. Each is represented by a wheel with only a name and a version, and no other release
+of it is allowed. So the wheelhouse never duplicates a package of the image, and the resolver explains conflicts.
 """
 
 import re
@@ -24,7 +24,7 @@ from deployer.contract.errors import TransferError, UsageError
 from deployer.system import process
 
 _TIMEOUT = 600
-#: The glibc versions of uv's platforms. Other versions are rounded down, which is safe.
+#: The glibc versions that uv's platforms support. Other versions are rounded down, which is safe.
 _GLIBC = (*range(31, 41), 28, 17)
 #: Errors of uv if it cannot reach the index.
 _NO_NETWORK = re.compile(
@@ -34,7 +34,7 @@ _NO_NETWORK = re.compile(
 
 
 class PackageSource(NamedTuple):
-    """Where uv finds packages, translated from pip's settings.
+    """Where uv finds packages, converted from pip's settings.
 
     Attributes:
         options: options of uv.
@@ -53,8 +53,8 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
         kept: pins to keep if possible.
 
     Raises:
-        UsageError: there is no solution, with the resolver's reason.
-        TransferError: no index answers.
+        UsageError: there is no solution. The message has the resolver's reason.
+        TransferError: no index responds.
     """
     pins, of_image = read(_compiled(requirements, target, source, kept), target)
     return Lock(target._replace(packages={}), digest, pins, of_image)
@@ -63,8 +63,8 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
 def held_back(requirements: Path, target: Target, source: PackageSource, pins: Sequence[Pin]) -> Iterator[str]:
     """Yield a remark for each requirement whose newest release is not locked.
 
-    Another package may allow only an older one. Or the newest depends on something without a wheel: then uv goes back
-    silently, by years if need be, to a release whose dependencies all have wheels.
+    Another package may allow only an older release. Or the newest release depends on something without a wheel. uv then
+    silently goes back, if necessary by years, to a release whose dependencies all have wheels.
     """
     locked = {pin.name: pin.version for pin in pins}
     for newest in read(_compiled(requirements, target, source, (), "--no-deps"), target)[0]:
@@ -78,7 +78,7 @@ def held_back(requirements: Path, target: Target, source: PackageSource, pins: S
 
 
 def _compiled(requirements: Path, target: Target, source: PackageSource, kept: Sequence[Pin], *options: str) -> str:
-    """Return the pylock.toml that uv writes. Raises UsageError, TransferError."""
+    """Return the pylock.toml written by uv. Raises UsageError, TransferError."""
     with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
         output = Path(folder) / "pylock.toml"
         if kept:
@@ -113,7 +113,7 @@ def _argv(requirements: Path, target: Target) -> list[str]:
 
 
 def platform(target: Target) -> str:
-    """Return uv's name of a platform. Raises UsageError if its glibc is too old for uv."""
+    """Return uv's name for a platform. Raises UsageError if its glibc is too old for uv."""
     known = [minor for minor in _GLIBC if minor <= target.glibc[1]]
     if target.glibc[0] != 2 or not known:
         raise UsageError(f"wheels for glibc {'.'.join(map(str, target.glibc))} cannot be resolved", "use a newer base")
@@ -168,7 +168,7 @@ def _stand_ins(folder: Path, packages: Mapping[str, str]) -> Iterable[str]:
 
 
 def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | TransferError:
-    """Return the error for uv's stderr."""
+    """Return the error that matches uv's stderr."""
     reason = explanation(said)
     if _NO_NETWORK.search(said) and "No solution" not in said:
         hint = "index and certificates come from pip's own settings: see `pip config list`, or give --ca-bundle"

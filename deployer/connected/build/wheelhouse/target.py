@@ -1,4 +1,4 @@
-"""The target of wheels: the Python of an image, and its compatible tags."""
+"""The target of wheels: an image's Python and its compatible tags."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from deployer.contract.errors import Refused, UsageError
 #: The names of manylinux platforms before PEP 600, by the minor version of glibc 2.
 _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _OLDEST_GLIBC = 5
-#: Supported machines, by the kernel's names.
+#: Supported machines, with the kernel's names.
 MACHINES = ("x86_64", "aarch64", "ppc64le", "s390x")
 
 
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 
     @staticmethod
     def read(fields: json_records.Fields) -> "Target":
-        """Return the target from the output of ``record`` or of the script in an image. Raises the fields' error."""
+        """Return the target from the output of ``record`` or of the script in an image. Raises errors of ``fields``."""
         return Target(
             version_pair(fields.text("python")), version_pair(fields.text("glibc")), fields.text("machine"),
             fields.mapping("packages"),
@@ -83,7 +83,7 @@ class Target(NamedTuple):
         return min(fitting)[1] if fitting else None
 
     def check(self, name: str) -> None:
-        """Raise Refused if a wheel does not fit, judged by its file name."""
+        """Raise Refused if a wheel does not fit, according to its file name."""
         if self.best([name]):
             return
         needed = [glibc for tag in parse_wheel_filename(name)[3] if (glibc := _glibc_of(tag.platform))]
@@ -94,7 +94,7 @@ class Target(NamedTuple):
 
 
 def version_pair(text: str) -> tuple[int, int]:
-    """Return the first two numbers of a version. Raises UsageError if it is not a version."""
+    """Return the first two numbers of a version. Raises UsageError if it is invalid."""
     major, _, rest = text.partition(".")
     minor = rest.partition(".")[0]
     if not (major.isdecimal() and minor.isdigit()):

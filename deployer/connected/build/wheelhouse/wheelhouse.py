@@ -1,7 +1,7 @@
 """The wheelhouse of a definition: keep its lock up to date, and its wheels in a cache.
 
-The cache is ``wheels/SHA256/NAME.whl``, published by rename. A wheel is hashed again before each use. It is added to
-the cache only after it passed all checks that the site will make.
+The cache is ``wheels/SHA256/NAME.whl``, published with a rename. A wheel is hashed again before each use. It is added
+to the cache only after it has passed all checks that the site will make.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Mode(NamedTuple):
     Attributes:
         locked: fail if the lock is not up to date.
         offline: download nothing.
-        upgrade: write a new lock without regard to the old one.
+        upgrade: write a new lock, ignoring the old one.
     """
 
     locked: bool = False
@@ -75,12 +75,12 @@ def folder() -> Path:
 def prepare(
     definition: Definition, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
 ) -> Wheelhouse:
-    """Return the wheelhouse for the image's Python, by the lock if it fits, otherwise by a new lock.
+    """Return the wheelhouse for the image's Python, from the lock if it fits, otherwise from a new lock.
 
     Raises:
-        Refused: the lock does not fit and may not change.
+        Refused: the lock does not fit and must not change.
         UsageError: the requirements have no solution.
-        TransferError: no index answers.
+        TransferError: no index responds.
         IntegrityError: a wheel does not match the lock.
     """
     asked = requirements(definition)
@@ -100,7 +100,7 @@ def prepare(
 
 
 def check_early(definition: Definition, mode: Mode) -> None:
-    """Raise those errors of ``prepare`` that are known before the image is built."""
+    """Raise the errors of ``prepare`` that are already known before the image is built."""
     asked = requirements(definition)
     if asked is None:
         return
@@ -146,7 +146,7 @@ def path(pin: Pin) -> Path:
 def _lock(
     definition: Definition, asked: Path, target: Target, sources: Indexes, mode: Mode, say: Callable[[str], None]
 ) -> tuple[Lock, bool]:
-    """Return the lock to use, and whether it is a new one."""
+    """Return the lock to use, and whether it is new."""
     file = definition.folder / locks.FILE
     digest = locks.requirements_digest(asked)
     lock = locks.read(file)
@@ -163,15 +163,15 @@ def _lock(
     files.write_text(str(file), fresh.text())
     for line in _changes(lock, fresh):
         say(f"wheels: {line}")
-    was = {pin.name: pin for pin in kept}  # what is kept is not held back
-    with contextlib.suppress(DeployerError):  # the lock is good, so an index that stops answering is no error
+    was = {pin.name: pin for pin in kept}  # packages whose old pin is kept are not reported
+    with contextlib.suppress(DeployerError):  # the lock is good, so it is not an error if an index stops responding
         for remark in resolve.held_back(asked, target, source, [pin for pin in fresh.pins if was.get(pin.name) != pin]):
             terminal.warn(remark)
     return fresh, fresh != lock
 
 
 def _refuse_drift(file: Path, drift: str, mode: Mode) -> None:
-    """Raise an error if an outdated lock may not be written again."""
+    """Raise an error if an outdated lock must not be rewritten."""
     if mode.locked:
         hint = "run deployer build without --locked, and check in the new one"
         raise Refused(f"{file} is not up to date: {drift}", hint)
@@ -192,7 +192,7 @@ def _changes(old: Lock | None, new: Lock) -> Iterator[str]:
 
 
 def _is_cached(pin: Pin, strict: bool) -> bool:
-    """Return whether the cache has a wheel. A damaged one is removed, or with ``strict`` an error."""
+    """Return whether the cache has a wheel. A damaged wheel is removed or, with ``strict``, an error."""
     file = path(pin)
     if not file.is_file():
         return False
@@ -227,7 +227,7 @@ def _keep(file: Path, pin: Pin) -> None:
 
 
 def _check_together(lock: Lock) -> None:
-    """Raise UsageError if two wheels have the same file with different content: the site would refuse them."""
+    """Raise UsageError if two wheels have the same file with different contents, because the site would refuse them."""
     owners: dict[str, tuple[object, str]] = {}
     for pin in lock.pins:
         with open(path(pin), "rb") as stream:
@@ -280,7 +280,7 @@ def _names(place: Path) -> list[str]:
 
 
 def _failed(done: process.Completed) -> DeployerError:
-    """Return the error for pip's output."""
+    """Return the error that matches pip's output."""
     said = " ".join(
         line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR")
     )
