@@ -258,7 +258,7 @@ class KnownTree:
         return self._known.entries
 
     def find(self, path: bytes) -> TarEntry | None:
-        """Return the entry at a path relative to the root, without following symbolic links. A hard link gives the file."""
+        """Return the entry at a path relative to the root, without following links. A hard link gives its file."""
         entry = self._entries.get(path)
         return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
 

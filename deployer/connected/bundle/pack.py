@@ -404,8 +404,8 @@ def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]])
 def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> KnownLayer:
     """Write the SBOM of the members written so far. Return the layer with its SBOM recorded.
 
-    The SBOM lists the image's packages, the wheels and the data. A cached SBOM for the same content is reused, because the
-    imports for a new one take longer than everything else except the layer.
+    The SBOM lists the image's packages, the wheels and the data. A cached SBOM for the same content is reused,
+    because the imports for a new one take longer than everything else except the layer.
     """
     found = writer.contents()
     carried = {

@@ -26,7 +26,7 @@ class Recipe(NamedTuple):
     """The recipe of a part.
 
     Attributes:
-        name: the part's name, and its folder below ``recipes`` which has ``pins.yaml``, ``README.txt`` and other inputs.
+        name: the part's name, and its folder below ``recipes`` with ``pins.yaml``, ``README.txt`` and other inputs.
         version: increase it if the same pins produce a different part.
         leave_out: the end of a hint: how to pack without this part.
         compiled: the part depends on this machine's compiler and C library.
