@@ -36,7 +36,7 @@ def of_deploy(args: argparse.Namespace, profile: Profile, name: str, own: Sequen
 
 
 def of_run(args: argparse.Namespace, profile: Profile) -> None:
-    """Check the job options for a bundle that only the site has. Report what no bundle or partition there permits.
+    """Check the job options for a bundle that only the site has: what no bundle and no partition there permits.
 
     Plans that were not made from the profile (--plan) are unknown here.
 

@@ -80,11 +80,11 @@ class FrameCache:
 
     @staticmethod
     def key(raw: bytes) -> str:
-        """Return the key of a content."""
+        """Return the cache key of some content."""
         return blake3(raw).hexdigest()
 
     def get(self, key: str) -> CachedFrame | None:
-        """Return the verified frame of a content, or None if the cache lacks it."""
+        """Return the verified frame for some content, or None if the cache lacks it."""
         with self._lock:
             if self._places is None:
                 self._places = self._read_indexes()

@@ -25,7 +25,7 @@ _COLOURS = ("#bcd9f5", "#ffdf9e", "#c3e8c3", "#f3c6df", "#d9cdf1", "#c4e6e6")
 class _Node(NamedTuple):
     """A node: its name, a text version of the picture, and the colour and text of each logical CPU.
 
-    A CPU without a colour is closed to all ranks.
+    No rank may run on a CPU without a colour.
     """
 
     host: str

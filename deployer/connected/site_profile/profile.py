@@ -1,4 +1,4 @@
-"""Site profiles as files: inheritance by ``extends``, the line of each value, and the file of facts.
+"""Site profiles as files: inheritance with ``extends``, the line of each value, and the file of facts.
 
 With ``extends``, a file is merged over another: mappings are merged key by key, other values are replaced, and null
 removes a value. Facts of libraries would make a profile too long to review, so capture writes them into a second
@@ -123,7 +123,7 @@ def resolve(site: str) -> Resolved:
 
 
 def of_host(host: str, hint: str, python: Sequence[str] = (), workspace: str = "~") -> Profile:
-    """Return the profile of a site of which only the host is known. Raises UsageError for an invalid host."""
+    """Return a minimal profile for a site whose host alone is known. Raises UsageError for an invalid host."""
     login = {"host": host, **({"python": list(python)} if python else {})}
     source = {"kind": "unverified", "where": "the command line"}
     record = {"format": 1, "name": "unknown", "source": source, "login": login, "workspace": workspace}

@@ -2,7 +2,7 @@
 
 A published profile is one file with its facts and a signature. It provides facts, but never decides where a bundle
 goes: the user chooses the host, and a workspace that the user has chosen stays. The first signer of a site's profile
-is pinned in a file of the user's. After that, unsigned profiles and other signers are refused.
+is pinned in one of the user's files. After that, unsigned profiles and other signers are refused.
 """
 
 import hashlib

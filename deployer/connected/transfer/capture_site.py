@@ -180,7 +180,7 @@ def _before(request: SiteRequest) -> tuple[Profile | None, list[str]]:
 
 
 def _remote(request: SiteRequest) -> Remote:
-    """Return a connection to a site of which only the host is known. Raises UsageError for an invalid host."""
+    """Return a connection to a site whose host alone is known. Raises UsageError for an invalid host."""
     pythons = [request.python] if request.python else _PYTHONS
     reached = profiles.of_host(request.host, "give the name of a login node", pythons, request.folder)
     return Remote(reached, request.ssh_config)

@@ -1,7 +1,7 @@
 """Fetch the profile that a site publishes: /etc/deployer/profile.json with its facts and signature.
 
 Only root may have written it. A folder or file that others can write is refused, as `ssh` refuses such keys. The
-signature determines its owner (``connected/site_profile/published.py``).
+signature proves who made it (``connected/site_profile/published.py``).
 """
 
 import contextlib

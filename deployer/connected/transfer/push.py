@@ -46,7 +46,7 @@ class PushOptions(NamedTuple):
     Attributes:
         full: send all segments, including those that the site has.
         dry_run: compute what would be sent, but send nothing.
-        transfer_host: send the parts by sftp through this host, for sites whose login nodes are not for data.
+        transfer_host: send the parts with sftp through this host, for sites whose login nodes are not for data.
         force: send a bundle that ``check`` refuses.
         facts: the cache folder of ``check`` for file facts; None: no cache.
         squashfs: also make the image's SquashFS file on the site.

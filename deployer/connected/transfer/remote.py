@@ -288,7 +288,7 @@ class Remote:
         trust each other. Otherwise its owner could change it after the check.
 
         Args:
-            tries: nobody chose these Pythons, so each is started: it may be too old, or need a missing module.
+            tries: nobody chose these Pythons, so each is started: it may be too old, or its module may be missing.
 
         Raises:
             TransferError: the workspace cannot be used.
