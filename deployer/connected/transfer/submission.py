@@ -35,7 +35,7 @@ _KEPT = 30 * 24 * 3600
 _LATE = 3 * 3600
 #: The second line of the file if the site reported the job before the connection broke.
 _REPORTED = "reported"
-#: Exit codes of the site's `run` that mean: nothing was submitted; and all exit codes from before a submission.
+#: Exit codes of the site's `run` that prove that nothing was submitted; and those that also occur before a submission.
 _CERTAIN = (UsageError.exit_code, MissingTool.exit_code)
 _ANSWERS = (*_CERTAIN, Refused.exit_code, IntegrityError.exit_code, SpaceError.exit_code)
 
