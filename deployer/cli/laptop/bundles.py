@@ -28,7 +28,7 @@ from deployer.site.storage.space import human
 from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_seal
 
-#: The number of files that diff lists per kind: added, removed, changed.
+#: The most files that diff lists per kind: added, removed, changed.
 _NAMED = 20
 
 
@@ -132,7 +132,7 @@ def _sign(args: argparse.Namespace) -> None:
 
 
 def _is_update(path: Path) -> bool:
-    """Return whether a file is a plan update, which is text; a bundle is a tar file."""
+    """Return whether a file is a plan update, which is text. A bundle is a tar file."""
     with files.errors_named(f"read {path}"), files.open_regular(str(path)) as stream:
         return stream.read(1) == b"{"
 
@@ -242,7 +242,7 @@ def _push_to(args: argparse.Namespace) -> int:
 
 
 def _diff(args: argparse.Namespace) -> None:
-    from deployer.connected.bundle import diff as diffing  # only here: its imports are slow, and push does without
+    from deployer.connected.bundle import diff as diffing  # only here: its imports are slow, and push does not need it
 
     found = diffing.diff(args.old, args.new)
     if args.json:
@@ -251,7 +251,7 @@ def _diff(args: argparse.Namespace) -> None:
     for package in found.packages:
         terminal.show(package.line())
     for mark, named in (("+", found.added), ("-", found.removed), ("~", found.changed)):
-        paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # the image's many files come last
+        paths = sorted(named, key=lambda path: (path.startswith("/"), path))  # put the image's many files last
         for path in paths if args.files else paths[:_NAMED]:
             terminal.show(f"{mark} {path if args.files else common.shortened(path, 2)}")
         more = len(paths) - _NAMED

@@ -15,7 +15,7 @@ from deployer.site.storage.space import human
 from deployer.site.storage.store import Store
 from deployer.system import files, terminal
 
-#: The columns that are aligned right.
+#: The right-aligned columns.
 _NUMBERS = ("ENTRIES", "WOULD REMOVE", "REMOVED", "SIZE")
 
 
@@ -57,7 +57,7 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _left_by_rehearsals(dry_run: bool) -> caches.Pruned:
-    """Remove what killed rehearsals left of installs. Others may run meanwhile."""
+    """Remove installs left by killed rehearsals. Other rehearsals may be running."""
     root = str(caches.REHEARSE.folder / rehearse_cache.ROOT)
     found = collecting.find(Store(root), sys.maxsize) if files.is_folder(root) else []
     size = sum(caches.size(Path(item.path)) for item in found)

@@ -86,7 +86,7 @@ def _capture(args: argparse.Namespace) -> int:
 
 
 def _suggest(args: argparse.Namespace, done: CapturedSite, profile: str) -> None:
-    """Print the next command: before the first bundle, or after a change, which requires new plans."""
+    """Print the next command: before the first bundle, or after a change that requires new plans."""
     if done.decisions:
         common.suggest(args, "profile", "validate", profile)
     elif done.differences:
@@ -94,7 +94,7 @@ def _suggest(args: argparse.Namespace, done: CapturedSite, profile: str) -> None
 
 
 class _Meter:
-    """Prints the state of a partition when it changes, and each minute that it waits."""
+    """Print the state of a partition when it changes, and every minute while it waits."""
 
     def __init__(self) -> None:
         self.shown: dict[str, tuple[str, int]] = {}

@@ -42,7 +42,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the verdict and what it follows from."""
+    """Print the verdict and its reasons."""
     settings.fill(args)
     cache = None if args.no_cache else index.default_folder()
     today = date.today()  # noqa: DTZ011  facts have a date, no time
@@ -71,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
 def suggest_push(
     args: argparse.Namespace, bundle: str, site: str, name: str = "", accepted: Collection[str] = ()
 ) -> None:
-    """Print the command that sends a checked bundle, or the one that packs it with a plan that ``push`` accepts.
+    """Print the command that sends a checked bundle, or one that packs it with a plan that ``push`` accepts.
 
     Args:
-        site: the site as the user named it.
-        name: the name in its profile; empty: the profile is read again.
-        accepted: codes that its plan has to accept: ``push`` knows only those of the plan.
+        site: the site as the user wrote it.
+        name: the name in the site's profile; empty: the profile is read again.
+        accepted: codes that the plan must accept: ``push`` uses only the codes in the plan.
     """
     with opened(bundle) as stream:
         begun = begin(stream, bundle)

@@ -13,9 +13,9 @@ class Argument(NamedTuple):
     Attributes:
         names: ``-o``, ``--output``; empty for a positional argument.
         value: the name of its value; empty if it has none.
-        words: the values that it can have, if they are known.
+        words: its possible values, if known.
         text: its help, in one line.
-        required: it cannot be left out.
+        required: it must not be left out.
     """
 
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ def _described(words: tuple[str, ...], summary: str, parser: argparse.ArgumentPa
 
 
 def _argument(action: argparse.Action, formatter: argparse.HelpFormatter) -> Argument:
-    more = getattr(action, "words", tuple)  # a function: words that are known, but not the only ones possible
+    more = getattr(action, "words", tuple)  # a function that returns known words; others are possible
     words = tuple(map(str, action.choices or more()))
     value = ""
     if action.nargs != 0:

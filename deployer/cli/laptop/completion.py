@@ -1,4 +1,4 @@
-"""deployer completion: scripts with which shells complete deployer's commands, options and their values."""
+"""deployer completion: shell scripts that complete deployer's commands, options and values."""
 
 import argparse
 from typing import Any
@@ -34,7 +34,7 @@ def script(front: Front, shell: str) -> str:
 
 
 def _complete_values(parser: argparse.ArgumentParser, files: object) -> None:
-    """Let a shell complete the values of arguments: by the words that are known, else by files."""
+    """Let a shell complete argument values with known words, otherwise with files."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for verb in action.choices.values():

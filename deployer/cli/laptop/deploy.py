@@ -25,11 +25,11 @@ from deployer.contract.errors import (
 )
 from deployer.system import terminal
 
-#: What a build or a rehearsal says that a person waits for; the log has all else.
+#: The build and rehearsal messages that the user waits for; everything else is in the log.
 _SAID = ("build: ", "pack: ", "base: ", "wheels: ", "horovod: ", "Step ", "installing ", "running ", "waiting ")
-#: Seconds for which a job is followed with --json, in the queue and running.
+#: Seconds for which a job is followed with --json, both queued and running.
 _LONGEST = 14 * 24 * 3600
-#: How `status --wait` ends when it has seen the job's end.
+#: Exit codes of `status --wait` after the job has ended.
 _ENDED = (EXIT_DONE, JobFailed.exit_code)
 
 
@@ -63,7 +63,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Deploy once, or at each change."""
+    """Deploy once, or after each change."""
     settings.fill(args, how="deployer deploy DEF SITE")
     if not args.watch:
         return _once(args).code
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Round(NamedTuple):
-    """How one deploy ended: its exit code, and the digest of the bundle that was submitted."""
+    """The outcome of a deploy: its exit code, and the digest of the submitted bundle."""
 
     code: int
     digest: str = ""
@@ -83,7 +83,7 @@ def _watch(args: argparse.Namespace) -> int:
     submitted = ""
     definition = load(args.definition)
     while True:
-        with contextlib.suppress(DeployerError):  # an unreadable one is reported below, and watched where it was
+        with contextlib.suppress(DeployerError):  # an unreadable definition is reported below, and watched anyway
             definition = load(args.definition)
         before = watch.snapshot(definition)
         try:
@@ -110,7 +110,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
                 raise
             tell_of_job(args, also=FINDS if deploy.finds_job else "")
             return _Round(EXIT_INTERRUPTED)
-        except (JobFailed, SpaceError, TransferError) as error:  # ours: one of the site's program is of none of these
+        except (JobFailed, SpaceError, TransferError) as error:  # local errors; the site's have other classes
             if deploy.submitting:
                 error.message += "; the job may have been submitted"
                 error.hint = (FINDS if deploy.finds_job else "") + see_jobs(args)
@@ -122,7 +122,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
         if done.job and not args.no_follow:
             code, last = (_follow_silently if args.json else _follow)(args, deploy, done)
         elif done.job:
-            if terminal.is_quiet() and not args.json:  # a result, and no stage has told it
+            if terminal.is_quiet() and not args.json:  # no stage has printed the result
                 terminal.show(f"job {done.job} submitted as {done.job_id}")
             common.suggest(args, "logs", *site_options(args), "-f", done.job)
         if args.json:
@@ -133,7 +133,7 @@ def _once(args: argparse.Namespace, submitted: str = "") -> _Round:
 
 
 def _foresee(args: argparse.Namespace, deploy: Deploy) -> None:
-    """Raise what the site would raise about the job, before anything is built or sent."""
+    """Raise the error that the site would raise for the job, before anything is built or sent."""
     if args.job or not deploy.definition.is_data:
         foresight.of_deploy(args, deploy.profile, deploy.definition.name, deploy.definition.own_jobs)
 
@@ -145,7 +145,7 @@ def _request(args: argparse.Namespace) -> DeployRequest:
 
 
 def _job_words(args: argparse.Namespace) -> list[str]:
-    """Return the options of the job as the site's command line reads them."""
+    """Return the job's options as the site's command line accepts them."""
     parser = common.Parser(add_help=False)
     jobs.add_job_options(parser)
     words = []
@@ -171,7 +171,7 @@ def _follow(args: argparse.Namespace, deploy: Deploy, done: Deployed) -> tuple[i
             break
         job, number = after.text("job"), after.maybe_text("job_id") or "-"
         terminal.tell(f"deployer: job {job} continues it")
-    if status != EXIT_INTERRUPTED:  # also without a log: only `status` knows how the job ended
+    if status != EXIT_INTERRUPTED:  # even without a log: only `status` has the outcome
         status = deploy.remote.attach(["status", job, "--wait", "--after-log", *quiet], site).status
     if status in _ENDED:
         deploy.followed(done.job)
@@ -196,11 +196,11 @@ def _follow_silently(args: argparse.Namespace, deploy: Deploy, done: Deployed) -
 
 
 def _ended(deploy: Deploy, job: str) -> DeployerError | None:
-    """Wait until a job has ended. Return the site's error if the job failed; None: it did well."""
+    """Wait until a job has ended. Return the site's error if the job failed; None: success."""
     try:
         deploy.remote.site(["status", job, "--wait"], timeout=_LONGEST)
     except DeployerError as error:
-        # Of the job's end nothing is known after another error, or after one of this side, such as a timeout.
+        # Other errors, and local ones such as a timeout, reveal nothing about the job's end.
         if error.exit_code not in _ENDED or isinstance(error, JobFailed):
             raise
         return error
@@ -213,7 +213,7 @@ def _show(stage: DeployStage) -> None:
 
 
 def say(line: str) -> None:
-    """Print what a person waits for, and warnings."""
+    """Print the messages that the user waits for, and warnings."""
     warns = line.startswith("warning: ")
     if warns or (line.startswith(_SAID) and not terminal.is_quiet()):
         progress.show_beside(f"  {line}")

@@ -1,6 +1,6 @@
-"""What a site would refuse about a job and its options, found on the laptop before anything is built or sent.
+"""Find job options that a site would refuse, on the laptop, before anything is built or sent.
 
-The rules are those of the site's ``run`` (``site/run/request.py``), with plans that follow from the profile here.
+The rules are those in the site's ``run`` (``site/run/request.py``), applied to plans made from the profile here.
 """
 
 import argparse
@@ -18,15 +18,15 @@ from deployer.site.storage import site_plans
 
 
 def of_deploy(args: argparse.Namespace, profile: Profile, name: str, own: Sequence[Job]) -> None:
-    """Judge the job of a definition that is about to be deployed.
+    """Check the job of a definition before its deploy.
 
     Args:
-        profile: that of the site.
+        profile: the site's profile.
         name: the bundle's name.
-        own: its jobs.
+        own: the bundle's jobs.
 
     Raises:
-        UsageError, Refused: as the site's ``run`` would.
+        UsageError, Refused: as in the site's ``run``.
     """
     request = _request(args)
     find(name, own, request.job, request.extra, f"deployer deploy {args.definition}")
@@ -36,29 +36,29 @@ def of_deploy(args: argparse.Namespace, profile: Profile, name: str, own: Sequen
 
 
 def of_run(args: argparse.Namespace, profile: Profile) -> None:
-    """Judge the options of a job of a bundle that only the site knows: what holds for each bundle and partition there.
+    """Check the job options for a bundle that only the site has: what no bundle and no partition there permits.
 
-    Nothing is known here of a plan that the profile did not make (--plan).
+    Plans that were not made from the profile (--plan) are unknown here.
 
     Raises:
-        UsageError, Refused: as the site's ``run`` would.
+        UsageError, Refused: as in the site's ``run``.
     """
     request = _request(args)
     if request.force or args.plan not in (None, profile.name):
         return
-    if request.time is None:  # the job's own limit is not known here
+    if request.time is None:  # the job's own limit is unknown here
         request = request._replace(warn=1)
     least = Job(request.job or args.image, [], 1, 1, 1, "00:00:02")
     asked = request.options.partition
     own = [name for name, each in profile.partitions.items() if asked and asked in (name, each.queue)]
     names = own or list(profile.partitions)
     found = [_against(plan, least, request) for plan in _plans(profile, args.image, names)]
-    if found and len(found) == len(names) and all(found):  # else the site may have a plan that permits it
+    if found and len(found) == len(names) and all(found):  # otherwise the site may have a plan that permits it
         raise next(filter(None, found))
 
 
 def _against(plan: Plan, job: Job, request: RunRequest) -> DeployerError | None:
-    """Return what a plan has against a job; None: nothing."""
+    """Return a plan's objection to a job, or None."""
     try:
         foresee(site_plans.of([plan], []), plan.bundle, [job], request)
     except (Refused, UsageError) as error:
@@ -67,16 +67,16 @@ def _against(plan: Plan, job: Job, request: RunRequest) -> DeployerError | None:
 
 
 def _request(args: argparse.Namespace) -> RunRequest:
-    """Return the request, without a way to start ranks: that depends on the image."""
+    """Return the request without a way to start ranks, because that depends on the image."""
     request = jobs.request(args)
     return request if request.runtime == NATIVE else request._replace(launch=None)
 
 
 def _plans(profile: Profile, name: str, partitions: Iterable[str], accepted: Sequence[str] = ()) -> Iterator[Plan]:
-    """Yield the plans for a bundle whose MPI does not matter: limits, nodes and runtimes are those of each plan."""
+    """Yield plans for a bundle regardless of its MPI. Each plan has its limits, nodes and runtimes."""
     for partition in partitions:
         try:
             plan = make_plan(profile, name, [NO_MPI], partition)
         except (Refused, Unknown):
-            continue  # `check` reports it, with what else it knows
+            continue  # `check` reports it with more details
         yield plan._replace(checked=judged([], accepted))

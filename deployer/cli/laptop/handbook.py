@@ -1,4 +1,4 @@
-"""The reference that is made from the code, as Markdown: commands, keys of definitions and profiles, variables, codes.
+"""The Markdown reference generated from the code: commands, definition and profile keys, variables, codes.
 
 Used by scripts/docs.
 """
@@ -29,10 +29,10 @@ _PROFILES = "What people usually write, and what `capture` finds: [admin.md](../
 
 
 def handbook(section: Callable[[str], str]) -> dict[str, str]:
-    """Return the pages by their file names.
+    """Return the pages by file name.
 
     Args:
-        section: returns the name that the website gives the section of a heading.
+        section: returns the website's anchor for a heading.
     """
     return {
         "commands-of-the-laptop.md": _page("Commands of the laptop", _commands(laptop.front())),
@@ -66,7 +66,7 @@ def _commands(front: Front) -> Iterator[str]:
 
 
 def _usage(text: str) -> str:
-    """Return the usage of a command on lines that a page shows, broken between arguments."""
+    """Return a command's usage in lines that fit a page, broken between arguments."""
     whole = re.sub(r"\[[^]]*\]", lambda argument: argument[0].replace(" ", "\xa0"), text)
     return textwrap.fill(whole, 88, subsequent_indent="    ", break_on_hyphens=False).replace("\xa0", " ")
 
@@ -113,5 +113,5 @@ def _block(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text of one line that Markdown shows as it is in a table."""
+    """Return one line of text in the form that a Markdown table shows unchanged."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")

@@ -20,7 +20,7 @@ from deployer.system import files, terminal
 from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
-#: Columns for a member's size.
+#: The column width for a member's size.
 _SIZE = 14
 
 
@@ -76,17 +76,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _page(args: argparse.Namespace) -> int:
-    """Write the page of a bundle."""
+    """Write the HTML page of a bundle."""
     from deployer.connected.bundle import officer_page
 
-    files.check_not_folder(str(args.html))  # before the bundle is read
+    files.check_not_folder(str(args.html))  # fail before reading the bundle
     html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))
     common.show_result(args, {"page": str(args.html)}, f"wrote {args.html}")
     return 0
 
 
 def _files(args: argparse.Namespace) -> int:
-    """Print one line per entry, or with --json one record per entry."""
+    """Print one line per entry, or one record per entry with --json."""
     with opened(args.bundle) as stream:
         with progress.bar("verify", Path(args.bundle).stat().st_size) as advance:
             verify(stream, args.bundle, progress=advance)  # a partial list of a damaged bundle would mislead

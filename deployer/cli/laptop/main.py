@@ -1,4 +1,4 @@
-"""``deployer``: the connected side's front end."""
+"""``deployer``: the command line of the connected side."""
 
 import signal
 import sys
@@ -79,7 +79,7 @@ GROUPS = {
     ),
 }  # fmt: skip
 
-#: What users want, and the commands that lead there in this order.
+#: Common goals, and the commands that lead there, in order.
 PATHS = (
     (
         "from nothing to a job at a site that you can log in to",
@@ -107,13 +107,13 @@ PATHS = (
 )
 
 _THERE = "on the site: python3 deployer.pyz %s --help"
-#: Commands that exist only on the site. Here they give a hint.
+#: Commands that exist only on the site. Here they produce a hint.
 _ELSEWHERE = {name: _THERE % name for name in ("exec", "install", "receipt", "receive", "shell", "take-plan")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    if argv is None:  # started as a program, not by a test
+    if argv is None:  # started as a program, not from a test
         signal.signal(signal.SIGTERM, _interrupt)
         _warn_about_namesake()
     words = list(sys.argv[1:] if argv is None else argv)
@@ -133,7 +133,7 @@ def _interrupt(*_: object) -> None:
 
 
 def front() -> common.Front:
-    """Return the parser of this front end, without its commands."""
+    """Return the parser of this command line, without its commands."""
     text = (
         "Pack container images and their jobs (MPI programs, deep learning), send them\n"
         "to sites without internet, and run them there."

@@ -1,4 +1,4 @@
-"""deployer man: the man pages of both command lines, made from their parsers."""
+"""deployer man: man pages for both command lines, generated from their parsers."""
 
 import argparse
 import datetime as dt
@@ -33,11 +33,11 @@ def _man(args: argparse.Namespace) -> None:
     for name, text in found.items():
         files.write_text(str(args.folder / name), text)
     terminal.show(f"wrote {len(found)} pages: {args.folder}")
-    terminal.hint("next", f"man -l {quoted([str(args.folder / 'deployer.1')])}")  # `man` may not know the folder
+    terminal.hint("next", f"man -l {quoted([str(args.folder / 'deployer.1')])}")  # maybe not in the path of `man`
 
 
 def pages_of(*fronts: Front) -> dict[str, str]:
-    """Return man pages by file name: one per command line, and one per command."""
+    """Return man pages by file name: one per command line and one per command."""
     made = {}
     for front in fronts:
         found = commands(front)
@@ -92,6 +92,6 @@ def _head(name: str, summary: str) -> Iterator[str]:
 
 
 def _roff(text: str) -> str:
-    """Return a text of one line that roff prints as it is."""
+    """Return one line of text in the form that roff prints unchanged."""
     shown = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-")
     return "\\&" + shown if shown.startswith((".", "'")) else shown

@@ -1,4 +1,4 @@
-"""The bundle that a command names: its file, or the definition that it is made of."""
+"""The bundle that a command selects: a bundle file, or a definition."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from deployer.cli.laptop import settings
 from deployer.connected.ground import user_settings
 
-if TYPE_CHECKING:  # slow imports that only definitions need
+if TYPE_CHECKING:  # slow, and needed only for definitions
     from deployer.connected.site_profile.profile import Profile
 
-#: The help of such an argument.
+#: The help of a bundle argument.
 TEXT = "a bundle that `pack` wrote, or a definition: then the bundle that `deploy` sends is made, or used again"
 
 
 def path_of(args: argparse.Namespace, site: "Profile | None", accept: Sequence[str] = ()) -> str:
-    """Return ``args.bundle``, or the bundle that a deploy of that definition makes."""
+    """Return ``args.bundle``, or the bundle that a deploy of this definition makes."""
     path = Path(args.bundle)
     if not path.is_dir() and path.suffix != ".yaml":
         return str(args.bundle)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from deployer.contract.rehearsal import Rehearsal
 
 
-#: The parts in ``deployer.connected.bundle.kit``. Importing that module only for their names would be slow.
+#: The parts in ``deployer.connected.bundle.kit``. Importing that module only for the names would be slow.
 _PARTS = ("charliecloud", "udocker", "squashfs-tools")
 
 
@@ -115,12 +115,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def in_words(changes: "Mapping[str, int]") -> str:
-    """Return the counted changes of an image in words."""
+    """Return an image's counted changes in words."""
     return ", ".join(f"{count} {CHANGES.get(kind, kind).partition(':')[0]}" for kind, count in changes.items())
 
 
 def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> None:
-    """Print the next command: with a plan that may run, or only data, `push`, after what the site requires before."""
+    """Print the next command: `push` after any required steps, for a plan that may run or a data-only bundle."""
     sites = [site for site, _ in map(_site, args.site)]
     site = settings.site_for_hint(sites[0] if sites else None)
     verdicts = [plan.checked.without(limits.CODES).verdict for plan in packed.plans if plan.checked]
@@ -134,7 +134,7 @@ def _suggest(args: argparse.Namespace, packed: packing.Packed, profiles: "list[P
 
 
 def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "list[Profile]") -> list[str]:
-    """Return the job whose rehearsal the first site requires before it takes the bundle; empty if none is due."""
+    """Return the job that must be rehearsed before the first site accepts the bundle; empty if none is due."""
     policy = profiles[0].policy if profiles else None
     if policy is None or not policy.rehearsal:
         return []
@@ -142,7 +142,7 @@ def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "
 
     if rehearsed.CODE in args.accept:
         return []
-    return [job.name for job in packed.manifest.jobs[int(args.rehearse) :]][:1]  # --rehearse did the first
+    return [job.name for job in packed.manifest.jobs[int(args.rehearse) :]][:1]  # --rehearse has done the first
 
 
 def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
@@ -151,12 +151,12 @@ def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
     from deployer.connected.rehearse import ways
 
     outcome = ways.usual(bundle, None, sites[0] if sites else None, terminal.tell)
-    rehearsals.record(Path(bundle), outcome)  # it has no signatures yet
+    rehearsals.record(Path(bundle), outcome)  # the bundle has no signatures yet
     return outcome
 
 
 def _checking(args: argparse.Namespace) -> Checking:
-    """Return how the plans are checked."""
+    """Return the settings for checking the plans."""
     of_check = [code for code in args.accept if not (args.definition and code in RULES and code != commands.CODE)]
     if not args.site:
         if set(of_check) - {commands.CODE}:
@@ -207,7 +207,7 @@ def _profiles(names: list[str], mpi: str | None, launch: str | None) -> "list[Pr
 
 
 def _site(text: str) -> tuple[str, list[str]]:
-    """Return a site, and the names of partitions after its last colon. A file may have a colon in its name too."""
+    """Return the site, and the partition names after the last colon. A file name may also contain a colon."""
     site, colon, partitions = text.rpartition(":")
     if site == "ssh":  # ssh:HOST
         return text, []

@@ -1,4 +1,4 @@
-"""deployer profile import: the draft of a profile from Slurm's configuration files."""
+"""deployer profile import: draft a profile from Slurm's configuration files."""
 
 import argparse
 import sys
@@ -55,7 +55,7 @@ def _import(args: argparse.Namespace) -> None:
 
 
 def _summary(draft: Draft, output: Path | None) -> None:
-    """Print what was read and what was not, apart from a draft on stdout."""
+    """Print what was imported and what was not, separate from a draft on stdout."""
     stream = sys.stdout if output else sys.stderr
     kinds = Counter(each.kind for each in draft.unexpressed)
     where = f" in {output}" if output else ""

@@ -21,9 +21,9 @@ from deployer.contract.errors import DeployerError, MissingTool, UsageError
 from deployer.contract.text import counted
 from deployer.system import terminal
 
-#: The only fact that `push` needs and a plan does not.
+#: The only fact that `push` needs and plans do not.
 _HOST = ("login", "host")
-#: What no capture finds out.
+#: Facts that no capture finds.
 _DECIDED = (("policy",), ("workspace",))
 _SITE = "a profile's name (see `profile list`) or path"
 
@@ -76,7 +76,7 @@ def _list(args: argparse.Namespace) -> None:
             path = search.names().get(site)
             if path and search.is_curated(path):
                 raise
-            terminal.complain([f"deployer: {path or site}: {error.message}"])  # the others can be used
+            terminal.complain([f"deployer: {path or site}: {error.message}"])  # continue with the others
             continue
         if found.paths[0] not in [each.paths[0] for each in rows.values()]:
             rows[site] = found
@@ -113,7 +113,7 @@ def _show(args: argparse.Namespace) -> None:
         return
     for path in found.paths:
         terminal.show(f"# {os.path.relpath(path)}: {search.label(path)}")
-    # Sources are printed at the end, with their ages.
+    # Sources are printed at the end with their ages.
     rows = [(place, value) for place, value in _leaves((), record) if value not in ({}, []) and "source" not in place]
     for place, value in rows:
         terminal.show(*_with_origin(f"{'.'.join(place)}: {_written(value)}", f"# {_origin(found, place)}"))
@@ -128,14 +128,14 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def _show_captured(profile: Profile) -> None:
-    """Print what only a capture can add to a profile."""
+    """Print the facts that only a capture can add to a profile."""
     lacking = only_captured(profile)
     if lacking:
         terminal.show(*common.wrapped("only a capture can tell: " + ", ".join(lacking), "", "  "))
 
 
 def _with_origin(text: str, origin: str) -> list[str]:
-    """Return a value and its origin in one line if the terminal is wide enough, otherwise in two lines."""
+    """Return a value and its origin in one line if the terminal is wide enough, otherwise in two."""
     room = terminal.columns() - len(origin) - 2
     if len(text) <= room:
         return [f"{text:<{room}}  {origin}"]
@@ -200,7 +200,7 @@ def _validate(args: argparse.Namespace) -> None:
 
 
 def _show_gaps(site: str, profile: Profile, found: list[gaps.Gap]) -> None:
-    """Print the facts that plans lack, and a profile with examples of them to paste."""
+    """Print the facts that plans lack, and a profile with examples to paste."""
     if not found:
         return
     if [gap.place for gap in found] == [_HOST]:

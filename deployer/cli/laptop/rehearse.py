@@ -59,7 +59,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Rehearse the job and print what it reached for."""
+    """Rehearse the job and print what it tried to access."""
     known = [*CODES, *limits.CODES]
     unknown = sorted(set(args.accept) - set(known))
     if unknown:
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         show(outcome)
         terminal.show(f"simulated by: {found.way}")
         terminal.show(f"log: {found.folder}/output.log")
-    sys.stdout.flush()  # the report comes before an error of what follows
+    sys.stdout.flush()  # print the report before any later error
     if args.used:
         files.write_text(args.used, "".join(f"{path}\n" for path in found.opened_files()))
     if args.record:
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _foresee(request: RehearsalRequest, accepted: Sequence[str]) -> None:
-    """Raise UsageError for an unknown job, and Refused for one whose numbers the site does not permit."""
+    """Raise UsageError for an unknown job, and Refused for a job whose numbers the site does not permit."""
     with opened(request.bundle) as stream:
         job = job_of(begin(stream, request.bundle).manifest, request)
     for against in limits.of_job(request.site, job) if request.site else ():
@@ -118,7 +118,7 @@ def record(bundle: str, outcome: Rehearsal) -> None:
 
 
 def _bundle_and_plan(args: argparse.Namespace) -> "tuple[str, Plan | None]":
-    """Return the path of the bundle, and the plan of the site that is simulated."""
+    """Return the path of the bundle and the plan of the simulated site."""
     if not args.site:
         return named_bundle.path_of(args, None), None
     from deployer.connected.transfer.published import profile_of

@@ -1,7 +1,7 @@
-"""The site's commands from the laptop with ``--site``: run, status, logs, cancel, doctor, ... over one ssh connection.
+"""The site's commands on the laptop with ``--site``: run, status, logs, cancel, doctor, ... over one ssh connection.
 
-The parsers are those of the site's deployer, so ``--help`` lists all options, and wrong arguments are found before a
-connection is made. The arguments are passed on unchanged.
+The parsers are those of the site's deployer, so ``--help`` lists all options, and wrong arguments are reported before
+connecting. The arguments are passed on unchanged.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from deployer.system import files, terminal
 if TYPE_CHECKING:
     from deployer.connected.transfer.remote import Attended, Remote
 
-#: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which import much.
+#: The commands that run on the site, and the modules of ``cli.site`` with their parsers, which are slow to import.
 _COMMANDS = {
     "run": "jobs",
     "jobs": "jobs",
@@ -37,11 +37,11 @@ _COMMANDS = {
     "remove": "images",
     "gc": "images",
 }
-#: Options of `run` that change nothing of the job.
+#: Options of `run` that do not change the job.
 _OF_THIS_SIDE = ("--wait", "--json", "-q", "--quiet")
-#: Bytes of a report of doctor.
+#: The size limit of a doctor report in bytes.
 _MAX_REPORT = 1024 * 1024
-#: The beginning of a hint after a submission without an answer.
+#: The start of a hint after an unanswered submission.
 FINDS = "the same command again follows it if there is one; "
 
 
@@ -57,7 +57,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def add_site(parser: Any, here: str = "") -> None:
-    """Add the options that name a site. ``here`` says what the command uses if it is given none, without settings."""
+    """Add the options that select a site. ``here`` describes the default without settings."""
     text = "a profile's name or path, or ssh:HOST for what that site publishes"
     parser.add_argument("--site", metavar="SITE", help=f"{text} (default: {here or 'that of the settings'})")
     parser.add_argument(
@@ -87,7 +87,7 @@ def _forward(args: argparse.Namespace) -> int:
         remote.prepare()
         if args.command == "run" and not args.dry_run:
             return _submit(args, remote, profile.name, words)
-        # doctor looks for what a job would find, and a job is started as after a login.
+        # doctor checks what a job would find, and jobs start as after a login.
         attach = functools.partial(remote.attach, caller=site_options(args), login=args.command == "doctor")
         return (_with_report(args, remote, words, attach) if report else attach(words)).status
 
@@ -95,7 +95,7 @@ def _forward(args: argparse.Namespace) -> int:
 def _with_report(
     args: argparse.Namespace, remote: "Remote", words: list[str], attach: "Callable[[list[str]], Attended]"
 ) -> "Attended":
-    """Run doctor, and fetch its report, also if something is broken there."""
+    """Run doctor and fetch its report, even if something is broken on the site."""
     name = f"incoming/report-{secrets.token_hex(8)}"
     done = attach([*words, "--report", f"{remote.workspace}/{name}"])
     if remote.has(remote.workspace, name):
@@ -106,7 +106,7 @@ def _with_report(
 
 
 def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequence[str]) -> int:
-    """Submit a job; if the same command did so before without an answer of the site, go on with that job."""
+    """Submit a job, or continue with the job of the same command if the site has not answered it before."""
     from deployer.connected.transfer.submission import Submission, is_active
 
     name = args.image.partition("@")[0].partition(":")[0]
@@ -115,7 +115,7 @@ def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequen
     end = words.index("--") if "--" in words else len(words)
     command = [word for word in words[:end] if word not in _OF_THIS_SIDE] + list(words[end:])
     with contextlib.closing(Submission("run", name, site, command)) as earlier:
-        if earlier.is_reported and not is_active(remote, earlier.job):  # its user may have seen that
+        if earlier.is_reported and not is_active(remote, earlier.job):  # the user may have observed that
             earlier.answered()
     with contextlib.closing(Submission("run", name, site, command)) as submission:
         try:
@@ -134,12 +134,12 @@ def _submit(args: argparse.Namespace, remote: "Remote", site: str, words: Sequen
 
 
 def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also: str = "") -> None:
-    """After Ctrl-C: print that the job continues, and the command that ends it.
+    """After Ctrl-C, print that the job continues, and the command that ends it.
 
     Args:
-        job: its name; empty: the site has not reported one.
-        number: the scheduler's number of it.
-        also: a hint that comes before the command.
+        job: the job's name; empty: the site has not reported one.
+        number: the scheduler's job number.
+        also: a hint to print before the command.
     """
     if job:
         said = [f"deployer: interrupted: job {job} ({number}) continues on the site"]
@@ -151,7 +151,7 @@ def tell_of_job(args: argparse.Namespace, job: str = "", number: str = "", also:
 
 
 def see_jobs(args: argparse.Namespace) -> str:
-    """Return the hint to look whether a job was submitted."""
+    """Return the hint for checking whether a job was submitted."""
     return f"see: {_command(args, 'jobs')}"
 
 
@@ -160,18 +160,18 @@ def _command(args: argparse.Namespace, command: str, *words: str) -> str:
 
 
 def site_options(args: argparse.Namespace) -> list[str]:
-    """Return the options that name the site in another command; the user's settings need none."""
+    """Return the options that select the site in another command; empty if the settings select it."""
     return ["--site", args.site, *ssh_options(args)]
 
 
 def ssh_options(args: argparse.Namespace) -> list[str]:
-    """Return the option that names the ssh configuration in another command."""
+    """Return the option that selects the ssh configuration in another command."""
     config = args.ssh_config and str(args.ssh_config)
     return ["--ssh-config", config] if config and config != user_settings.setting("ssh_config") else []
 
 
 def _theirs(args: argparse.Namespace) -> list[str]:
-    """Return the arguments after the command, without this side's options."""
+    """Return the arguments after the command, without the laptop's options."""
     ours = common.Parser(add_help=False)
     add_site(ours)
     behind = args.words[args.words.index(args.command) + 1 :]

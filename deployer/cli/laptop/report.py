@@ -41,7 +41,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report, and draw it."""
+    """Print the report and draw its plot."""
     if args.html:
         return _page(args)
     if args.plot:
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _page(args: argparse.Namespace) -> int:
-    """Write the page of jobs."""
+    """Write the HTML page of jobs."""
     from deployer.connected.ground import html_page, job_page
 
     if args.beside or args.all_layouts:
@@ -68,7 +68,7 @@ def _page(args: argparse.Namespace) -> int:
 
 
 def _record(path: str) -> Mapping[str, Any]:
-    """Return the result.json of a job, by its path or the path of the job's folder."""
+    """Return a job's result.json, given its path or the path of the job's folder."""
     folder = files.is_folder(path)
     if not folder and not files.is_file(path):
         raise UsageError(f"{path} does not exist", "give a job's folder, or its result.json")
@@ -76,7 +76,7 @@ def _record(path: str) -> Mapping[str, Any]:
 
 
 def _there(args: argparse.Namespace) -> Collected:
-    """Return the figures of jobs of a site."""
+    """Return the figures of a site's jobs."""
     settings.fill(args)
     from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
@@ -88,7 +88,7 @@ def _there(args: argparse.Namespace) -> Collected:
 
 
 def _here(paths: list[str]) -> Collected:
-    """Return the figures of files on this machine; of an earlier report, only your own jobs."""
+    """Return the figures in local files. From an earlier report, only your own jobs are used."""
     found = Collected([], [])
     for path in dict.fromkeys(paths):
         if not files.is_file(path) or not _is_report(path):
@@ -102,6 +102,6 @@ def _here(paths: list[str]) -> Collected:
 
 
 def _is_report(path: str) -> bool:
-    """Return whether a file says that it is a report; its first field is enough, as ours are written."""
+    """Return whether a file is a report. Reports that we write identify themselves in the first field."""
     with files.open_regular(path) as stream:
         return f'"deployer.{report.SCHEMA}"'.encode() in stream.read(100)

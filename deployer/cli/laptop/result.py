@@ -1,4 +1,4 @@
-"""deployer result: what a job of a site wrote, fetched and shown."""
+"""deployer result: fetch and show the output of a job on a site."""
 
 import argparse
 import json
@@ -16,12 +16,12 @@ from deployer.contract.text import counted
 from deployer.site.storage.space import human
 from deployer.system import terminal
 
-#: Bytes of a result.json: with the evidence of some 100,000 ranks.
+#: The size limit of a result.json in bytes, with the evidence of some 100,000 ranks.
 _LIMIT = 256 * 1024 * 1024
 _NAME = "result.json"
-#: Levels of a job's own result that are printed.
+#: The most levels of a job's own result to print.
 _DEPTH = 100
-#: The most numbers of a list that are printed; of longer ones, as curves are, some of the first and the last.
+#: The most numbers of a list to print. Longer lists, such as curves, are shortened to their first and last numbers.
 _NUMBERS, _FIRST = 8, 3
 
 
@@ -35,7 +35,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Fetch the result, and print it."""
+    """Fetch the result and print it."""
     from deployer.connected.transfer.published import profile_of
     from deployer.connected.transfer.remote import Remote
 
@@ -95,7 +95,7 @@ def _show(status: Fields, result: json_records.Record | None) -> None:
 
 
 def _show_files(found: Iterable[tuple[str, int]]) -> None:
-    """Print the files of a job, those of each folder together."""
+    """Print the files of a job, grouped by folder."""
     sizes: dict[str, list[int]] = {}
     for path, size in sorted(found):
         top, below, _ = path.partition("/")
@@ -106,7 +106,7 @@ def _show_files(found: Iterable[tuple[str, int]]) -> None:
 
 
 def _json(value: Any, before: str = "") -> str:
-    """Return a job's own result like indented JSON, in which a list of numbers has one line. Long ones are shortened.
+    """Return a job's own result as indented JSON. Each list of numbers is on one line; long ones are shortened.
 
     Args:
         before: the indentation of the closing bracket.

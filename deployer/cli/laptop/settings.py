@@ -1,4 +1,4 @@
-"""The user's settings in commands, and ``deployer config``, which shows them."""
+"""The user's settings in commands, and ``deployer config`` to show them."""
 
 import argparse
 from typing import Any
@@ -7,9 +7,9 @@ from deployer.cli.site import common
 from deployer.connected.ground import user_settings
 from deployer.system import terminal
 
-#: The help of an argument that names a site.
+#: The help of an argument for a site.
 SITE = "a profile's name or path, or ssh:HOST for what that site publishes (default: that of the settings)"
-#: Options of a build with a setting of the same name.
+#: Build options that have a setting with the same name.
 _OF_BUILD = ("ca_bundle", "pip_conf", "apt_sources")
 
 
@@ -22,11 +22,11 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def fill(args: argparse.Namespace, site: bool = True, how: str = "--site SITE") -> None:
-    """Give a command the settings for options that the user left out.
+    """Apply the settings to a command's options that the user left out.
 
     Args:
         site: the command needs a site.
-        how: how a site is given to the command.
+        how: how to specify a site for the command.
     """
     if site:
         args.site = user_settings.site(args.site, how)
@@ -34,7 +34,7 @@ def fill(args: argparse.Namespace, site: bool = True, how: str = "--site SITE") 
 
 
 def site_for_hint(site: str | None = None) -> str:
-    """Return the site that a suggested command names: the user's, that of the settings, or the word SITE."""
+    """Return the site for a suggested command: the user's, the one in the settings, or the word SITE."""
     return site or user_settings.in_effect()["site"].value or "SITE"
 
 

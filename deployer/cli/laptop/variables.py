@@ -1,6 +1,6 @@
-"""The environment variables that users may set, or that jobs receive: for the reference and the man pages.
+"""The environment variables that users may set or jobs receive, for the reference and the man pages.
 
-``tests/unit/cli/laptop/test_variables.py`` compares them with what the code reads.
+``tests/unit/cli/laptop/test_variables.py`` compares them with the variables that the code reads.
 """
 
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from deployer.connected.ground import user_settings
 from deployer.connected.ground.user_settings import UserSettings
 
-#: Who reads a variable: commands of the laptop, those of the site, both, or the program of a job.
+#: The reader of a variable: laptop commands, site commands, both, or a job's program.
 LAPTOP, SITE, BOTH, JOB = "laptop", "site", "both", "job"
 
 
@@ -16,9 +16,9 @@ class UserVariable(NamedTuple):
     """An environment variable.
 
     Attributes:
-        names: its name, or those of several with one meaning.
+        names: its name, or several names with one meaning.
         reader: LAPTOP, SITE, BOTH or JOB.
-        text: what it is for.
+        text: its purpose.
     """
 
     names: tuple[str, ...]
@@ -76,5 +76,5 @@ VARIABLES = (
 
 
 def read_by(*readers: str) -> list[UserVariable]:
-    """Return the variables of readers."""
+    """Return the variables of the given readers."""
     return [each for each in VARIABLES if each.reader in readers]

@@ -1,4 +1,4 @@
-"""The codecs for a layer's frames. The manifest records all parameters that the compressed bytes depend on."""
+"""The codecs for a layer's frames. The manifest records all parameters that affect the compressed bytes."""
 
 import gzip
 import threading
@@ -12,7 +12,7 @@ from deployer.contract.errors import UsageError
 
 
 class Codec(NamedTuple):
-    """A codec. Its functions process complete frames, and several threads may call them at once.
+    """A codec. Its functions process whole frames and are thread-safe.
 
     Attributes:
         name: zstd or gzip.
@@ -20,7 +20,7 @@ class Codec(NamedTuple):
         level: the compression level.
         parameters: other parameters of the library.
         compress: returns a frame.
-        decompress: returns the content of a frame, given its size. It raises ValueError if the frame is broken.
+        decompress: returns the content of a frame, given its size. Raises ValueError for a broken frame.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Codec(NamedTuple):
 
 
 def codec(name: str) -> Codec:
-    """Return the codec of a name: zstd, or gzip for sites without libzstd. Raises UsageError for other names."""
+    """Return a codec by name: zstd, or gzip for sites without libzstd. Raises UsageError for other names."""
     if name == "zstd":
         version = ".".join(map(str, zstandard.ZSTD_VERSION))
         return Codec(name, version, _ZSTD_LEVEL, _ZSTD_PARAMETERS, _zstd_compress, _zstd_decompress)
@@ -51,9 +51,9 @@ def codec(name: str) -> Codec:
 
 
 _ZSTD_LEVEL, _GZIP_LEVEL = 3, 6
-#: Level 3 has a hash table of 2**17; half of it stays in a core's cache: 0.4 % more bytes in 10 % less time.
+#: Level 3 uses a hash table of 2**17 entries. Half the size fits a core's cache: 0.4 % more bytes, 10 % less time.
 _ZSTD_PARAMETERS = {"hash_log": 16}
-_of_thread = threading.local()  # a zstd context belongs to the thread that made it
+_of_thread = threading.local()  # a zstd context belongs to one thread
 
 
 def _zstd_compress(raw: bytes) -> bytes:

@@ -17,13 +17,13 @@ from deployer.connected.bundle.layer import LARGE, Piece
 from deployer.contract import oci, tarformat
 from deployer.system.workers import cores
 
-#: The most bytes of pieces that are processed at once. It limits the memory for any image and number of cores.
+#: The most bytes of pieces in progress. It limits memory use for any image and number of cores.
 IN_WORK = 96 * 1024 * 1024
-#: Bytes of pieces for each worker: one that it reads, and one that waits for the digest. More would no longer be in the
-#: processor's cache when the digest reads them.
+#: Bytes of pieces per worker: one being read and one waiting for the digest. With more, pieces would leave the
+#: processor's cache before the digest reads them.
 _FOR_WORKER = 2 * LARGE
 
-#: Bytes at the start of a piece that are tested first: most pieces have other bytes than zeros there.
+#: Bytes to test first at the start of a piece: most pieces have non-zero bytes there.
 _FIRST = 64
 
 #: Options of mallopt(3). Blocks up to 32 MiB (glibc's maximum) come from the heap, and up to 64 MiB stay in it.
@@ -63,12 +63,12 @@ class _InWork(NamedTuple):
 
 
 class Press:
-    """Compresses pieces. The attributes are complete at the end of ``frames``.
+    """Compress pieces. The attributes are complete after the last item of ``frames``.
 
     Attributes:
         raw: the digest and size of the uncompressed tar.
         reused: the number of frames from the cache.
-        holes: bytes of frames with only zeros. They need no space where they are unpacked.
+        holes: bytes of frames with only zeros. They occupy no space after unpacking.
         keys: the cache key of each frame, in order; empty texts without a cache.
     """
 
@@ -109,7 +109,7 @@ class Press:
             finally:
                 for left in waiting:
                     if left.pressing.cancel():
-                        left.raw.cancel()  # it will not be read: the digest must not wait for it
+                        left.raw.cancel()  # it will not be read, so the digest must not wait
                     left.adding.cancel()
 
     def _finished(self, ended: _InWork) -> Pressed:
@@ -142,10 +142,10 @@ class Press:
 
 
 def _keep_memory() -> None:
-    """Let glibc use the memory of one piece for the next.
+    """Let glibc reuse the memory of one piece for the next.
 
-    By default glibc returns large blocks to the kernel at once, and the kernel zeroes each new block page by page. That
-    takes a fifth of the time of packing. Other C libraries lack this function, or ignore it.
+    By default glibc returns large blocks to the kernel immediately, and the kernel zeroes each new block page by page.
+    This takes a fifth of the packing time. Other C libraries lack this function or ignore it.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

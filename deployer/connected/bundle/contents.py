@@ -20,19 +20,19 @@ class Contents(NamedTuple):
     Attributes:
         name: the bundle's name.
         version: the bundle's version.
-        read: reads the image. The scratch keeps its files open. None: a bundle of only data.
+        read: reads the image, whose files stay open in the scratch. None: a data-only bundle.
         jobs: the jobs, the default one first.
-        app: the folder of the files that jobs use.
-        data: folders of data, by the names that jobs find them under.
+        app: the folder with the files that jobs use.
+        data: folders of data, by the names that jobs use for them.
         needs: data in other bundles.
-        carried: further files, by their names in the bundle.
-        mpi: the MPI families that the programs run on, the image's own first; empty if unknown; None: `pack` finds
+        carried: further files, by their paths in the bundle.
+        mpi: the MPI families that the programs use, the image's own first; empty if unknown; None: `pack` detects
             them in the image.
         kit: parts of the kit to include even if no site needs them.
         mount_points: further mount points of the image.
-        judge: raises Refused if the app folder does not fit to the image, of which it receives the root filesystem and
-            the environment. None: there is no definition.
-        identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: only reading tells.
+        judge: raises Refused if the app folder does not match the image. It receives the image's root filesystem and
+            environment. None: there is no definition.
+        identity: returns the ``ArchiveImage.identity`` that ``read`` would return. None: the image must be read first.
     """
 
     name: str

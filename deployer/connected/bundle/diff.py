@@ -1,4 +1,4 @@
-"""diff: which files and packages differ between two bundles, and how many bytes push must send.
+"""diff: the files and packages that differ between two bundles, and how many bytes push must send.
 
 Only frames that differ are decompressed, and only their files are hashed.
 """
@@ -49,10 +49,10 @@ class PackageChange(NamedTuple):
 class Difference(NamedTuple):
     """The differences of two bundles.
 
-    Paths of the image's files start with ``/``. Others are members of the bundle, like ``deployer/app/train.py``.
+    Paths of files in the image start with ``/``. Other paths are bundle members, such as ``deployer/app/train.py``.
 
     Attributes:
-        bytes_to_ship: bytes that push sends for the new bundle to a site that has the old one.
+        bytes_to_ship: bytes that push sends if the site has the old bundle.
         added: paths that only the new bundle has.
         removed: paths that only the old bundle has.
         changed: paths with different content or mode.
@@ -70,7 +70,7 @@ class Difference(NamedTuple):
 
 
 def diff(old: str, new: str) -> Difference:
-    """Compare two bundles, given by their paths.
+    """Compare the bundles at two paths.
 
     Raises:
         UsageError: a file cannot be read.
@@ -82,7 +82,7 @@ def diff(old: str, new: str) -> Difference:
         held = delta.read_held(delta.held_text(segment.sha256 for segment in a.manifest.segments))
         size = shipment_for(b.stream, b.seal, b.manifest, held).size
         if a.seal.sha256 == b.seal.sha256:
-            size = 0  # the site has it, so push sends nothing
+            size = 0  # push sends nothing: the site has it
         before, after = {**a.members(), **a.files(b)}, {**b.members(), **b.files(a)}
         return Difference(
             size,
@@ -104,7 +104,7 @@ def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
 
 
 class _Bundle:
-    """One side of the comparison. Of its layer, only units that the other side lacks are read."""
+    """One side of the comparison. It reads only layer units that the other side lacks."""
 
     def __init__(self, stream: IO[bytes], path: str) -> None:
         self.stream = stream
@@ -120,7 +120,7 @@ class _Bundle:
                 self._units.append((segment,))
 
     def members(self) -> dict[str, object]:
-        """Return the bundle's members under deployer/, each with its mode and digests for comparison."""
+        """Return the members under deployer/, each with its mode and digests for comparison."""
         found: dict[str, object] = {}
         content = iter(segment for segment in self.manifest.segments if segment.kind not in (HEADER, PADDING))
         for member in self.manifest.members:
@@ -135,7 +135,7 @@ class _Bundle:
         return found
 
     def files(self, other: "_Bundle") -> dict[str, object]:
-        """Return the image's entries in units that only this side has, each with its properties for comparison."""
+        """Return image entries in units that only this side has, each with its properties for comparison."""
         found: dict[str, object] = {}
         for entry, content in self._entries(other):
             digest = hashlib.sha256()
@@ -145,11 +145,11 @@ class _Bundle:
         return found
 
     def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
-        """Return the versions of wheels, and of packages whose metadata is in units that only this side has."""
+        """Return the versions of wheels, and of packages with metadata in units that only this side has."""
         found = {}
         for member in self.manifest.members:
             if member.name.startswith(WHEELS_PREFIX):
-                with suppress(IntegrityError):  # for a name that our pack does not write
+                with suppress(IntegrityError):  # for names that pack never writes
                     name, version = wheel.distribution(member.name.rpartition("/")[2])
                     found["pip", name] = version
         for entry, content in self._entries(other):
@@ -170,7 +170,7 @@ class _Bundle:
     def _unit_entries(self, unit: _Unit) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
         first = self._frame(unit[0])
         position = 0
-        while first[position : position + 1].strip(b"\0"):  # the end of the tar is zeros
+        while first[position : position + 1].strip(b"\0"):  # the tar ends with zeros
             entry, position = tarformat.decode(first, position)
             yield entry, self._content(first, position, entry.size, unit[1:])
             position += entry.size + tarformat.padding(entry.size)

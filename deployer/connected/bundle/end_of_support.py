@@ -1,4 +1,4 @@
-"""Components of a bundle that are out of support: the SBOM compared with end_of_support.yaml."""
+"""Components of a bundle that are out of support, found by comparing the SBOM with end_of_support.yaml."""
 
 import datetime as dt
 import re
@@ -14,18 +14,18 @@ from deployer.contract import json_records
 from deployer.contract.text import printable
 
 _TABLE = Path(__file__).with_name("end_of_support.yaml")
-#: A project without a published end date counts as out of support if its last release is older than this.
+#: A project without a published end date counts as unsupported if its last release is older than this.
 _SILENT = dt.timedelta(days=730)
 
 
 class ReleaseLine(Model):
-    """Facts about a line of releases, with the keys of the YAML file.
+    """Facts about a release line, with the keys of the YAML file.
 
     Attributes:
-        end: the published end of support, None if none was published.
+        end: the published end of support, None if unpublished.
         last_release: the date of the last release, if no end was published.
-        source: where the dates come from.
-        verified: the source was read.
+        source: the source of the dates.
+        verified: somebody has read the source.
     """
 
     end: dt.date | None = None
@@ -40,7 +40,7 @@ class Product(Model):
     Attributes:
         name: the product's name.
         packages: the names of its packages.
-        lines: its lines of releases, by the beginning of their versions.
+        lines: its release lines, by version prefix.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Table(Model):
     """The content of end_of_support.yaml.
 
     Attributes:
-        checked: the day on which the sources were read.
+        checked: the day when the sources were read.
         products: the products.
     """
 
@@ -61,15 +61,15 @@ class Table(Model):
 
 
 class Flag(NamedTuple):
-    """A line of releases that is out of support.
+    """A release line that is out of support.
 
     Attributes:
         product: the product's name.
-        version: the line's name, or the installed version if no end was published.
+        version: the release line's name, or the installed version if no end was published.
         since: the end of support, or the date of the last release if no end was published.
         published: an end date was published.
-        source: where the dates come from.
-        verified: the source was read.
+        source: the source of the dates.
+        verified: somebody has read the source.
     """
 
     product: str
@@ -92,12 +92,12 @@ class Flag(NamedTuple):
 
 @cache
 def table() -> Table:
-    """Return the table that comes with deployer."""
+    """Return the table included with deployer."""
     return load_model(Table, _TABLE, "a table of ends of support")
 
 
 def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
-    """Return the lines of releases in an SBOM that are out of support on a day, each once."""
+    """Return the distinct release lines in an SBOM that are out of support on a day."""
     found = {}
     for component in sbom.get("components", ()):
         for product, name, line in _lines(component):
@@ -110,16 +110,16 @@ def flags(sbom: Mapping[str, Any], today: dt.date) -> list[Flag]:
 
 
 def end(component: Mapping[str, Any]) -> dt.date | None:
-    """Return the published end of support of a component of an SBOM, or None if it is not known.
+    """Return the published end of support of a component of an SBOM, or None if unknown.
 
-    A Debian package that has no line of its own is supported as long as its distribution.
+    A Debian package without its own release line is supported as long as its distribution.
     """
     own = next((line.end for _, _, line in _lines(component) if line.end), None)
     return own or next((line.end for _, _, line in _lines(_distribution(component)) if line.end), None)
 
 
 def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine]]:
-    """Yield product, version line and facts for a component of an SBOM."""
+    """Yield product, release line and facts for a component of an SBOM."""
     kind, version = "os", str(component.get("version", ""))
     if component.get("type") != "operating-system":
         if not component.get("purl"):
@@ -134,7 +134,7 @@ def _lines(component: Mapping[str, Any]) -> Iterator[tuple[str, str, ReleaseLine
 
 
 def _distribution(component: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the distribution of a component as a component; one without a purl and a version if it names none."""
+    """Return a component's distribution as a component, without a purl and a version if none is given."""
     purl = PackageURL.from_string(component["purl"]) if component.get("purl") else None
     named = dict(purl.qualifiers).get("distro", "") if purl and isinstance(purl.qualifiers, dict) else ""
     name, _, version = named.rpartition("-")

@@ -1,15 +1,15 @@
 """A cache of frames from earlier packs, so that unchanged content is not compressed again.
 
-Nothing is copied: a finished bundle is hard-linked into the cache, with an index of the position of each frame. If a
-link cannot be made (another file system), the index names the bundle's own path. Content is identified by its BLAKE3
-digest. A frame that is read must have the SHA-256 from the bundle's segment table, so a moved, cut or overwritten
+Nothing is copied: a finished bundle is hard-linked into the cache, with an index of the position of each frame. If no
+link can be made (another file system), the index contains the bundle's own path. Contents are identified by BLAKE3
+digest. A frame must have the SHA-256 from the bundle's segment table when it is read. So a moved, cut or overwritten
 bundle is a cache miss and never gives wrong bytes.
 
-Beside the index of a bundle may be a record of what its layer was made from (``known_layers``).
+The index of a bundle may have a record beside it of what its layer was made from (``known_layers``).
 
-An index is published by rename before its link, in a folder named by codec, version and level. A killed process can
-leave an index without a bundle, which the next pack removes. The modification time of an index is its last use. If the
-bundles exceed the limit, the longest unused are removed. A cache that cannot be read or written is not used.
+An index is published by rename before its link, in a folder named after codec, version and level. A killed process
+can leave an index without a bundle; the next pack removes it. The modification time of an index is its last use. If the
+bundles exceed the limit, the least recently used are removed. A cache that cannot be read or written is not used.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ class _Place(NamedTuple):
 
 
 class FrameCache:
-    """The cache in a folder for one codec. Several threads and several packs may use it at once."""
+    """The cache in a folder for one codec. Several threads and packs may use it at once."""
 
     def __init__(self, folder: Path, codec: Codec, cap: int = caches.FRAMES.cap) -> None:
         self._cache = caches.FRAMES._replace(place=folder, cap=cap)
@@ -80,11 +80,11 @@ class FrameCache:
 
     @staticmethod
     def key(raw: bytes) -> str:
-        """Return the key that identifies a content."""
+        """Return the cache key of some content."""
         return blake3(raw).hexdigest()
 
     def get(self, key: str) -> CachedFrame | None:
-        """Return the verified frame of a content, or None if the cache lacks it."""
+        """Return the verified frame for some content, or None if the cache lacks it."""
         with self._lock:
             if self._places is None:
                 self._places = self._read_indexes()
@@ -120,7 +120,7 @@ class FrameCache:
         self.trim()
 
     def records(self) -> list[Path]:
-        """Return the records of layers, the last used first."""
+        """Return the records of layers, the most recently used first."""
         found = []
         for path in self._folder.glob(f"*{_RECORD}"):
             with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ class FrameCache:
         return [path for _, path in sorted(found, reverse=True)]
 
     def bundle(self, record: Path) -> IO[bytes] | None:
-        """Return the bundle of a record, open for reading, and note its use; None if it is gone."""
+        """Open the bundle of a record for reading, and note its use. Return None if it is gone."""
         index = record.with_suffix(_INDEX)
         path = _bundle_of(index)
         try:
@@ -139,11 +139,11 @@ class FrameCache:
         return stream
 
     def holds(self, record: Path) -> bool:
-        """Return whether the bundle of a record has a link in the cache, and so stays when its own file is gone."""
+        """Return whether a record's bundle has a link in the cache, and so survives the removal of its own file."""
         return record.with_suffix(_BUNDLE).is_file()
 
     def share(self, record: Path, bundle: Path) -> None:
-        """Let a record have a link to ``bundle``, which has the same frames at the same places, in place of its own."""
+        """Link the record to ``bundle``, which has the same frames at the same positions, instead of its own."""
         link = record.with_suffix(_BUNDLE)
         new = link.with_suffix(f".{os.getpid()}.part")
         try:
@@ -155,23 +155,23 @@ class FrameCache:
             new.unlink(missing_ok=True)
 
     def note(self, record: Path, layer: str) -> None:
-        """Write the record of a layer anew."""
+        """Replace the record of a layer."""
         try:
             files.write_text(str(record), layer)
         except (OSError, DeployerError) as error:
             _log.debug("not kept: %s", error)
 
     def trim(self) -> None:
-        """Remove the longest unused bundles until the cache is within its limit, and indexes without a bundle."""
+        """Remove the least recently used bundles until the cache is within its limit, and indexes without a bundle."""
         for path in self._cache.folder.glob("*/*"):
             index = path.with_suffix(_INDEX)
-            with contextlib.suppress(OSError):  # another pack may trim too
+            with contextlib.suppress(OSError):  # another pack may be trimming
                 if path.suffix in (_INDEX, _BUNDLE, _RECORD) and not (index.exists() and _bundle_of(index)):
                     path.unlink()
         self._cache.trim()
 
     def close(self) -> None:
-        """Close all open bundles. The cache can be used again."""
+        """Close all open bundles. The cache stays usable."""
         with self._lock:
             for descriptor in self._open.values():
                 if descriptor is not None:
@@ -220,5 +220,5 @@ def _frames_of(index: Path) -> list[Kept]:
 
 
 def default_folder() -> Path:
-    """Return the default folder of the cache, by the XDG base directory specification."""
+    """Return the default folder of the cache, according to the XDG base directory specification."""
     return caches.FRAMES.folder

@@ -1,4 +1,4 @@
-"""init --from-image: a definition for an image that exists, in the Docker engine, in a registry or in a file."""
+"""init --from-image: a definition for an existing image in the Docker engine, a registry or a file."""
 
 import functools
 import json
@@ -24,19 +24,19 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.contract.errors import Refused
 from deployer.system import files, terminal
 
-#: An image of the engine, saved beside bundle.yaml.
+#: An image from the engine, saved beside bundle.yaml.
 SAVED = "image.tar"
 _PYTHON = re.compile(r"i?python[0-9.]*")
-#: Programs that wait for a person if they are the whole command of an image.
+#: Programs that wait for user input if they are an image's whole command.
 _INTERACTIVE = re.compile(rf"(ba|da|a|z|c|tc|k)?sh|{_PYTHON.pattern}|R|julia|node")
 _VERSION = re.compile(r"(?!latest$)[A-Za-z0-9][\w.-]*")
 
 
 class _Existing(NamedTuple):
-    """An image that exists.
+    """An existing image.
 
     Attributes:
-        label: NAME:TAG or NAME, from which the definition's name and version follow.
+        label: NAME:TAG or NAME, from which the definition gets its name and version.
         base: the keys of ``base`` in the definition; empty: the image is saved.
         read: reads the image.
     """
@@ -47,19 +47,19 @@ class _Existing(NamedTuple):
 
 
 def definition(reference: str, name: str | None, where: Path, dry_run: bool = False) -> Made:
-    """Write a definition whose image is an existing one, with the image's MPI and a job that it can start.
+    """Write a definition for an existing image, with the image's MPI and a job that it can start.
 
-    An image of the engine that no registry has is saved beside the definition. A file is used where it is.
+    If no registry has an image of the engine, it is saved beside the definition. A file is used in place.
 
     Args:
-        reference: a file of docker save, an OCI archive or a flat tar; else an image of the engine, by name or id; else
-            an image of a registry, which is pulled.
-        name: the definition's name; None: it follows from the reference.
-        where: as of ``init``.
+        reference: a file from docker save, an OCI archive or a flat tar; otherwise the name or id of an image in the
+            engine; otherwise a registry image, which is pulled.
+        name: the definition's name; None: derived from the reference.
+        where: as for ``init``.
 
     Raises:
-        UsageError: the image does not exist; and the errors of ``init``.
-        DeployerError: as ``registry.pull`` raises.
+        UsageError: the image does not exist, or ``init`` fails.
+        DeployerError: ``registry.pull`` fails.
     """
     path = Path(reference)
     found = _Existing(path.stem, {}, functools.partial(archive.read, path)) if path.is_file() else _of_engine(reference)
@@ -105,7 +105,7 @@ def _in_registry(client: docker.DockerClient, reference: str) -> bool:
 
 
 def _save(reference: str, path: Path) -> str:
-    """Write an image of the engine to a file. Return the SHA-256 of the file."""
+    """Write an image from the engine to a file. Return the file's SHA-256."""
     with closing(engine.connect()) as client, engine.errors_named(client, f"save {reference}"):
         size = int(engine.inspect(client, reference).get("Size") or 0)
         with files.errors_named(f"write {path}"), open(path, "wb") as stream, progress.bar("save", size) as advance:
@@ -116,7 +116,7 @@ def _save(reference: str, path: Path) -> str:
 
 
 def _job(image: ArchiveImage) -> dict[str, str]:
-    """Return the words of ``mpi`` and of a first job, which is the image's own unless that waits for a person."""
+    """Return the text of ``mpi`` and of a first job: the image's own command unless it waits for input."""
     config = imageconfig.read(image.config)
     command, origin = [*config.entrypoint, *config.cmd], "the image's ENTRYPOINT and CMD"
     if not command or (len(command) == 1 and _INTERACTIVE.fullmatch(posixpath.basename(command[0]))):
@@ -128,7 +128,7 @@ def _job(image: ArchiveImage) -> dict[str, str]:
 
 
 def _mpi(image: ArchiveImage, command: list[str]) -> tuple[str, int]:
-    """Return the text of ``mpi``, and a number of nodes: one unless the command is known to use MPI."""
+    """Return the text of ``mpi``, and the number of nodes: one unless the command is known to use MPI."""
     found = list(families.files_of(image.root))
     users = families.users(found)
     words = set(re.findall(r"[\w.+-]+", " ".join(command)))
@@ -137,7 +137,7 @@ def _mpi(image: ArchiveImage, command: list[str]) -> tuple[str, int]:
     python = [user for user in users if not user.is_program and any(map(_PYTHON.fullmatch, words))]
     try:
         used = families.find(by_name or python, [], True)
-    except Refused:  # programs for both families
+    except Refused:  # the image has programs for both families
         used = families.FoundFamilies([])
     if used.families:
         return f"[{', '.join(used.families)}] # of {used.path}; [] if the ranks do without MPI", 2

@@ -1,11 +1,11 @@
-"""Layers of earlier packs that need not be made again: what ``pack`` derived from an image, beside its frames.
+"""Known layers: what earlier packs derived from an image, kept beside its frames for reuse.
 
-A layer is known if all that its bytes depend on is the same: the image's identity, the codec, the sources of deployer
+A layer is known if everything that affects its bytes is the same: the image's identity, the codec, deployer's sources
 and the versions of its libraries. Then the image is not read, and the frames are copied from the bundle in the frame
 cache.
 
-A record is one file: its key, the digest of the rest, and the rest as JSON. A record that is damaged, or belongs to
-another key, is not used. The frames are verified while they are copied, as ``copied`` describes.
+A record is one file: its key, the digest of the rest, and the rest as JSON. A damaged record, or one with another key,
+is not used. The frames are verified during the copy, as ``copied`` describes.
 """
 
 import contextlib
@@ -35,43 +35,43 @@ from deployer.contract.tarformat import FILE, HARDLINK, TarEntry
 from deployer.system import digest
 from deployer.system.workers import cores
 
-if TYPE_CHECKING:  # its imports are slow, and needed only at the end
+if TYPE_CHECKING:  # slow to import, and needed only at the end
     from deployer.connected.bundle.packages import PackageInventory
 
 _log = logging.getLogger("deployer.known_layers")
 
-#: Bytes of frames that are read before they are written.
+#: Bytes of frames to read before writing them.
 _AHEAD = 32 * 1024 * 1024
-#: How names of files are written in a record: any bytes, as ``os.fsdecode`` does on Linux, but faster.
+#: The encoding of file names in a record: any bytes, as with ``os.fsdecode`` on Linux, but faster.
 _AS_TEXT = ("utf-8", "surrogateescape")
-#: Bytes of the first line of a record: two digests.
+#: Bytes in the first line of a record: two digests.
 _KEYS = 2 * 65
 #: The libraries that the frames, the packages and the SBOM depend on.
 _LIBRARIES = ("zstandard", "packaging", "cyclonedx-python-lib", "packageurl-python", "license-expression")
 
 
 class DamagedLayer(DeployerError):
-    """A known layer does not have its digests. The image must be read."""
+    """A known layer does not match its digests. The image must be read."""
 
 
 class KnownLayer(NamedTuple):
-    """A layer, and what is known of its image.
+    """A layer and the known facts about its image.
 
     Attributes:
         identity: ``ArchiveImage.identity``.
-        architecture: as OCI names it.
+        architecture: the OCI name of the architecture.
         config: the image's configuration.
         python: the path of its Python, None if it has none.
-        changes: how many paths flatten changed, by kind of change.
+        changes: the number of paths that flatten changed, by kind of change.
         layer: the descriptor of the layer.
         raw: the descriptor of the uncompressed layer.
         holes: bytes of frames with only zeros.
         segments: the frames, with their offsets in the bundle of the cache.
         keys: their keys in the frame cache.
         entries: the entries in the layer's order.
-        packages: the packages of the image; ``inventory`` returns them also if they were read from a record.
-        users: the files that are linked to MPI; None: nobody looked.
-        sbom: the SBOM of a bundle with it: a digest of all else that the SBOM names, then its pieces; or empty.
+        packages: the image's packages. Use ``inventory``, which also works for records that were read.
+        users: the files that are linked to MPI; None: not checked yet.
+        sbom: the SBOM of a bundle with this layer: a digest of its other inputs, then its pieces; or empty.
     """
 
     identity: str
@@ -90,7 +90,7 @@ class KnownLayer(NamedTuple):
     sbom: Sequence[str] = ()
 
     def written(self) -> str:
-        """Return it as text."""
+        """Return the record as text."""
         record = {
             **self._asdict(),
             "segments": [list(segment) for segment in self.segments],
@@ -102,7 +102,7 @@ class KnownLayer(NamedTuple):
 
     @staticmethod
     def read(text: bytes) -> "KnownLayer":
-        """Return the layer that ``written`` wrote."""
+        """Return the layer written by ``written``."""
         found = json.loads(text)
         users = found["users"]
         return KnownLayer(
@@ -124,7 +124,7 @@ def inventory(known: KnownLayer) -> "PackageInventory":
     """Return the packages of the image."""
     from deployer.connected.bundle.packages import Package, PackageInventory, System
 
-    system, packages = known.packages  # lists, if they were read: the import of their classes is slow
+    system, packages = known.packages  # lists if read from a file: their classes are slow to import
     found = (Package(*fields)._replace(licences=tuple(fields[5])) for fields in packages)
     return PackageInventory(System(*system), tuple(found))
 
@@ -133,7 +133,7 @@ def inventory(known: KnownLayer) -> "PackageInventory":
 
 
 def image_key(identity: str, codec: Codec) -> str:
-    """Return the key of an image for these tools, "" if the identity is unknown."""
+    """Return the key of an image for these tools; "" if the identity is unknown."""
     return _digest(identity, json.dumps(codec.record()), *_tools()) if identity else ""
 
 
@@ -143,10 +143,10 @@ def _digest(*words: str) -> str:
 
 @functools.cache
 def _tools() -> tuple[str, ...]:
-    """Return what decides on a layer besides the image: versions of the libraries, and a digest of our own files.
+    """Return what determines a layer besides the image: library versions and a digest of our own files.
 
-    A number that is raised by hand would be forgotten. All files count, because nearly any may change a layer or what
-    is known of it.
+    A version number could be forgotten. All files count, because nearly any of them may affect a layer or its
+    record.
     """
     top = Path(deployer.__file__).parent
     state = hashlib.sha256()
@@ -165,7 +165,7 @@ def record(image: str, known: KnownLayer) -> str:
 
 
 class LayerRecord(NamedTuple):
-    """A record in the cache, of which only the first line was read.
+    """A record in the cache. Only its first line has been read.
 
     Attributes:
         path: the file.
@@ -200,17 +200,17 @@ def records(image: str, paths: Iterable[Path]) -> Iterator[LayerRecord]:
 
 
 class KnownBundle(NamedTuple):
-    """A known layer, and the open bundle in the cache with its frames."""
+    """A known layer, and the open cached bundle with its frames."""
 
     layer: KnownLayer
     bundle: IO[bytes]
 
 
 def copied(known: KnownBundle) -> Iterator[Pressed]:
-    """Yield the frames, each with the digest that the bundle's segment table has for it.
+    """Yield the frames, each with its digest from the bundle's segment table.
 
     Raises:
-        DamagedLayer: a frame has another digest.
+        DamagedLayer: a frame has a different digest.
     """
     waiting: deque[tuple[Segment, Future[bytes]]] = deque()
     ahead = 0
@@ -258,7 +258,7 @@ class KnownTree:
         return self._known.entries
 
     def find(self, path: bytes) -> TarEntry | None:
-        """Return the entry at a path relative to the root, without following links; for a hard link, the file."""
+        """Return the entry at a path relative to the root, without following links. A hard link gives its file."""
         entry = self._entries.get(path)
         return self._entries.get(entry.target) if entry and entry.kind == HARDLINK else entry
 
@@ -266,9 +266,9 @@ class KnownTree:
         """Return a file's content. Reading raises DamagedLayer if the bundle in the cache is damaged."""
         return _InFrames(self, self._starts[entry.path], entry.size) if entry.size else InMemory()
 
-    @functools.cached_property  # not `cache`, which keeps each tree: with `deploy --watch` there are many
+    @functools.cached_property  # not `cache`: it would keep every tree of `deploy --watch`
     def _starts(self) -> Mapping[bytes, int]:
-        """Return where the content of each file begins in the uncompressed layer."""
+        """Return the offset of each file's content in the uncompressed layer."""
         starts, position = {}, 0
         for entry in self._known.entries:
             position += tarformat.header_size(entry)

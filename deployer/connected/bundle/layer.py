@@ -1,9 +1,9 @@
 """The layer: a tar stream cut into independent frames at boundaries that depend on its files.
 
-Small files are grouped for better compression. The hash of a file's path decides whether a group ends after it. So an
-added, removed or changed file moves only the boundaries next to it, and all other frames stay the same, byte for byte.
-Large files are cut at fixed distances. Boundaries do not depend on contents, so contents are read in the threads that
-compress them.
+Small files are grouped for better compression. The hash of a file's path decides whether a group ends after the file.
+So an added, removed or changed file moves only adjacent boundaries; all other frames stay the same, byte for byte.
+Large files are cut at fixed intervals. Boundaries do not depend on contents, so the threads that compress contents
+can also read them.
 """
 
 import itertools
@@ -18,8 +18,8 @@ from deployer.contract import tarformat
 from deployer.contract.errors import UsageError
 from deployer.contract.tarformat import TarEntry
 
-#: A group has at least GROUP_MIN bytes. After that, one file in GROUP_ODDS ends it (by the hash of its path), and it
-#: never exceeds GROUP_MAX: about 512 KiB on average. A file over GROUP_MAX is cut every LARGE bytes.
+#: A group has at least GROUP_MIN bytes. After that, one file in GROUP_ODDS ends it, chosen by the hash of its path. No
+#: group exceeds GROUP_MAX; the average is about 512 KiB. A file over GROUP_MAX is cut every LARGE bytes.
 GROUP_MIN = 256 * 1024
 GROUP_MAX = 1024 * 1024
 GROUP_ODDS = 8
@@ -90,7 +90,7 @@ def _whole(tree: FlattenedRootfs, entries: Sequence[TarEntry]) -> bytes:
 
 
 def _large(entry: TarEntry, content: FileContent) -> Iterator[Piece]:
-    """Yield a large file in pieces of LARGE bytes: the first also has the header, and the last the padding."""
+    """Yield a large file in pieces of LARGE bytes. The first includes the header, the last the padding."""
     for start in range(0, entry.size, LARGE):
         length = min(LARGE, entry.size - start)
         yield Piece(tarformat.REST if start else tarformat.FILES, length, partial(_part, entry, content, start, length))

@@ -1,4 +1,4 @@
-"""The layer of a bundle: made from the image, or copied from a bundle in the frame cache if it is known."""
+"""The layer of a bundle: made from the image, or copied from the frame cache if the layer is known."""
 
 import functools
 import itertools
@@ -34,12 +34,12 @@ from deployer.system import files
 if TYPE_CHECKING:
     from deployer.connected.bundle.packages import PackageInventory
 
-#: The names of a bundle that only `deploy` uses: its own, and the one in the frame cache.
+#: Names of bundles that only `deploy` uses: the bundle itself, and its copy in the frame cache.
 _NAMES = 2
 
 
 class LayerSource(ABC):
-    """Where a layer comes from.
+    """The source of a layer.
 
     Attributes:
         tree: its root filesystem.
@@ -50,13 +50,13 @@ class LayerSource(ABC):
     config: Mapping[str, Any]
 
     def end_in(self, path: Path, front: bytes) -> int:
-        """Return where the layer ends in the file ``path`` if it is there already, after ``front``; else 0."""
+        """Return the end of the layer in the file ``path`` if it is already there after ``front``; otherwise 0."""
         del path, front
         return 0
 
     @abstractmethod
     def write(self, writer: BundleWriter) -> KnownLayer:
-        """Write the layer, unless it is there already, and return what is known of it.
+        """Write the layer unless it is already there, and return its record.
 
         Raises:
             DamagedLayer: a known layer is damaged.
@@ -64,25 +64,25 @@ class LayerSource(ABC):
 
     @property
     def changed(self) -> Mapping[str, Sequence[bytes]]:
-        """Return the paths that flatten changed, by kind of change. Only a layer that was made has them."""
+        """Return the paths that flatten changed, by kind of change. Only newly made layers have them."""
         return {}
 
     @property
     @abstractmethod
     def reused(self) -> int:
-        """Return the number of frames from the cache, after the layer was written."""
+        """Return the number of frames from the cache. Valid after the layer was written."""
 
 
 class LayerSources:
-    """Finds the source of a bundle's layer. The image is read once, and only if it must be.
+    """Finds the source of a bundle's layer. The image is read once, and only if necessary.
 
     Args:
         contents: the contents of the bundle.
         frames: the frame cache; None: no cache.
         scratch: keeps the image's files open.
-        output: the path of the bundle, for errors.
-        may_know: use a known layer if there is one.
-        own: ``output`` is a file of ``deploy``: a known layer stays in it, and the frame cache shares it.
+        output: the path of the bundle, for error messages.
+        may_know: use a known layer if possible.
+        own: ``output`` is a file of ``deploy``: a known layer stays in place, and the frame cache shares it.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class LayerSources:
         if frames and contents.identity and may_know:
             self._key = known_layers.image_key(contents.identity(), codec)
             self._records = list(known_layers.records(self._key, frames.records()))
-        self._load = functools.lru_cache(1)(LayerRecord.load)  # of a large image: for its users, then for its layer
+        self._load = functools.lru_cache(1)(LayerRecord.load)  # large, and needed twice: for its users and its layer
         self._users: Sequence[MpiUser] | None = None
         self._own = own
-        self._stays: LayerRecord | None = None  # of the known layer, which is in the cache and stays there
-        self._was: Sequence[Segment] = ()  # where its frames are there
+        self._stays: LayerRecord | None = None  # the record of a known layer that stays in the cache
+        self._was: Sequence[Segment] = ()  # the frames of that layer in the cache
 
     def users(self) -> Sequence[MpiUser]:
         """Return the image's files that are linked to an MPI library."""
@@ -128,7 +128,7 @@ class LayerSources:
         return ReadLayer(self._image, tree, Press(self._codec, self._frames))
 
     def keep(self, made: KnownLayer, name: str) -> None:
-        """Add the finished bundle to the cache, if its layer is not there. ``name`` is its digest in hexadecimal."""
+        """Add the finished bundle to the cache unless its layer is there. ``name`` is its digest in hexadecimal."""
         if not self._frames:
             return
         if self._stays:
@@ -137,7 +137,7 @@ class LayerSources:
             self._learn(self._stays, made)
             return
         frames = (Kept(key, s.offset, s.size, s.sha256) for key, s in zip(made.keys, made.segments, strict=True))
-        # The key is of what was read: the name of an image may have moved since it was looked up.
+        # Use the identity of the image that was read: its name may have moved since the lookup.
         image = known_layers.image_key(made.identity, self._codec)
         text = ""
         if image:
@@ -147,7 +147,7 @@ class LayerSources:
         self._frames.keep(self._output, name, frames, text)
 
     def _learn(self, record: LayerRecord, made: KnownLayer) -> None:
-        """Add what this pack found out of a layer that stays in the cache: a new SBOM, the files linked to MPI."""
+        """Update the cached record of a layer with this pack's new SBOM and the files linked to MPI."""
         known = self._load(record)
         if known is None or not self._frames:
             return
@@ -176,7 +176,7 @@ class LayerSources:
 
 
 class _NoTree(FlattenedRootfs):
-    """The empty root filesystem of a bundle of only data, without mount points."""
+    """The empty root filesystem of a data-only bundle, without mount points."""
 
     def _check_is_root(self) -> None:
         pass
@@ -240,7 +240,7 @@ class CopiedLayer(LayerSource):
         return len(self._known.layer.segments)
 
     def end_in(self, path: Path, front: bytes) -> int:
-        """Return where the layer ends in ``path``, which must be the bundle in the cache itself, with no third name."""
+        """Return where the layer ends in ``path``, which must be the cache's own bundle without a third link."""
         known, bundle = self._known
         start = front + sealed_file.member_header(layer_member(known.layer))
         end = len(start) + known.layer.size
@@ -259,7 +259,7 @@ class CopiedLayer(LayerSource):
             writer.standing_layer(known.layer, known.segments)
             return known
         with progress.bar("pack", known.raw.size) as advance:
-            # Each frame is verified. So the layer is the one with this digest, without computing it anew.
+            # Each frame is verified, so the layer has this digest; no need to compute it again.
             layer = writer.layer(_counted(known_layers.copied(self._known), advance), known.layer.digest)
         if layer.size != known.layer.size:
             raise DamagedLayer("a bundle in the cache is damaged")
@@ -278,7 +278,7 @@ def _packages(tree: FlattenedRootfs) -> "PackageInventory":
 
 
 def _counted(frames: Iterable[Pressed], advance: Callable[[int], None]) -> Iterator[Pressed]:
-    """Yield the frames, and call ``advance`` with the size of each."""
+    """Yield the frames. Call ``advance`` with the size of each."""
     for frame in frames:
         yield frame
         advance(frame.raw)

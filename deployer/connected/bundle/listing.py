@@ -1,4 +1,4 @@
-"""A list of all files of a bundle's layer, read in one pass."""
+"""List all files in a bundle's layer in one pass."""
 
 import hashlib
 import stat
@@ -22,7 +22,7 @@ class ListedEntry(NamedTuple):
     Attributes:
         entry: the entry.
         sha256: for a file, the digest of its content in hexadecimal, otherwise empty.
-        head: the first bytes of its content, as many as were asked for.
+        head: the first bytes of its content, up to the requested number.
     """
 
     entry: TarEntry
@@ -30,14 +30,14 @@ class ListedEntry(NamedTuple):
     head: bytes = b""
 
     def line(self) -> str:
-        """Return mode, size in bytes, SHA-256, path, and the target of a link."""
+        """Return mode, size in bytes, SHA-256, path, and link target."""
         entry = self.entry
         arrow = {SYMLINK: " -> ", HARDLINK: " = /"}.get(entry.kind, "")
         mode = stat.filemode(_TYPES[entry.kind] | entry.mode)
         return f"{mode} {entry.size:>12} {self.sha256 or '-':<64} /{shown(entry.path)}{arrow}{shown(entry.target)}"
 
     def record(self) -> json_records.Record:
-        """Return the same for ``--json``. Paths have the same escapes."""
+        """Return the same fields for ``--json``. Paths have the same escapes."""
         entry = self.entry
         return {
             "kind": _NAMES[entry.kind],
@@ -50,7 +50,7 @@ class ListedEntry(NamedTuple):
 
 
 def files_of(bundle: Verification, wanted: Callable[[TarEntry], int] = lambda _: 0) -> Iterator[ListedEntry]:
-    """Yield the entries of a bundle's layer in order, with as many bytes of each file's begin as are wanted.
+    """Yield the entries of a bundle's layer in order, each with the requested first bytes of its file.
 
     Each frame is verified when it is read.
 

@@ -1,4 +1,4 @@
-"""README.txt on a medium: what is there, and the commands for the person at the site."""
+"""README.txt on a medium: its contents, and the commands for the person at the site."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ Copy this folder to a login node of the site, which needs Python 3.6 or later. I
 To see what is in it: python3 deployer.pyz inspect .
 If another person made it, compare the digest by phone or on paper: `receive` prints it again.
 """
-#: Bytes of a disk that a file needs beyond its own: half a block of 4 KiB on average, as `receive` counts.
+#: Bytes on disk for each file beyond its size: half a 4 KiB block on average, as in `receive`.
 _HALF_BLOCK = 2048
 _RUN = """Run a job{others}.
      cd ROOT && python3 deployer.pyz run {label} --wait{command}"""
@@ -32,7 +32,7 @@ def readme(manifest: Manifest, digest: str, shipment: Shipment, plans: Sequence[
 
     Args:
         plans: the sites for which the bundle has plans.
-        partial: the folder lacks what the site has.
+        partial: the folder lacks the parts that the site already has.
     """
     label, jobs = f"{manifest.name}:{manifest.version}", [job.name for job in manifest.jobs]
     others = f"; its name follows {label} (default: {jobs[0]}; others: {', '.join(jobs[1:])})" if jobs[1:] else ""

@@ -35,11 +35,10 @@ _SECTIONS = (
     "Files of the bundle",
     "Differences from the previous bundle",
 )
-#: How much of each file is searched for addresses, and of a package's list of files read; findings of a kind that are
-#: listed.
+#: Bytes of each file to search for addresses; bytes of a package's file list to read; findings to list per kind.
 _HEAD, _LIST, _LISTED = 64 * 1024, 16 * 1024 * 1024, 500
 _URL = re.compile(rb"\b(?:https?|ftp|ssh|git|s3|gs)://[^\s\"'<>`\\)\]}]{3,300}")
-#: Addresses of licences, which texts of licences contain.
+#: Addresses of licences, as licence texts contain them.
 _LICENCE = re.compile(
     r"https?://(www\.)?(gnu\.org/(licenses|copyleft)|apache\.org/licenses|opensource\.org/licen[cs]es?"
     r"|creativecommons\.org/(licenses|publicdomain)|mozilla\.org/MPL|perlfoundation\.org/artistic_license"
@@ -48,16 +47,16 @@ _LICENCE = re.compile(
 
 
 class Searched(NamedTuple):
-    """What was found in the files of a bundle.
+    """Findings in the files of a bundle.
 
     Attributes:
-        files: how many files were searched.
-        programs: how many of them are executable.
+        files: the number of files searched.
+        programs: the number of executable files.
         outside: the files that no package lists, executable ones first.
-        executables: how many of those are executable.
-        own: files that no package lists, or members of the bundle, with the addresses that each names.
-        packaged: the hosts of addresses in scripts of packages, each with the scripts.
-        licences: how many addresses of licences were left out.
+        executables: the number of executable files outside packages.
+        own: files that no package lists, or bundle members, each with the addresses in it.
+        packaged: the hosts of addresses in scripts from packages, each with the scripts.
+        licences: the number of licence addresses left out.
     """
 
     files: int
@@ -70,12 +69,12 @@ class Searched(NamedTuple):
 
 
 def make(path: str, before: str | None, today: dt.date) -> str:
-    """Return the page of a bundle, after every byte of it was verified.
+    """Return the page of a bundle after verifying every byte.
 
     Args:
-        path: the bundle.
-        before: an earlier bundle to compare it with, or None.
-        today: for the ends of support.
+        path: the path of the bundle.
+        before: an earlier bundle for comparison, or None.
+        today: the date for checking the ends of support.
     """
     with opened(path) as stream:
         with progress.bar("verify", Path(path).stat().st_size) as advance:
@@ -115,7 +114,7 @@ def make(path: str, before: str | None, today: dt.date) -> str:
 
 
 def _packages(document: Mapping[str, Any], today: dt.date) -> Iterator[tuple[str, str, str, dt.date | None, str]]:
-    """Yield name, version and licence of each component, its end of support, and whether that has passed."""
+    """Yield name, version and licence of each component, its end of support, and whether it has passed."""
     components = document.get("components", ())
     for item in sorted(components, key=lambda item: (str(item.get("type")), str(item.get("name")))):
         passed = "; ".join(flag.line() for flag in end_of_support.flags({"components": [item]}, today))
@@ -162,7 +161,7 @@ def _searched(bundle: Verification) -> Searched:
 
 
 def _wanted(entry: TarEntry) -> int:
-    """Return how much of a file is read."""
+    """Return the number of bytes to read from a file."""
     return _LIST if PackageFiles.is_list(os.fsdecode(entry.path)) else _HEAD
 
 
@@ -171,7 +170,7 @@ def _shown(path: str) -> str:
 
 
 def _urls(content: bytes) -> list[str]:
-    """Return the addresses in a text, each once."""
+    """Return the distinct addresses in a text."""
     return list(dict.fromkeys(url.decode("utf-8", "replace").rstrip(".,;") for url in _URL.findall(content)))
 
 

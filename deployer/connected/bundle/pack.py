@@ -1,4 +1,4 @@
-"""pack: write a bundle, one plain tar with an image and all that a site needs to run it."""
+"""pack: write a bundle, a plain tar with an image and everything that a site needs to run it."""
 
 import functools
 import gc
@@ -38,13 +38,13 @@ from deployer.contract.errors import UsageError
 from deployer.contract.plan import APP, Plan
 from deployer.system import files
 
-if TYPE_CHECKING:  # the import of the profile's model is slow, and a pack without a site does not need it
+if TYPE_CHECKING:  # slow to import, and unused without a site
     from deployer.connected.site_profile.profile import Profile
 
 _logger = logging.getLogger("deployer.pack")
 
-#: Seconds for which a thread may keep the interpreter's lock while another waits, by default 0.005. The thread that
-#: computes the layer's digest needs it once for each piece, and a piece takes 0.003.
+#: How long, in seconds, a thread may hold the interpreter's lock while another waits; the default is 0.005. The thread
+#: that computes the layer's digest needs the lock once per piece, and a piece takes 0.003.
 _SWITCH = 0.0005
 
 
@@ -54,10 +54,10 @@ class Packed(NamedTuple):
     Attributes:
         path: the file.
         digest: the bundle's digest.
-        size: bytes.
+        size: its size in bytes.
         manifest: its manifest.
         reused: the number of frames from the cache.
-        plans: its plans, each with the verdict of ``check``.
+        plans: its plans, each with the verdict from ``check``.
     """
 
     path: Path
@@ -85,7 +85,7 @@ class Packed(NamedTuple):
         }
 
     def named_plans(self) -> list[tuple[str, Plan]]:
-        """Return the plans with their names: the site's for its first one, SITE:PARTITION for others."""
+        """Return the plans by name: SITE for a site's first plan, SITE:PARTITION for the others."""
         first: dict[str, Plan] = {}
         return [
             (plan.site if first.setdefault(plan.site, plan) is plan else f"{plan.site}:{plan.partition}", plan)
@@ -104,11 +104,11 @@ def pack(
     say: Callable[[str], None] = _logger.info,
     own: bool = False,
 ) -> Packed:
-    """Write a bundle with a plan for each partition of each profile, and the verdict of ``check`` in each plan.
+    """Write a bundle with a plan for each partition of each profile, including the verdict from ``check``.
 
-    A partition that can have no plan is left out, if another one of the profile can: ``say`` receives the reason.
+    A partition without a possible plan is left out if the profile has another with a plan; ``say`` receives the reason.
 
-    The same image, app, data, profiles and tool versions give the same bytes. After an error no file is left.
+    The same image, app, data, profiles and tool versions give the same bytes. No file remains after an error.
 
     Args:
         output: the path of the bundle.
@@ -116,19 +116,19 @@ def pack(
         cache: the folder of cached frames; None: no cache.
         changes: a file for the list of all paths that flatten changed.
         checking: how plans are checked.
-        say: called with the steps of making the kit, and with a warning if a part is left out.
-        own: ``output`` is a file of deployer's own cache, which nobody else changes. If it has the layer already, only
-            what follows the layer is written, and the layer is not read; after an error the file is gone.
+        say: receives the steps of making the kit, and a warning for each part that is left out.
+        own: ``output`` is a file in deployer's own cache, which nobody else changes. If it already has the layer, the
+            layer is not read, and only what follows it is written. After an error the file is removed.
 
     Raises:
         UsageError: the contents cannot be packed, or ``output`` is a folder.
-        Refused: a job's command is missing in the image, the app folder does not fit to it, its MPI family is not
-            clear, or no plan is possible.
+        Refused: a job's command is missing in the image, the app folder does not match the image, the MPI family is
+            ambiguous, or no plan is possible.
         Unknown: a profile lacks facts for its plan.
-        SpaceError: there is no space for the bundle.
+        SpaceError: not enough space for the bundle.
     """
     manifests.check_label(contents.name, contents.version)
-    files.check_not_folder(str(output))  # before the image is read
+    files.check_not_folder(str(output))  # fail before reading the image
     profiles = list(profiles)
     if profiles and contents.read is None:
         raise UsageError(f"{contents.name} holds only data, which needs no plan", "leave out --site")
@@ -138,7 +138,7 @@ def pack(
     )
     with _busy():
         try:
-            return write(may_know=changes is None)  # the list of paths that flatten changed is not kept
+            return write(may_know=changes is None)  # the cache does not have the list of changed paths
         except DamagedLayer as error:
             say(f"{error.message}: the image is read again")
             return write(may_know=False)
@@ -146,10 +146,10 @@ def pack(
 
 @contextmanager
 def _busy() -> Iterator[None]:
-    """Set the interpreter for threads that often need its lock for a moment, and for a tree of many objects."""
+    """Tune the interpreter for threads that briefly need its lock often, and for a tree of many objects."""
     interval, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(_SWITCH)
-    gc.disable()  # it would look at each entry of the image again and again; none is in a cycle
+    gc.disable()  # it would repeatedly scan all image entries; none is in a cycle
     try:
         yield
     finally:
@@ -183,7 +183,7 @@ def _packed(
         scratch = cleanup.enter_context(Scratch(output.parent))
         sources = LayerSources(contents, codec, frames, scratch, output, may_know, own)
         if not contents.mpi and any(profile.starts_inside for profile in profiles):
-            contents = contents._replace(mpi=None)  # its own MPI is what starts the ranks
+            contents = contents._replace(mpi=None)  # its own MPI starts the ranks
         contents = _with_families(contents, sources, say)
         pairs = _plans(profiles, contents, say)
         plans = [plan for _, plan in pairs]
@@ -229,7 +229,7 @@ def _packed(
 
 
 def _front(stream: IO[bytes]) -> BundleWriter:
-    """Write what is before the layer."""
+    """Write the members before the layer."""
     writer = BundleWriter(stream)
     writer.member("deployer.pyz", make_pyz(), 0o755)
     writer.member(oci.LAYOUT_FILE, oci.LAYOUT)
@@ -237,7 +237,7 @@ def _front(stream: IO[bytes]) -> BundleWriter:
 
 
 def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str], None]) -> Contents:
-    """Return the contents with the MPI families of the programs of image and app, unless the contents name them."""
+    """Return the contents with the MPI families of the image's and app's programs, unless the contents name them."""
     if contents.mpi is not None:
         return contents
     wheels = any(name.startswith(manifests.WHEELS_PREFIX) for name in contents.carried)
@@ -252,7 +252,7 @@ def _with_families(contents: Contents, sources: LayerSources, say: Callable[[str
 def _plans(
     profiles: "Sequence[Profile]", contents: Contents, say: Callable[[str], None]
 ) -> "list[tuple[Profile, Plan]]":
-    """Return the plans, each with its profile; those of one profile follow each other, its first partition first."""
+    """Return the plans, each with its profile. Plans of a profile are adjacent, its first partition first."""
     if not profiles:
         return []
     from deployer.connected.site_profile.plan import by_queue, make_plans
@@ -273,7 +273,7 @@ def _plans(
 def _checked(
     writer: BundleWriter, manifest: manifests.Manifest, pairs: "Sequence[tuple[Profile, Plan]]", checking: Checking
 ) -> list[Plan]:
-    """Write the plans, each with the verdict on the members written so far. These are all that a job can load."""
+    """Write the plans, each with the verdict on the members written so far: all that a job can load."""
     if not pairs:
         return []
     from deployer.connected.check.check import check_plan
@@ -291,10 +291,10 @@ def _checked(
 def _mount_points(
     contents: Contents, profiles: "Iterable[Profile]", plans: Iterable[Plan], tree: Tree
 ) -> tuple[str, ...]:
-    """Return the mount points that the image lacks: for the plans' binds, the sites' file systems, and those asked for.
+    """Return the missing mount points for the plans' binds, the sites' file systems and the definition.
 
     Raises:
-        UsageError: the image has a link or a file where something must be bound.
+        UsageError: the image has a link or a file at a mount point.
     """
 
     def is_folder(path: str) -> bool | None:
@@ -340,7 +340,7 @@ def _write(
     folders: Mapping[str, Sequence[DataFile]],
     codec: codecs.Codec,
 ) -> manifests.Manifest:
-    """Write what follows the layer up to the SBOM. Return the manifest without its tables."""
+    """Write the members after the layer, up to the SBOM. Return the manifest without its tables."""
     config = writer.blob(oci.config(layer.architecture, settings.kept(), layer.raw.digest))
     image_manifest = writer.blob(oci.manifest(config, layer.layer, codec.name))
     writer.member(oci.INDEX_FILE, oci.index(image_manifest, contents.name, contents.version, layer.architecture))
@@ -377,7 +377,7 @@ def _write(
 
 
 def _write_file(writer: BundleWriter, name: str, path: Path) -> None:
-    """Write a file of any size as a member. Raises UsageError if it changes meanwhile."""
+    """Write a file of any size as a member. Raises UsageError if it changes during the copy."""
     with open(path, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
 
@@ -402,10 +402,10 @@ def _write_data(writer: BundleWriter, folders: Mapping[str, Sequence[DataFile]])
 
 
 def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> KnownLayer:
-    """Write the SBOM of the members written so far, and return the layer with it.
+    """Write the SBOM of the members written so far. Return the layer with its SBOM recorded.
 
-    It lists the packages of the image, the wheels and the data. If the layer has the SBOM of the same, that is written:
-    the imports for a new one take longer than all else beside the layer.
+    The SBOM lists the image's packages, the wheels and the data. A cached SBOM for the same content is reused,
+    because the imports for a new one take longer than everything else except the layer.
     """
     found = writer.contents()
     carried = {

@@ -1,7 +1,7 @@
-"""Which files of an image its packages list: dpkg's lists of files, and pip's RECORD.
+"""The files that an image's packages list in dpkg's file lists and pip's RECORD.
 
-They are the image's own word: a list may have a file that its package never had. Sources: dpkg(1) for ``info/*.list``;
-PyPA, "Recording installed projects", for RECORD.
+The image itself makes these claims: a list may contain a file that its package never had. Sources: dpkg(1) for
+``info/*.list``; PyPA, "Recording installed projects", for RECORD.
 """
 
 import csv
@@ -11,13 +11,13 @@ import re
 _DPKG = "var/lib/dpkg/info/"
 _DPKG_LIST = re.compile(rf"{_DPKG}([^/]+)\.list")
 _RECORD = re.compile(r"(?:(.*)/)?[^/]+\.dist-info/RECORD")
-#: Folders of the root that are links to those of /usr, although lists of packages have their paths.
+#: Top-level folders that are links into /usr. Package lists use the paths without /usr.
 _MERGED = re.compile(r"(bin|sbin|lib|lib32|lib64|libx32)/")
 _BYTECODE = re.compile(r"(.*/)?__pycache__/([^/.]+)\.[^/]+\.pyc")
 
 
 class PackageFiles:
-    """The paths that the packages of an image list, as far as ``add`` received their lists."""
+    """The paths that the packages of an image list, from the lists passed to ``add``."""
 
     def __init__(self) -> None:
         self._paths: set[str] = set()
@@ -25,11 +25,11 @@ class PackageFiles:
 
     @staticmethod
     def is_list(path: str) -> bool:
-        """Return whether a file is a package's list of files."""
+        """Return whether a file is a package's file list."""
         return bool(_DPKG_LIST.fullmatch(path) or _RECORD.fullmatch(path))
 
     def add(self, path: str, content: bytes) -> None:
-        """Read a package's list of files; ``path`` is its own."""
+        """Read a package's file list from ``path``."""
         lines = content.decode("utf-8", "surrogateescape").splitlines()
         debian, python = _DPKG_LIST.fullmatch(path), _RECORD.fullmatch(path)
         if debian:

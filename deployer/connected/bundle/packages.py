@@ -1,4 +1,4 @@
-"""The packages of a root filesystem, found by the files of dpkg, pip and Python.
+"""The packages of a root filesystem, found through the files of dpkg, pip and Python.
 
 Only those few files are read. Sources: deb822(5) and dpkg-query(1) for the status file; Debian Policy, 12.5, and
 "Machine-readable debian/copyright file" for licences; the core metadata specifications of packaging.python.org;
@@ -19,24 +19,24 @@ from deployer.contract.tarformat import FILE, HARDLINK, SYMLINK, TarEntry
 DEB, PYPI, GENERIC = "deb", "pypi", "generic"
 
 DPKG_STATUS = b"var/lib/dpkg/status"
-#: The folder with one status file per package in images without dpkg ("distroless"). Checksum lists there are skipped.
+#: The folder with one status file per package in images without dpkg ("distroless"). Its checksum lists are skipped.
 _STATUS_FOLDER = b"var/lib/dpkg/status.d/"
 _CHECKSUMS = b".md5sums"
-#: The folder with a folder per Debian package. The folder of a package may link to that of another of the same source.
+#: The folder with one folder per Debian package, possibly a link to another package's from the same source.
 _DOCUMENTS = b"usr/share/doc"
 _MAX_COPYRIGHT = 1024 * 1024
-#: How a copyright file names a licence: by a field of the machine-readable form, or by the place of its text.
+#: How a copyright file names a licence: in a machine-readable field, or by the path of its text.
 _LICENCE_FIELD = re.compile(rb"^License:[ \t]*(\S.*?)[ \t\r]*$", re.MULTILINE)
 _COMMON_LICENCE = re.compile(rb"/usr/share/common-licenses/([A-Za-z0-9][A-Za-z0-9.+-]*[A-Za-z0-9+])")
-#: Metadata of packages that pip or setuptools installed: ``NAME-VERSION.dist-info/METADATA`` and its predecessor.
+#: Metadata of packages that pip or setuptools installed: ``NAME-VERSION.dist-info/METADATA`` or its predecessor.
 _METADATA = re.compile(rb"(?:^|/)[^/]+(?:\.dist-info/METADATA|\.egg-info/PKG-INFO|\.egg-info)$")
-#: A file that every Python installation has. Its exact version is in a header, if the image has the headers.
+#: A file in every Python installation. If the image has the C headers, one of them has the exact version.
 _PYTHON = re.compile(rb"^(.*/)?lib/python(3\.\d+)/os\.py$")
 _PYTHON_VERSION = re.compile(rb'^#define\s+PY_VERSION\s+"([^"]+)"', re.MULTILINE)
 _OS_RELEASE = (b"etc/os-release", b"usr/lib/os-release")
 
 _CLASSIFIER = "License :: "
-#: A longer License field contains the licence's text, not its name.
+#: A longer License field contains the licence text instead of its name.
 _MAX_LICENCE = 100
 
 
@@ -47,9 +47,9 @@ class Package(NamedTuple):
         kind: DEB, PYPI or GENERIC.
         name: its name.
         version: its version.
-        where: the path in the image, or the bundle's member, with its metadata.
+        where: the path of its metadata in the image, or the bundle member.
         architecture: Debian's name, empty for other kinds.
-        licences: one SPDX expression, or names, from its metadata; empty if they state none.
+        licences: one SPDX expression, or names, from its metadata; empty if not stated.
         sha256: the digest in hexadecimal if the package is a file (a wheel), otherwise empty.
     """
 
@@ -63,7 +63,7 @@ class Package(NamedTuple):
 
 
 class System(NamedTuple):
-    """The distribution by os-release.
+    """The distribution according to os-release.
 
     Attributes:
         name: ``debian``, empty if unknown.
@@ -87,7 +87,7 @@ class PackageInventory(NamedTuple):
 
 
 def of_tree(tree: FlattenedRootfs) -> PackageInventory:
-    """Return the packages of a root filesystem in the order of its paths. Unreadable metadata is skipped."""
+    """Return the packages of a root filesystem in path order. Unreadable metadata is skipped."""
     system = System()
     found: list[Package] = []
     pythons: list[tuple[bytes, str]] = []
@@ -108,9 +108,9 @@ def of_tree(tree: FlattenedRootfs) -> PackageInventory:
 
 
 def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:
-    """Yield name, version, architecture and status of each installed package of a dpkg status file.
+    """Yield name, version, architecture and status of each installed package in a dpkg status file.
 
-    Keys are dpkg's. Packages that were removed, or of which only the settings remain, are skipped.
+    The keys are dpkg's. Packages that were removed, or have only settings left, are skipped.
     """
     for paragraph in content.decode("utf-8", "replace").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Architecture|Status): *(.*?) *$", paragraph, re.MULTILINE))
@@ -120,7 +120,7 @@ def dpkg_paragraphs(content: bytes) -> Iterator[dict[str, str]]:
 
 
 def of_metadata(content: bytes, where: str, sha256: str = "") -> Package | None:
-    """Return the Python package that core metadata describe, or None if they name no package.
+    """Return the Python package that core metadata describe, or None if they lack a name.
 
     Args:
         where: the path or member with the metadata.
@@ -157,7 +157,7 @@ def _of_dpkg(tree: FlattenedRootfs, path: bytes) -> list[Package]:
 
 
 def _debian_licences(tree: FlattenedRootfs, name: str) -> tuple[str, ...]:
-    """Return Debian's names of all licences in a package's copyright file. Empty if it has no file, or names none."""
+    """Return Debian's names of all licences in a package's copyright file; empty if none are found."""
     folder = posixpath.join(_DOCUMENTS, name.encode())
     entry = tree.find(folder)
     if entry and entry.kind == SYMLINK:
@@ -172,7 +172,7 @@ def _debian_licences(tree: FlattenedRootfs, name: str) -> tuple[str, ...]:
 
 
 def _unpackaged(tree: FlattenedRootfs, pythons: list[tuple[bytes, str]], packages: list[Package]) -> Iterator[Package]:
-    """Yield Python installations that do not belong to a Debian package: compiled, or unpacked."""
+    """Yield Python installations that belong to no Debian package: compiled or unpacked ones."""
     debian = {package.name for package in packages if package.kind == DEB}
     for prefix, line in pythons:
         if prefix == b"usr/" and f"libpython{line}-stdlib" in debian:
@@ -188,6 +188,6 @@ def _os_release(content: bytes) -> System | None:
 
 
 def _read(tree: FlattenedRootfs, path: bytes) -> bytes:
-    """Return the content of a file, empty if it does not exist."""
+    """Return the content of a file, or empty bytes if it does not exist."""
     content = tree.content(TarEntry(FILE, path, 0))
     return content.read(0, content.size)

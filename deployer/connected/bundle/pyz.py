@@ -1,7 +1,7 @@
-"""pyz: the site's half of deployer as one file for Python 3.6, with a library that verifies signatures.
+"""pyz: the site half of deployer as one file for Python 3.6, with a library that verifies signatures.
 
-The library is for sites whose OpenSSH is too old. The same sources give the same bytes: sorted names, a constant time,
-and nothing of this machine.
+The library is for sites whose OpenSSH is too old. The same sources always give the same bytes: names are sorted,
+times constant, and nothing depends on this machine.
 """
 
 import ast
@@ -22,11 +22,11 @@ from deployer.contract import first_bytes
 from deployer.contract.errors import DeployerError
 from deployer.system import documents, files
 
-#: The parts of the package that a site needs. The others import libraries that a site does not have.
+#: The parts of the package that a site needs. The others import libraries that sites lack.
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
-#: Included libraries: pure Python, from the environment that requirements/connected.txt pins.
+#: Included libraries: pure Python, from the environment pinned in requirements/connected.txt.
 _VENDORED = ("ecdsa", "six")
-#: The modules with which a rank and its probe start: they are at the beginning of the file too, and the first is run
+#: The modules that start a rank and its probe. They are at the beginning of the file, and the first one is run
 #: (ADR 40).
 _OF_RANKS = (
     "deployer/site/rank/first_module.py",
@@ -54,7 +54,7 @@ _OF_RANKS = (
 _MAIN = "cli/site/__main__.py"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
-#: The size limit in bytes, so that the file stays small enough to mail and to review.
+#: The size limit in bytes, which keeps the file small enough to mail and to review.
 MAX_SIZE = 1_900_000
 
 
@@ -83,7 +83,7 @@ def make_pyz() -> bytes:
 
 
 def _modules() -> dict[str, bytes]:
-    """Return what a site needs, by the names in the .pyz; ``Path`` would take most of the time."""
+    """Return the files that a site needs, by path in the .pyz. ``Path`` would take most of the time."""
     package = os.path.dirname(os.path.abspath(deployer.__file__))
     paths = [part for part in _PARTS if part.endswith(".py")]
     for part in _PARTS:
@@ -99,13 +99,13 @@ def _modules() -> dict[str, bytes]:
 
 
 def _joined(sources: Mapping[str, bytes]) -> bytes:
-    """Return the file with these sources."""
+    """Return the .pyz file with these sources."""
     head = first_bytes.joined({name: sources[name] for name in _OF_RANKS})
     if len(head) > first_bytes.SIZE:
         raise DeployerError(f"the modules of a rank have {len(head)} bytes, more than the {first_bytes.SIZE} promised")
     buffer = io.BytesIO(head)
     buffer.seek(0, io.SEEK_END)
-    # Stored, not deflated: zlib versions differ in their bytes, and imports are faster.
+    # Stored, not deflated: zlib versions produce different bytes, and imports are faster.
     with zipfile.ZipFile(buffer, "a") as archive:
         for name in sorted(sources):
             info = zipfile.ZipInfo(name, _EPOCH)
@@ -117,7 +117,7 @@ def _joined(sources: Mapping[str, bytes]) -> bytes:
 
 
 def _digest_of(sources: Mapping[str, bytes]) -> str:
-    """Return a digest of the sources, and of what makes the file of them."""
+    """Return a digest of the sources and of the code that builds the file."""
     state = hashlib.sha256(sys.version.encode() + Path(__file__).read_bytes())
     for name in sorted(sources):
         state.update(f"\0{name}\0{len(sources[name])}\0".encode() + sources[name])
@@ -125,7 +125,7 @@ def _digest_of(sources: Mapping[str, bytes]) -> str:
 
 
 def _kept(key: str) -> bytes:
-    """Return the file that was made of the sources with this digest; empty if it is not kept, or is damaged."""
+    """Return the cached file for this digest of the sources; empty if it is missing or damaged."""
     try:
         data = (caches.TOOL.folder / key).read_bytes()
     except OSError:
@@ -134,7 +134,7 @@ def _kept(key: str) -> bytes:
 
 
 def _keep(key: str, made: bytes) -> None:
-    """Keep the file."""
+    """Cache the file."""
     path = str(caches.TOOL.folder / key)
     with contextlib.suppress(DeployerError), files.published(path, flushed=False) as stream:
         stream.write(hashlib.sha256(made).hexdigest().encode() + made)
@@ -142,7 +142,7 @@ def _keep(key: str, made: bytes) -> None:
 
 
 def without_words(source: bytes) -> bytes:
-    """Return the source of a module without comments and docstrings; each line keeps its number."""
+    """Return the source of a module without comments and docstrings; line numbers stay the same."""
     lines = source.splitlines(keepends=True)
     for token in tokenize.tokenize(io.BytesIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -152,7 +152,7 @@ def without_words(source: bytes) -> bytes:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             words = node.body[0]
-            # An empty one: `from __future__` may follow nothing else, and a function needs a statement.
+            # An empty docstring: `from __future__` may follow nothing else, and a function needs a statement.
             lines[words.lineno - 1] = b" " * words.col_offset + b'""\n'
             for row in range(words.lineno, words.end_lineno or words.lineno):
                 lines[row] = b"\n"
@@ -165,7 +165,7 @@ def vendored() -> dict[str, str]:
 
 
 def _distribution(name: str) -> dict[str, bytes]:
-    """Return a library's modules and its licence, by their names in the .pyz; tests are left out."""
+    """Return a library's modules and licence, by path in the .pyz. Tests are left out."""
     found = {}
     for path in importlib.metadata.files(name) or []:
         is_module = path.suffix == ".py" and not path.name.startswith("test_")

@@ -1,7 +1,7 @@
-"""The outcomes of rehearsals in a bundle: members after all others, so that the payload's segments stay as they are.
+"""The outcomes of rehearsals in a bundle. They are the last members, so the payload's segments stay the same.
 
-A new outcome is appended and the bundle sealed again. Its digest changes, so its signatures are void; push sends only
-the new end. Only the laptop reads these members.
+A new outcome is appended, and the bundle is sealed again. Its digest changes, which voids its signatures. push sends
+only the new end. Only the laptop reads these members.
 """
 
 import os
@@ -19,19 +19,19 @@ from deployer.system.verify import begin, opened
 
 
 def record(path: Path, outcome: Rehearsal) -> bool:
-    """Put an outcome into a bundle, in place of an earlier one of the same job and site.
+    """Write an outcome into a bundle. It replaces an earlier outcome for the same job and site.
 
     Returns:
-        Whether the bundle had signatures, which are void now.
+        True if the bundle had signatures, which are now void.
 
     Raises:
-        SpaceError: there is no space for the new bundle; the old one is unchanged.
-        UsageError: the outcome is too large, could not be read again, or is of another bundle.
+        SpaceError: not enough space for the new bundle; the old one is unchanged.
+        UsageError: the outcome is too large, could not be read back, or belongs to another bundle.
     """
     data = pretty(outcome.record()).encode()
     if len(data) > rehearsal.MAX_SIZE:
         raise UsageError(f"the outcome of {outcome.job} has {len(data)} bytes", "shorten the job's arguments")
-    rehearsal.read(data, f"the outcome of {outcome.job}")  # a member that nobody can read would spoil the bundle
+    rehearsal.read(data, f"the outcome of {outcome.job}")  # an unreadable member would spoil the bundle
     new = f"{REHEARSALS_PREFIX}{outcome.job}{'@' + outcome.site if outcome.site else ''}.json"
     with opened(str(path)) as stream:
         bundle = begin(stream, str(path))
@@ -59,14 +59,14 @@ def record(path: Path, outcome: Rehearsal) -> bool:
 
 
 def _start(manifest: Manifest, number: int) -> int:
-    """Return where the header of a member starts; for the number of members, the end of the last one."""
+    """Return the offset of a member's header; for the number of members, the end of the last one."""
     headers = sorted(segment.offset for segment in manifest.segments if segment.kind == HEADER)
     ends = (segment.offset + segment.size for segment in manifest.segments)
     return [*headers, max(ends)][number]
 
 
 def _copy(source: int, target: int, size: int) -> None:
-    """Copy the first bytes of a file, on some file systems of Linux without reading them."""
+    """Copy the first bytes of a file. Some Linux file systems need not read them."""
     done = 0
     while done < size:
         if hasattr(os, "copy_file_range"):

@@ -1,6 +1,6 @@
-"""A file of our own cache whose end is written again, while its beginning stays as it is.
+"""Rewrite the end of a file in deployer's own cache while its beginning stays as it is.
 
-Like ``files.published``, the file has its name only when it is complete. Meanwhile it has a temporary one, which
+As with ``files.published``, the file gets its name only when complete. Until then it has a temporary name, which
 ``files.reap_parts`` removes if this process is killed.
 """
 
@@ -18,10 +18,10 @@ from deployer.system import files
 
 @contextlib.contextmanager
 def renewed(path: Path, size: int) -> Iterator[IO[bytes]]:
-    """Yield the file ``path``, cut to its first ``size`` bytes, for reading and writing; after an error it is gone.
+    """Yield the file ``path``, cut to its first ``size`` bytes, for reading and writing. An error removes it.
 
     Raises:
-        UsageError: another process writes it.
+        UsageError: another process is writing it.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with files.errors_named(f"write {path}"):

@@ -1,8 +1,8 @@
 """The SBOM: the components of a bundle as CycloneDX 1.6 JSON (https://cyclonedx.org/docs/1.6/json/).
 
-It depends only on the bundle's content: it has no date, and its serial number is derived from the rest. Each component
-is one line. The hash of a line decides whether a piece ends there, so a changed package or a new version of the bundle
-changes only a few of the pieces that push sends.
+It depends only on the bundle's content: it has no date, and its serial number is derived from the other fields. Each
+component is one line. The hash of a line decides whether a piece ends there, so a changed package or a new bundle
+version changes only a few of the pieces that push sends.
 """
 
 import hashlib
@@ -42,13 +42,13 @@ _MAX_METADATA = 4 * 1024 * 1024
 #: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
 MAX_MEMORY = 200_000_000
 _CHUNK = 1024 * 1024
-#: The type of a purl.
+#: The type of a package URL (purl).
 _KIND = re.compile(r"[a-z][a-z0-9.+-]*")
 
-#: The distribution of the Debian packages among the members: those of the kit.
+#: The distribution of the Debian packages in the kit.
 _KIT_SYSTEM = System("debian", "12")
 
-#: One line in so many ends a piece, by the line's hash.
+#: On average, one line in this many ends a piece; the line's hash decides.
 _PIECE_ODDS = 16
 
 
@@ -77,14 +77,14 @@ def make(
 
     Args:
         installed: the packages of the image.
-        wheels: the wheels and other packages among the bundle's members.
+        wheels: the wheels and other package files among the bundle's members.
         data: the names of the data folders.
     """
     components = [*_system(installed.system), *_packages(installed, wheels), *map(_data, sorted(data))]
     ours = Component(name="deployer", version=deployer.__version__, type=ComponentType.APPLICATION, bom_ref="deployer")
     bom = Bom(components=components, metadata=BomMetaData(tools=ToolRepository(components=[ours])))
     document = json.loads(JsonV1Dot6(bom).output_as_string())
-    # Remove what depends on the clock, on chance, or is unknown. The library always adds empty dependencies.
+    # Remove random, time-dependent and unknown values. The library always adds empty dependencies.
     for keys, key in ((document["metadata"], "timestamp"), (document, "serialNumber"), (document, "dependencies")):
         keys.pop(key, None)
     document["metadata"]["component"] = {"bom-ref": "bundle", "name": name, "type": "container", "version": version}
@@ -104,7 +104,7 @@ def _pieces(document: dict[str, Any]) -> list[bytes]:
 
 
 def _lines(document: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the document without its end: first the constant part, then one line per component, then the rest."""
+    """Yield the document without its end: the constant part, one line per component, then the rest."""
     components = document.pop("components", [])
     first = {key: document.pop(key) for key in ("$schema", "bomFormat", "specVersion", "version")}
     yield _json(first)[:-1] + b',"components":[\n'
@@ -130,7 +130,7 @@ def _system(system: System) -> list[Component]:
 
 
 def _packages(installed: PackageInventory, wheels: Iterable[Package]) -> list[Component]:
-    """Return one component per package. A package in several places of the image is one component with all places."""
+    """Return one component per package. If a package is in several places of the image, list all of them."""
     places: dict[Package, list[str]] = {}
     for package in installed.packages:
         places.setdefault(package._replace(where=""), []).append(package.where)
@@ -163,9 +163,9 @@ def _component(package: Package, places: list[str], system: System) -> Component
 
 
 def _reference(package: Package, places: list[str], purl: PackageURL) -> str:
-    """Return a reference that no other component has.
+    """Return a reference that no other component uses.
 
-    A Python package may appear twice: as a wheel for two MPIs, or in two places with two licences.
+    A Python package may occur twice: as wheels for two MPIs, or in two places with different licences.
     """
     if package.sha256:
         return package.where
@@ -173,7 +173,7 @@ def _reference(package: Package, places: list[str], purl: PackageURL) -> str:
 
 
 def _licences(texts: Sequence[str]) -> list[License]:
-    """Return licences in CycloneDX's form: one expression, or any number of SPDX ids and names."""
+    """Return licences in CycloneDX form: one expression, or any number of SPDX ids and names."""
     if len(texts) == 1:
         return [LicenseFactory().make_from_string(texts[0])]
     return [DisjunctiveLicense(name=text) for text in texts]
@@ -199,12 +199,12 @@ def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
 
 
 def parsed(data: bytes | None) -> json_records.Record:
-    """Return the SBOM that ``read`` returned as a document, empty if there is none.
+    """Return the SBOM from ``read`` as a document, or an empty one if the bundle has none.
 
-    Each component is an object with a name; its version, type, purl and licences have the types of CycloneDX.
+    Each component is an object with a name; its version, type, purl and licences have CycloneDX types.
 
     Raises:
-        IntegrityError: the SBOM has another shape.
+        IntegrityError: the SBOM has an unexpected structure.
     """
     if data is None:
         return {}

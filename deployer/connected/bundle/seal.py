@@ -1,4 +1,4 @@
-"""Write a bundle: members in order, segments that cover every byte, then the manifest and the seal."""
+"""Write a bundle: members in order, segments that cover every byte, then manifest and seal."""
 
 import hashlib
 import os
@@ -21,25 +21,25 @@ _FLUSH_EVERY = 32 * 1024 * 1024
 
 
 class BundleWriter:
-    """Writes the members of a bundle to a seekable binary ``stream`` and keeps its segment table."""
+    """Write the members of a bundle to a seekable binary ``stream``, and keep the segment table."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._offset = 0
-        self._stands = False  # the layer was there already, and was not read
+        self._stands = False  # the layer was already there and was not read
         self.members: list[BundleMember] = []
         self.segments: list[Segment] = []
 
     @classmethod
     def after(cls, stream: IO[bytes], members: Iterable[BundleMember], segments: Iterable[Segment]) -> "BundleWriter":
-        """Return a writer that goes on after these members, which ``stream`` has already; it is at their end."""
+        """Return a writer that continues after these members. ``stream`` already has them and is at their end."""
         writer = cls(stream)
         writer.members, writer.segments = list(members), list(segments)
         writer._offset = stream.tell()
         return writer
 
     def member(self, name: str, data: bytes, mode: int = 0o644) -> None:
-        """Append a member. A member of more than 8 MiB has several segments."""
+        """Append a member. Members over 8 MiB have several segments."""
         pieces = (data[start : start + _DATA_SEGMENT] for start in range(0, len(data), _DATA_SEGMENT))
         self.pieces(name, len(data), pieces, mode)
 
@@ -56,8 +56,8 @@ class BundleWriter:
         self._pad(size)
 
     def contents(self) -> dict[str, Stored]:
-        """Return the non-empty members that were written so far, for reading."""
-        self._stream.flush()  # readers do not see the buffer
+        """Return the non-empty members written so far, for reading."""
+        self._stream.flush()  # readers bypass the buffer
         found = {}
         for name, segments in sealed_file.contents(self.members, self.segments).items():
             size = sum(segment.size for segment in segments)
@@ -66,8 +66,8 @@ class BundleWriter:
         return found
 
     def written(self, manifest: Manifest) -> "UnsealedBundle":
-        """Return the bundle that was written so far, for reading. ``manifest`` needs no members or segments."""
-        self._stream.flush()  # readers do not see the buffer
+        """Return the bundle written so far, for reading. ``manifest`` needs no members or segments."""
+        self._stream.flush()  # readers bypass the buffer
         whole = manifest._replace(members=list(self.members), segments=list(self.segments))
         return UnsealedBundle(self._stream, whole, self._stands)
 
@@ -80,10 +80,10 @@ class BundleWriter:
     def layer(self, frames: Iterable[Pressed], known: str = "") -> oci.Blob:
         """Append the layer, frame by frame, and return its descriptor.
 
-        Its header contains the digest and the size, which are known only at the end, so the header is written last.
+        Its header contains the digest and the size. These are known only at the end, so the header is written last.
 
         Args:
-            known: the digest of the layer if it is known; else it is computed.
+            known: the layer's digest if known; otherwise it is computed.
         """
         state = hashlib.sha256()
         header_offset = self._offset
@@ -117,7 +117,7 @@ class BundleWriter:
         return blob
 
     def standing_layer(self, layer: oci.Blob, frames: Iterable[Segment]) -> None:
-        """Go on after the layer, which the stream has here already, with its header. It ends after the last frame."""
+        """Skip the layer that the stream already has here, with its header. It ends after the last frame."""
         self._stands = True
         member = layer_member(layer)
         header = sealed_file.member_header(member)
@@ -129,13 +129,13 @@ class BundleWriter:
         self._pad(layer.size)
 
     def seal(self, manifest: Manifest) -> str:
-        """Write the manifest and the tail, and return the bundle's digest.
+        """Write the manifest and the tail. Return the bundle's digest.
 
         Args:
             manifest: needs no members or segments.
 
         Raises:
-            UsageError: a site could not read the bundle: it has too many files, or names that are too long.
+            UsageError: a site could not read the bundle: it has too many files, or too long names.
         """
         whole = manifest._replace(members=self.members, segments=self.segments)
         sealed_file.check(whole, self._offset)  # write only what can be verified
@@ -164,12 +164,12 @@ class BundleWriter:
 
 
 def layer_member(layer: oci.Blob) -> BundleMember:
-    """Return the member with a layer."""
+    """Return the member that holds a layer."""
     return BundleMember(layer.member, layer.size, 0o644)
 
 
 def _check_readable(manifest: Manifest) -> None:
-    """Raise UsageError if a site would refuse the manifest. The segment table is our own and long, so it is skipped."""
+    """Raise UsageError if a site would refuse the manifest. The long segment table is trusted and skipped."""
     try:
         manifests.read(json_records.dumps(manifest._replace(segments=[]).record()), "this")
     except IntegrityError as error:
@@ -177,7 +177,7 @@ def _check_readable(manifest: Manifest) -> None:
 
 
 class UnsealedBundle:
-    """A bundle that is not sealed yet. Its writer made the bytes, so only a layer that was there before is verified."""
+    """An unsealed bundle. Its writer made the bytes, so only a layer that was already there is verified."""
 
     def __init__(self, stream: IO[bytes], manifest: Manifest, verifies: bool = False) -> None:
         self._stream = stream
@@ -196,7 +196,7 @@ class UnsealedBundle:
         """Return a segment's bytes.
 
         Raises:
-            DamagedLayer: the layer was there before, and is damaged.
+            DamagedLayer: the layer was already there and is damaged.
         """
         data = file_identity.reader(self._stream.fileno())(segment.offset, segment.size)
         if self._verifies and segment.kind == FRAME and digest.sha256(data) != segment.sha256:
@@ -205,7 +205,7 @@ class UnsealedBundle:
 
 
 class _Flusher(ThreadPoolExecutor):
-    """Flushes written bytes to the disk in another thread, so the last flush before the rename is short."""
+    """Flush written bytes to disk in another thread, so the last flush before the rename is short."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(1, "flush")

@@ -15,16 +15,16 @@ from deployer.system import files
 
 _CHUNK = 1024 * 1024
 
-#: A list of all files with their SHA-256 for ``sha256sum -c``. It is written last.
+#: A list of all files with their SHA-256 for ``sha256sum -c``. Written last.
 SUMS = "SHA256SUMS"
 README = "README.txt"
 
 
 class Shipment(NamedTuple):
-    """What to send to a site.
+    """The parts of a bundle to send to a site.
 
     Attributes:
-        ending: the end of the bundle with its manifest, which is always sent.
+        ending: the end of the bundle, including its manifest. It is always sent.
         data: the compressed ending.
         parts: the parts that the site lacks.
     """
@@ -40,16 +40,16 @@ class Shipment(NamedTuple):
 
 
 def shipment_for(stream: IO[bytes], seal: Seal, manifest: Manifest, held: HeldSegments) -> Shipment:
-    """Return what to send of an open bundle to a site that has the segments ``held``."""
+    """Return the parts of an open bundle to send to a site that has the segments ``held``."""
     ending = Ending(seal.offset, seal.end + sealed_file.TAIL - seal.offset)
     data = delta.compress(b"".join(_read(stream, ending)))
     return Shipment(ending, data, delta.cut(delta.missing(manifest.segments, held)))
 
 
 def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None]) -> Iterator[bytes]:
-    """Yield the shipment in the format of the site's ``take``, which then installs it.
+    """Yield the shipment in the format of the site's ``take``, which installs it.
 
-    ``advance`` is called with the bytes of each piece.
+    ``advance`` is called with the number of bytes in each piece.
     """
     yield b"%s %d\n" % (what.ending.name.encode(), len(what.data))
     yield what.data
@@ -65,16 +65,16 @@ def as_stream(stream: IO[bytes], what: Shipment, advance: Callable[[int], None])
 def as_files(
     stream: IO[bytes], what: Shipment, folder: Path, advance: Callable[[int], None], readme: str = ""
 ) -> list[Path]:
-    """Write the shipment into a new or empty folder, with the deployer.pyz that receives it. Return the files.
+    """Write the shipment and the deployer.pyz that receives it into a new or empty folder. Return the files.
 
-    After an error, the written files are removed.
+    The written files are removed after an error.
 
     Args:
-        readme: what a person who receives the folder should read.
+        readme: the text for the person who receives the folder.
 
     Raises:
         UsageError: the folder is not empty.
-        SpaceError: there is no space for the files.
+        SpaceError: not enough space for the files.
     """
     with files.errors_named(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)

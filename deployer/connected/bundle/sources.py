@@ -19,7 +19,7 @@ from deployer.connected.rootfs.tarreader import Spooled
 from deployer.contract.errors import DeployerError, UsageError
 from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
 
-if TYPE_CHECKING:  # slow imports that only some sources need
+if TYPE_CHECKING:  # slow, and needed only by some sources
     import docker
 
     from deployer.connected.build.definition import Definition
@@ -34,7 +34,7 @@ def from_definition(
     """Return the contents for a definition: its built image, jobs, app folder, data, wheelhouse and Horovod variants.
 
     Args:
-        families: the MPI families that must have a variant of Horovod; None: all. Those that there are go in.
+        families: the MPI families that must have a variant of Horovod; None: all. Existing variants are included.
         accept: codes of ``lint`` to ignore when the app folder is compared with the image.
 
     Raises:
@@ -69,7 +69,7 @@ def from_definition(
 def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> list[str] | None:
     """Return the MPI families for which a definition needs variants of Horovod at some sites; None: all.
 
-    The first family is that of the image's own MPI, by which ranks may start inside-out, so it is always needed.
+    The first family is the image's own MPI. It is always needed, because ranks may start inside-out with it.
 
     Raises:
         Refused: a site has none of the definition's MPI families.
@@ -84,7 +84,7 @@ def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> lis
 
 
 def _built(definition: "Definition", families: Sequence[str] | None) -> tuple[str, dict[str, Path]]:
-    """Return the image in the engine that was built from the definition as it is now, and its variants of Horovod."""
+    """Return the engine's image that was built from the current definition, and its variants of Horovod."""
     from deployer.connected.build import inputs
     from deployer.connected.build.last_build import last_build
 
@@ -93,13 +93,13 @@ def _built(definition: "Definition", families: Sequence[str] | None) -> tuple[st
 
 
 def from_image(reference: str, name: str, version: str) -> Contents:
-    """Return the contents for an image of the running engine."""
+    """Return the contents for an image in the running engine."""
     identity = functools.partial(_identity, reference)
     return Contents(name, version, functools.partial(read_image, reference), identity=identity)
 
 
 def from_archive(path: Path, name: str, version: str) -> Contents:
-    """Return the contents for an image in a file: `docker save`, OCI archive or flat tar (plain, gzip, zstd).
+    """Return the contents for an image file: `docker save`, OCI archive or flat tar (plain, gzip, zstd).
 
     The path may also be the folder of an OCI layout.
     """
@@ -123,12 +123,12 @@ def from_folder(path: Path, name: str, version: str) -> Contents:
 
 
 def read_image(reference: str, scratch: Scratch) -> ArchiveImage:
-    """Return an image of the running engine. Raises MissingTool without an engine, and UsageError without the image."""
+    """Return an image from the running engine. Raises MissingTool without an engine, UsageError without the image."""
     from deployer.connected.ground import engine
 
     with contextlib.closing(engine.connect()) as client:
         config = engine.image_config(client, reference)
-        same = str(config["Id"])  # from here on the same image, even if a build moves the tag meanwhile
+        same = str(config["Id"])  # use this image even if a build moves the tag
         root = _from_layer_folders(client, same) or _from_export(client, same, config, scratch)
         return ArchiveImage(str(config["Architecture"]), config, root, _identity_of(client, config))
 
@@ -141,10 +141,10 @@ def _identity(reference: str) -> str:
 
 
 def _identity_of(client: "docker.DockerClient", config: dict[str, Any]) -> str:
-    """Return the identity of an image in the engine: its record there, with the digests of its layers.
+    """Return the identity of an image in the engine: its record, with the digests of its layers.
 
-    It includes the engine's address, because only that engine vouches for the digests. An export has other files for
-    flatten to remove than the layers' folders have, and the manifest counts them, so the way of reading is included.
+    It includes the engine's address, because only that engine vouches for the digests. It also includes the way of
+    reading: an export and the layers' folders have different files that flatten removes, and the manifest counts them.
     """
     from deployer.connected.ground import engine
     from deployer.connected.rootfs import imagelayers
@@ -154,10 +154,10 @@ def _identity_of(client: "docker.DockerClient", config: dict[str, Any]) -> str:
 
 
 def _from_layer_folders(client: "docker.DockerClient", reference: str) -> Rootfs | None:
-    """Return the image's root from the engine's own folders of its layers, or None if that is impossible.
+    """Return the image's root from the engine's layer folders, or None if impossible.
 
-    The folders never change, and reading them needs a tenth of the time of an export. It requires root and an engine on
-    this machine with overlay2. Anything unexpected there is not an error, because the export always works.
+    The folders never change, and reading them takes a tenth of the time of an export. It requires root, and a local
+    engine with overlay2. Anything unexpected is not an error, because the export always works.
     """
     from deployer.connected.rootfs import imagelayers
 
@@ -196,5 +196,5 @@ def _layer_entries(chunks: Iterator[bytes], advance: Any, scratch: Scratch) -> F
         return data
 
     yield from tarreader.entries_of(Spooled(read, scratch.spool))
-    for _ in chunks:  # read to the end, so that the engine can close the stream
+    for _ in chunks:  # read to the end, so the engine can close the stream
         pass

@@ -1,1 +1,1 @@
-"""From a changed file to a running job with one command: all stages in order, those without a change skipped."""
+"""From a changed file to a running job with one command. Stages run in order; unchanged stages are skipped."""

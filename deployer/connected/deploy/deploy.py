@@ -1,10 +1,10 @@
 """deploy: build, pack, check, push and submit, each stage only if something changed; then follow the job.
 
-A site whose policy requires rehearsals has one more stage, before the check.
+A site whose policy requires rehearsals adds a stage before the check.
 
-A stage that fails ends the deploy with its own error and exit code. The next deploy goes on where this one ended: a
-build and a pack from their caches, a push with the parts that have arrived, and a job that nobody followed to its end
-is followed. So is a job of which the site could not report that it submitted it: this side has chosen its name.
+A stage that fails ends the deploy with its own error and exit code. The next deploy continues from there: a build and
+a pack from their caches, a push with the parts that have arrived. A job that nobody followed to its end is followed,
+even if the site could not report its submission, because the laptop has chosen the job's name.
 """
 
 import shlex
@@ -32,13 +32,13 @@ from deployer.contract.rehearsal import Rehearsal
 from deployer.contract.verdict import MISSING_FACTS
 from deployer.system.verify import begin, opened, read_seal
 
-if TYPE_CHECKING:  # what stages import is imported by them, while the connection is made: it takes as long
+if TYPE_CHECKING:  # stages import these while the connection is made, which takes as long
     from deployer.connected.check.check import Verdict
     from deployer.connected.transfer.push import Pushed, PushOptions
 
-#: Digits of a digest that select an image.
+#: Digits of the digest that selects an image.
 _DIGITS = 32
-#: Seconds that the submission may take: the site's batch system answers slowly when it is busy.
+#: Seconds for the submission: a busy batch system answers slowly.
 _SUBMIT_SECONDS = 600
 
 
@@ -47,12 +47,12 @@ class Deployed(NamedTuple):
 
     Attributes:
         bundle: the file; None after a dry run that would pack.
-        digest: the bundle's digest; empty likewise.
-        verdict: the verdict of ``check``; None likewise, or if it would rehearse, or for a bundle with only data.
-        folder: the installed image at the site; None after a dry run.
+        digest: the bundle's digest; empty after such a dry run.
+        verdict: the verdict of ``check``; None after such a dry run, if it would rehearse, or for a data-only bundle.
+        folder: the installed image on the site; None after a dry run.
         job: the name of the job; empty if none was submitted.
-        job_id: the scheduler's number of the job.
-        seconds: from the start to the submission.
+        job_id: the scheduler's job number.
+        seconds: the time from the start to the submission.
     """
 
     bundle: Path | None
@@ -76,11 +76,11 @@ class Deploy(Packing):
     """One deploy, over one connection that lasts until the block ends.
 
     Args:
-        submitted: the digest of a bundle that is not submitted again, for ``--watch``.
+        submitted: the digest of a bundle not to submit again, for ``--watch``.
 
     Attributes:
         remote: the connection, opened by the first stage that needs it.
-        submitting: the site needs nothing more from here to submit the job, and has not reported one.
+        submitting: the site can submit the job without further data from here, and has not reported one.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Deploy(Packing):
 
     @property
     def remote(self) -> Remote:
-        """The connection to the site. Raises TransferError and what else ``Remote`` raises."""
+        """The connection to the site. Raises TransferError and the other errors of ``Remote``."""
         if self._connection is None:
             self._connect()
         return cast("Future[Remote]", self._connection).result()
@@ -121,7 +121,7 @@ class Deploy(Packing):
         return self._profile
 
     def _connect(self) -> None:
-        """Begin to connect. The login takes a part of a second, in which other stages work."""
+        """Begin to connect. The login takes a fraction of a second, during which other stages work."""
 
         remote = Remote(self._profile, self._request.ssh_config)
 
@@ -131,31 +131,31 @@ class Deploy(Packing):
             return remote
 
         def end_login() -> None:
-            """Let an error of another stage be shown at once: a login may take a minute, or wait for a password."""
+            """Show another stage's error immediately: a login may take a minute or wait for a password."""
             if not connection.done():
                 remote.give_up()
 
-        # At the end: end_login, then the worker ends, then the connection is closed.
+        # Reverse order at the end: end_login, then the worker ends, then the connection is closed.
         self._cleanup.push(remote)
         worker = self._cleanup.enter_context(ThreadPoolExecutor(1, "connect"))
         self._connection = connection = worker.submit(connected)
         self._cleanup.callback(end_login)
 
     def run(self) -> Deployed:
-        """Do all stages. Each raises its own errors.
+        """Run all stages. Each raises its own errors.
 
         Raises:
-            Refused: ``lint`` or ``check`` refused it; others as ``build``, ``pack``, ``push`` and the site's ``run``.
+            Refused: ``lint`` or ``check`` refused; others as in ``build``, ``pack``, ``push`` and the site's ``run``.
         """
         contents = self._build()
         if contents and not self._request.dry_run and self._connection is None:
-            # Connect only now: if lint refuses, nobody has to type a password; and a build takes long.
+            # Connect only now: if lint refuses, nobody must type a password; and a build takes long.
             self._connect()
         with nullcontext() if self._request.dry_run else last_deploy.alone(self._bundle):
             return self._deliver(contents)
 
     def _deliver(self, contents: Contents | None) -> Deployed:
-        """Do the stages after the build."""
+        """Run the stages after the build."""
         packed = self._pack(contents) if contents else None
         if packed is None:
             rehearses = [packing.REHEARSE] if self._needs_rehearsal() else []
@@ -163,7 +163,7 @@ class Deploy(Packing):
             return Deployed(None)
         if self._needs_rehearsal():
             packed = self._rehearse(packed)
-            if self.stages[-1].state == packing.WOULD:  # without the outcomes check would refuse it
+            if self.stages[-1].state == packing.WOULD:  # without the outcomes, check would refuse it
                 self._not_yet(packing.CHECK, packing.PUSH, packing.RUN)
                 return Deployed(packed.path, packed.digest)
         verdict = None if self.definition.is_data else self._check(packed)
@@ -174,9 +174,9 @@ class Deploy(Packing):
         return self._with_job(done, pushed.then) if pushed.then else self._run(packed, done)
 
     def followed(self, job: str) -> None:
-        """Record that the end of the job was seen."""
+        """Record that the job's end was observed."""
         last = last_deploy.read(self._bundle)
-        if last.job == job:  # not if another deploy has submitted one meanwhile
+        if last.job == job:  # another deploy may have submitted one since
             self._record(self._bundle, last._replace(job="", words=()))
 
     # --- the stages ---
@@ -194,7 +194,7 @@ class Deploy(Packing):
         return self._requires_rehearsal() and rehearsed.CODE not in self._request.accept
 
     def _rehearse(self, packed: PackedBundle) -> PackedBundle:
-        """Rehearse the jobs of which the bundle has no clean outcome, and store it. Return the bundle as it is then."""
+        """Rehearse the jobs without a clean outcome in the bundle, store the outcomes, and return the new bundle."""
         from deployer.connected.bundle import rehearsals
         from deployer.connected.rehearse import ways
 
@@ -223,15 +223,15 @@ class Deploy(Packing):
                 rehearsals.record(path, outcome)
                 with opened(str(path)) as stream:
                     digest = read_seal(stream, str(path)).digest
-                if not request.key:  # so that it is not lost if the next rehearsal fails
+                if not request.key:  # keep it even if the next rehearsal fails
                     self._keep(path, last, digest)
-            if request.key:  # once, since a security key may have to be touched
+            if request.key:  # only once: the user may have to touch a security key
                 self._keep(path, last, digest)
             said += [packing.DONE, f"{', '.join(names)}: no error"]
             return PackedBundle(path, digest)
 
     def _warn_of(self, outcomes: Sequence[Rehearsal]) -> None:
-        """Show what rehearsals warn of, such as a network error that the program swallowed."""
+        """Show the warnings of rehearsals, such as a network error that the program ignored."""
         for outcome in outcomes:
             for found in (
                 item.finding for item in outcome.findings if item.finding.severity in (WARNING, MISSING_FACTS)
@@ -244,7 +244,7 @@ class Deploy(Packing):
 
         with self._stage(packing.CHECK) as said, self._forgotten_if_damaged(packed.path):
             found = [each for each in map(verdict_of, packed.plans) if each]
-            if found and not self._requires_rehearsal():  # `pack` has just checked the same files with this profile
+            if found and not self._requires_rehearsal():  # `pack` has just made the same check
                 verdict: Verdict | None = pushing.chosen(found, self._profile, self._request.force, self._jobs)
             else:
                 with opened(str(packed.path)) as stream:
@@ -268,15 +268,15 @@ class Deploy(Packing):
 
     @property
     def _jobs(self) -> list[str]:
-        """The job that is run; empty if the definition has none."""
+        """The job to run; empty if the definition has none."""
         return [self._request.job] if self._request.job else [*self.definition.jobs][:1]
 
     def _push(self, packed: PackedBundle, submission: Sequence[str] = ()) -> "Pushed":
         """Send and install the bundle.
 
         Args:
-            submission: a command of the site that submits the job, in the process that installs the bundle; empty: the
-                job is not submitted now.
+            submission: a site command that submits the job in the process that installs the bundle; empty: the job is
+                not submitted now.
         """
         from deployer.connected.transfer import push as pushing
 
@@ -291,7 +291,7 @@ class Deploy(Packing):
                     self._submits(packed)
 
             def installed(pushed: "Pushed") -> None:
-                """End this stage, and begin the next."""
+                """End this stage and begin the next."""
                 nonlocal said
                 handed_over()  # another push may have been faster
                 self._installed(packed, pushed, said)
@@ -310,7 +310,7 @@ class Deploy(Packing):
             return pushed
 
     def _installed(self, packed: PackedBundle, pushed: "Pushed", said: list[str]) -> None:
-        """Tell and record what came of a push."""
+        """Report and record the outcome of a push."""
         if pushed.sent == 0:
             said += [packing.UNCHANGED, f"installed at {self.remote.host}: {pushed.folder}"]
         elif pushed.folder is None:
@@ -319,7 +319,7 @@ class Deploy(Packing):
             said += [packing.DONE, f"{megabytes(pushed.sent)} sent, installed at {self.remote.host}: {pushed.folder}"]
         last = last_deploy.read(packed.path)
         now = last._replace(pushed=packed.digest) if pushed.folder else last
-        # The user knows what this command made and pushed before.
+        # The user already knows what this command made and pushed earlier.
         known = (*dialogue.ORIGINS, *([dialogue.replaces(self._label, last.pushed)] if last.pushed else []))
         for warning in pushed.warnings:
             if not warning.startswith(known):
@@ -362,7 +362,7 @@ class Deploy(Packing):
         return ["run", image, *self._words(), "--plan", self._profile.name, "--token", token]
 
     def _asked(self, packed: PackedBundle) -> Submission:
-        """Return the submission of this deploy, which may be one that the site has not answered before."""
+        """Return the submission of this deploy, or an earlier one that the site has not answered."""
         if self._asking is None:
             scope, words = str(last_deploy.record_of(packed.path)), self._signature(packed)
             self._asking = Submission(scope, self.definition.name, self._profile.name, words)
@@ -371,27 +371,27 @@ class Deploy(Packing):
 
     @property
     def finds_job(self) -> bool:
-        """Whether the same deploy finds the job that this one may have submitted."""
+        """Whether repeating the deploy finds the job that this one may have submitted."""
         return self._asking is not None and self._asking.recorded
 
     @contextmanager
     def _forgotten_if_refused(self, packed: PackedBundle) -> Iterator[None]:
-        """Forget the submission if the block ends with an error of the site's program that excludes a job."""
+        """Remove the record of the submission if an error of the site's program excludes a job."""
         try:
             yield
         except DeployerError as error:
-            if self.submitting and type(error) is DeployerError:  # ours are of the class of their exit code
+            if self.submitting and type(error) is DeployerError:  # our own errors have the class of their exit code
                 self._asked(packed).ended(error.exit_code, self.remote)
             raise
 
     def _submits(self, packed: PackedBundle) -> None:
-        """Record that the site may submit the job from now on, until it has reported it."""
+        """Record that the site may submit the job from now on, until it reports the job."""
         self.submitting = True
         with self._warned_if_full():
             self._asked(packed).record()
 
     def _name_others(self, packed: PackedBundle) -> None:
-        """Name jobs that other deploys of this bundle's file submitted to this site, without an answer."""
+        """List unanswered jobs that other deploys of this bundle's file submitted to this site."""
         for each in self._asked(packed).others():
             status, job = status_of(self.remote, each.job), each.job
             hint = f"to end it: {shlex.join(['deployer', 'cancel', '--site', self._request.site, job])}"
@@ -400,7 +400,7 @@ class Deploy(Packing):
                     each.forget()
                     continue
                 self._say(f"warning: the site may still start job {job} of an earlier deploy; if it does, {hint}")
-                continue  # so that the next deploy names it too
+                continue  # so that the next deploy lists it too
             if not status.flag("own"):
                 self._say(f"warning: job {job} is another user's, so it is not followed")
             elif not status.maybe_text("job_id"):
@@ -411,11 +411,11 @@ class Deploy(Packing):
             each.forget()
 
     def _signature(self, packed: PackedBundle) -> list[str]:
-        """Return what the record of a submission has of it: the same is not submitted again while its job is active."""
+        """Return the recorded words of a submission. The same words are not submitted again while the job is active."""
         return [packed.digest, *self._words(), "--", *self._request.rest]
 
     def _submission(self, packed: PackedBundle) -> list[str]:
-        """Return the command that submits the job; empty if it is not submitted, or perhaps not."""
+        """Return the command that submits the job; empty if it is not submitted, or might not be."""
         last = last_deploy.read(packed.path)
         again = last.job and list(last.words) == self._signature(packed)
         if self.definition.is_data or self._request.dry_run or packed.digest == self._submitted or again:
@@ -424,7 +424,7 @@ class Deploy(Packing):
         return [*self._run_command(packed), "--just-checked", "--json", *rest]
 
     def _submitted_as(self, packed: PackedBundle, status: Fields, said: list[str]) -> None:
-        """Tell and record that the job was submitted."""
+        """Report and record that the job was submitted."""
         self.submitting = False
         job, number = status.text("job"), _number(status)
         if status.maybe_flag("repeated"):
@@ -440,9 +440,9 @@ class Deploy(Packing):
         return done._replace(job=status.text("job"), job_id=_number(status), seconds=seconds)
 
     def _active(self, job: str) -> Fields | None:
-        """Return the status of a job that nobody followed to its end, or of the job that continues it.
+        """Return the status of a job that was not followed to its end, or of the job that continues it.
 
-        None: it has ended, or was removed.
+        None: the job has ended or was removed.
         """
         seen: set[str] = set()
         while job and job not in seen:
@@ -454,11 +454,11 @@ class Deploy(Packing):
         return None
 
     def continuation(self, job: str) -> Fields | None:
-        """Return the status of the job that continues one that has ended; None: no job does."""
+        """Return the status of the job that continues an ended job; None: there is none."""
         name = self.remote.site(["status", job]).maybe_text("continued_by")
         return self.remote.site(["status", name]) if name else None
 
 
 def _number(status: Fields) -> str:
-    """Return the scheduler's number of a job."""
+    """Return the scheduler's job number."""
     return status.maybe_text("job_id") or "-"

@@ -1,7 +1,7 @@
-"""What the last deploy of a definition to a site left: its bundle, and a job that it did not follow to its end.
+"""The record of a definition's last deploy to a site: its bundle, and a job that was not followed to its end.
 
-The bundle is used again while nothing that went into it has changed. Files of the app are compared by their content,
-data and wheels by size, times and inode.
+The bundle is reused while nothing that went into it has changed. Files of the app are compared by content, data and
+wheels by size, times and inode.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ class LastDeploy(NamedTuple):
     """The record of a deploy.
 
     Attributes:
-        inputs: a digest of all that went into the bundle.
-        file: the bundle's size, time and inode after it was written.
+        inputs: a digest of everything that went into the bundle.
+        file: the bundle's size, times and inode after it was written.
         digest: the bundle's digest.
-        job: the name of a job whose end was not seen; empty: there is none.
-        words: the words with which that job was submitted.
-        pushed: the digest of the bundle that was installed at the site; empty: none was.
-        payload: the digest of all that was packed, without outcomes of rehearsals.
+        job: the name of a job whose end was not observed; empty: there is none.
+        words: the words with which this job was submitted.
+        pushed: the digest of the bundle installed at the site; empty: none.
+        payload: the digest of everything packed, without outcomes of rehearsals.
     """
 
     inputs: str = ""
@@ -51,13 +51,13 @@ class LastDeploy(NamedTuple):
 
 
 def record_of(bundle: Path) -> Path:
-    """Return the file of the record of deploys that pack into ``bundle``."""
+    """Return the record file of deploys that pack into ``bundle``."""
     name = hashlib.sha256(os.fsencode(bundle.absolute())).hexdigest()[:16]
     return xdg.state_folder("deploys") / f"{bundle.stem}-{name}.json"
 
 
 def read(bundle: Path) -> LastDeploy:
-    """Return the record, an empty one if there is none or it is damaged: then all is done again."""
+    """Return the record, or an empty one if it is missing or damaged; then everything is done again."""
     path = record_of(bundle)
     try:
         fields = Fields(json_records.parse(files.read_bytes(str(path)), str(path)), str(path))
@@ -78,10 +78,10 @@ def write(bundle: Path, last: LastDeploy) -> None:
 
 @contextlib.contextmanager
 def alone(bundle: Path) -> Iterator[None]:
-    """Hold the lock of deploys that pack into ``bundle``; the kernel releases it when this process ends.
+    """Hold the lock of deploys that pack into ``bundle``. The kernel releases it when this process ends.
 
     Raises:
-        UsageError: another deploy holds it.
+        UsageError: another deploy holds the lock.
     """
     path = record_of(bundle).with_suffix(".lock")
     with files.errors_named(f"write {path}"):
@@ -97,18 +97,18 @@ def alone(bundle: Path) -> Iterator[None]:
 
 
 def state_of(path: Path) -> Sequence[int]:
-    """Return size, times and inode of a file; empty if there is none."""
+    """Return a file's size, times and inode; empty if it does not exist."""
     found = files.status(str(path))
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] if found else []
 
 
 def inputs_of(contents: Contents, image: Path | None, sites: Sequence[Profile], options: object) -> str:
-    """Return a digest of everything that a pack reads, and of this program.
+    """Return a digest of everything that a pack reads, including this program.
 
     Args:
-        sites: the profiles of the sites that it has plans for.
-        image: the file that holds the image; None: the engine has it.
-        options: further options of the pack.
+        sites: the profiles of the sites that need plans.
+        image: the image file; None: the image is in the engine.
+        options: further options for the pack.
     """
     made_of = {
         "program": [deployer.__version__, vendored(), list(_program())],
@@ -131,7 +131,7 @@ def _app(contents: Contents) -> Iterator[object]:
 
 
 def _states(paths: Iterable[Path]) -> Iterator[object]:
-    """Yield the state of each file, and of each file below a folder."""
+    """Yield the state of each file. For a folder, yield the state of each file below it."""
     for top in paths:
         below = sorted(path for path in top.rglob("*")) if top.is_dir() else []
         for path in [top, *below]:
@@ -139,7 +139,7 @@ def _states(paths: Iterable[Path]) -> Iterator[object]:
 
 
 def _program() -> Iterator[object]:
-    """Yield the state of our own modules: in a checkout they change without a new version."""
+    """Yield the state of our own modules. In a checkout they change without a new version."""
     package = Path(deployer.__file__).parent
     for folder, folders, names in os.walk(package):
         folders.sort()

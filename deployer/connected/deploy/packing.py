@@ -1,4 +1,4 @@
-"""The stages of a deploy that make a definition's bundle: build and pack, each only if something changed."""
+"""The deploy stages that make a definition's bundle: build and pack, each only if something changed."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from deployer.system.verify import begin, opened, verify_rest
 
 #: The stages in order.
 BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
-#: What a stage did.
+#: The outcomes of a stage.
 DONE, UNCHANGED, WOULD = "done", "unchanged", "would"
 
 
@@ -33,18 +33,18 @@ class DeployRequest(NamedTuple):
         definition: the folder of the definition, or its bundle.yaml.
         site: a profile's name or path, or ssh:HOST.
         job: a job of the bundle; None: its first.
-        words: options of the job, as the site's ``run`` accepts them.
+        words: options for the job, as the site's ``run`` accepts them.
         rest: words to add to the job's command.
         ssh_config: an ssh configuration.
-        output: the file of the bundle; None: one in the cache.
+        output: the bundle's file; None: a file in the cache.
         accept: codes of ``lint`` and ``check`` to treat as warnings.
-        mpi: the MPI of the profile, for partitions that have several.
-        launch: how ranks start; None: as the profile says.
+        mpi: the MPI to use from the profile, for partitions with several.
+        launch: how ranks start; None: as in the profile.
         force: send and submit a bundle that ``check`` refuses.
         key: a key to sign the bundle with.
         settings: files with settings of the build, by their names in ``BuildOptions``.
         dry_run: send no bundle and submit nothing.
-        partition: the partition among ``words``, which is rehearsed; None: the profile's first.
+        partition: the partition in ``words``, which is rehearsed; None: the profile's first.
     """
 
     definition: Path
@@ -65,13 +65,13 @@ class DeployRequest(NamedTuple):
 
 
 class DeployStage(NamedTuple):
-    """A stage that has ended.
+    """A finished stage.
 
     Attributes:
         name: build, pack, rehearse, check, push or run.
-        state: done, unchanged, or (of a dry run) would.
-        seconds: how long it took.
-        text: what came of it.
+        state: done, unchanged, or (in a dry run) would.
+        seconds: its duration.
+        text: its result.
     """
 
     name: str
@@ -89,7 +89,7 @@ class PackedBundle(NamedTuple):
     Attributes:
         path: its file.
         digest: its digest.
-        plans: the plans that `pack` has just checked and put into it; empty: it was packed before.
+        plans: the plans that `pack` has just checked and written; empty: it was packed earlier.
     """
 
     path: Path
@@ -98,15 +98,15 @@ class PackedBundle(NamedTuple):
 
 
 class Packing:
-    """A definition, and the bundle that is packed for a site.
+    """A definition, and its bundle for a site.
 
     Args:
         site: the site's profile; None: the bundle has no plan.
-        show: called with each stage when it has ended.
+        show: called with each finished stage.
         say: called with steps of the stages, for the user.
 
     Attributes:
-        stages: the stages that have ended.
+        stages: the finished stages.
         definition: the definition.
     """
 
@@ -125,7 +125,7 @@ class Packing:
         self._bundle = request.output or bundle_of(self.definition, site)
 
     def bundle(self) -> Path:
-        """Return the bundle, built and packed as a deploy would. Raises as ``Deploy.run`` does."""
+        """Return the bundle, built and packed as in a deploy. Raises as ``Deploy.run`` does."""
         contents = self._build()
         with last_deploy.alone(self._bundle):
             if contents:
@@ -134,7 +134,7 @@ class Packing:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[list[str]]:
-        """Time a stage. The block appends its state and its text."""
+        """Time a stage. The block appends the stage's state and text."""
         said: list[str] = []
         started = time.monotonic()
         yield said
@@ -154,7 +154,7 @@ class Packing:
             lint.refuse(self.definition, self._request.accept)
             try:
                 contents = self._contents()
-            except (Refused, UsageError, IntegrityError) as error:  # not built, or something changed since
+            except (Refused, UsageError, IntegrityError) as error:  # not built, or changed since the build
                 if self._request.dry_run:
                     said += [WOULD, f"build it: {error.message}"]
                     return None
@@ -219,7 +219,7 @@ class Packing:
                 own = request.output is None
                 packed = pack.pack(contents, sites, path, cache=cache, checking=checking, say=self._say, own=own)
             self._sign(path)
-            if inputs_now() != inputs:  # a file changed meanwhile, and nobody knows which content was packed
+            if inputs_now() != inputs:  # a file changed, so the packed content is uncertain
                 inputs = ""  # so the next deploy packs again
             last = last._replace(inputs=inputs, payload=payload(packed.manifest))
             self._record(path, last._replace(file=last_deploy.state_of(path), digest=packed.digest))
@@ -227,8 +227,8 @@ class Packing:
             return PackedBundle(path, packed.digest, packed.plans)
 
     def _keep(self, path: Path, last: LastDeploy, digest: str) -> None:
-        """Sign a bundle whose outcomes have changed, if there is a key, and record that it is the last deploy's."""
-        self._sign(path)  # the outcomes are a part of the bundle
+        """Sign a bundle with changed outcomes if there is a key, and record it as the last deploy's bundle."""
+        self._sign(path)  # the outcomes are part of the bundle
         self._record(path, last._replace(file=last_deploy.state_of(path), digest=digest))
 
     def _sign(self, path: Path) -> None:
@@ -239,7 +239,7 @@ class Packing:
                 sign(path, self._request.key)
 
     def _record(self, path: Path, last: LastDeploy) -> None:
-        """Keep the record. If that fails, the deploy goes on all the same."""
+        """Write the record. A failure does not stop the deploy."""
         with self._warned_if_full():
             last_deploy.write(path, last)
 
@@ -253,7 +253,7 @@ class Packing:
 
     @contextmanager
     def _forgotten_if_damaged(self, path: Path, kind: type[IntegrityError] = IntegrityError) -> Iterator[None]:
-        """Let the next deploy pack again if the block finds the bundle damaged. A dry run changes nothing."""
+        """If the block finds the bundle damaged, make the next deploy pack again. A dry run changes nothing."""
         try:
             yield
         except kind as error:
@@ -263,22 +263,22 @@ class Packing:
             raise IntegrityError(error.message, "deploy again: it is packed anew") from error
 
     def _forget(self, path: Path) -> None:
-        """Let the next deploy pack again, from the image if the bundle in the frame cache is damaged as well."""
+        """Make the next deploy pack again, from the image if the bundle in the frame cache is damaged too."""
         self._record(path, last_deploy.read(path)._replace(inputs="", payload="", file=()))
         if self._request.output is None:
             path.unlink(missing_ok=True)
 
 
 def _only_rehearsed(path: Path, packed: str) -> str:
-    """Return the digest of a bundle that is still what was packed, but for outcomes of rehearsals.
+    """Return the digest of a bundle that is unchanged since the pack, except for outcomes of rehearsals.
 
-    Empty: it is not, or it is damaged.
+    Empty: it has changed, or it is damaged.
     """
     try:
         with opened(str(path)) as stream:
-            bundle = begin(stream, str(path), ())  # new outcomes void its signatures: it is signed again
+            bundle = begin(stream, str(path), ())  # new outcomes void its signatures; it is signed again
             outcomes = [member.name.startswith(REHEARSALS_PREFIX) for member in bundle.manifest.members]
-            if payload(bundle.manifest) != packed or outcomes != sorted(outcomes):  # they are last
+            if payload(bundle.manifest) != packed or outcomes != sorted(outcomes):  # outcomes are last
                 return ""
             return verify_rest(bundle, str(path)).digest
     except (IntegrityError, UsageError):
@@ -286,11 +286,11 @@ def _only_rehearsed(path: Path, packed: str) -> str:
 
 
 def megabytes(size: int) -> str:
-    """Return a size for people."""
+    """Return a size in MB as text."""
     return f"{size / 1e6:.2f} MB"
 
 
 def bundle_of(definition: Definition, site: Profile | None) -> Path:
-    """Return the file in the cache that a definition is packed into for a site, or for none."""
+    """Return the cache file into which a definition is packed for a site, or for none."""
     words = [definition.name, definition.version, *([site.name] if site else [])]
     return caches.DEPLOY.folder / f"{'-'.join(words)}.tar"

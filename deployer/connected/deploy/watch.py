@@ -1,4 +1,4 @@
-"""Which files of a definition changed, found by looking at them again and again: that works on every file system."""
+"""Watch the files of a definition. They are checked repeatedly, which works on every file system."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deployer.connected.build.definition import Definition
 
-#: Seconds between two looks; a look may take at most a part of the time, for folders with very many files.
+#: Seconds between two checks. A check may take only a fraction of the time, even with very many files.
 _PAUSE = 0.3
 _SHARE = 10
 #: Folders that programs write while nobody changes anything.
@@ -18,7 +18,7 @@ Snapshot = Mapping[str, tuple[int, ...]]
 
 
 def snapshot(definition: Definition) -> Snapshot:
-    """Return the state of all files that a definition consists of."""
+    """Return the state of all files in a definition."""
     app = [definition.app_folder] if definition.app_folder else []
     tops = {definition.folder, definition.context_folder, *app, *definition.data_folders.values()}
     found: dict[str, tuple[int, ...]] = {}
@@ -33,13 +33,13 @@ def changed(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def wait(definition: Definition, before: Snapshot) -> list[str]:
-    """Wait until files of a definition change, and until they are still. Return the changed paths."""
+    """Wait until files of a definition change and stop changing. Return the changed paths."""
     last = before
     while True:
         started = time.monotonic()
         now = snapshot(definition)
         found = changed(before, now)
-        if found and now == last:  # an editor or `git checkout` has ended
+        if found and now == last:  # an editor or `git checkout` has finished
             return found
         last = now
         time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - started)))
@@ -52,6 +52,6 @@ def _below(top: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
             path = os.path.join(folder, name)
             try:
                 found = os.lstat(path)
-            except FileNotFoundError:  # it went away meanwhile
+            except FileNotFoundError:  # it was removed during the check
                 continue
             yield path, (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_mode)

@@ -1,1 +1,1 @@
-"""What all stages of the connected side use: folders, progress, YAML models, signing, the Docker engine."""
+"""Common tools of the connected side: folders, progress, YAML models, signing, the Docker engine."""

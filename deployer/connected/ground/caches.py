@@ -1,7 +1,7 @@
-"""The caches of the connected side: list their contents, and remove entries that were not used for long.
+"""The caches of the connected side: list their contents, and remove entries unused for a long time.
 
-Each entry is published by rename, and can be removed at any time except while a build or pack uses the caches. Those
-commands hold a shared lock (``in_use``). Pruning does not wait for it, and is refused instead.
+Each entry is published by rename, and can be removed at any time except while a build or pack uses the caches. These
+commands hold a shared lock (``in_use``). Pruning does not wait for the lock; it is refused instead.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from deployer.system import files
 _log = logging.getLogger("deployer.caches")
 _T = TypeVar("_T")
 _GIB = 1024**3
-#: Age in seconds from which an unfinished entry counts as the leftover of a killed process.
+#: Age in seconds at which an unfinished entry counts as the leftover of a killed process.
 _STALE = 3600
 #: Names of unfinished entries begin with this and a hyphen, or end with it.
 _PART = ".part"
@@ -36,15 +36,15 @@ AGE = 30
 
 
 class Cache(NamedTuple):
-    """One cache: entries under a key of all that they depend on.
+    """One cache: entries under keys of everything that they depend on.
 
     Attributes:
         name: the name of its folder.
-        what: what an entry is, for printing.
+        what: a description of an entry, for display.
         entries: a glob below the folder. Paths that differ only in the suffix are one entry.
         cap: the size limit in bytes.
-        keeper: who prunes it instead of deployer, for printing; empty: deployer does.
-        place: another folder than the usual one.
+        keeper: the program that prunes it instead of deployer, for display; empty: deployer does.
+        place: a folder to use instead of the default.
     """
 
     name: str
@@ -56,14 +56,14 @@ class Cache(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Return its folder."""
+        """Return the cache's folder."""
         return self.place or xdg.cache_folder(self.name)
 
     @contextlib.contextmanager
     def new_entry(self, key: str) -> Iterator[Path]:
-        """Yield an empty folder, which is published as the entry of ``key`` if the block ends without an error.
+        """Yield an empty folder, which becomes the entry of ``key`` if the block ends without an error.
 
-        An entry that another process published first stays.
+        If another process published the entry first, that entry stays.
         """
         with files.errors_named(f"write {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -78,23 +78,23 @@ class Cache(NamedTuple):
                         raise
 
     def trim(self) -> None:
-        """Remove the longest unused entries beyond the size limit, and leftovers of killed processes."""
-        with contextlib.suppress(DeployerError, OSError):  # it is tried again the next time
+        """Remove the least recently used entries beyond the size limit, and leftovers of killed processes."""
+        with contextlib.suppress(DeployerError, OSError):  # retried the next time
             _prune(self, math.inf, everything=False, dry_run=False)
 
 
 def key(*words: object) -> str:
-    """Return the key of an entry: a short digest of all that it depends on."""
+    """Return the key of an entry: a short digest of everything that it depends on."""
     return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
 
 
 class CachedFacts(NamedTuple):
-    """A JSON file of facts in a cache. One that is missing, damaged or of another version is as good as none.
+    """A JSON file of facts in a cache. A missing or damaged file, or one of another version, counts as empty.
 
     Attributes:
         path: the file; None: no facts are kept.
         schema: the kind of facts.
-        version: raised if other facts are read: older ones are not used.
+        version: increased when other facts are read; older facts are not used.
     """
 
     path: Path | None
@@ -116,7 +116,7 @@ class CachedFacts(NamedTuple):
             return None
 
     def save(self, facts: json_records.Record) -> None:
-        """Keep the facts. If that fails, they are read again the next time."""
+        """Store the facts. If that fails, they are read again the next time."""
         if self.path is None:
             return
         record = json_records.stamped(self.schema, {"version": self.version, **facts})
@@ -162,7 +162,7 @@ class CacheEntry(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What was removed from one cache, or would be.
+    """The amount removed from one cache, or to be removed.
 
     Attributes:
         cache: the cache's name.
@@ -201,23 +201,23 @@ class CacheUsage(NamedTuple):
 
 
 def listed() -> list[CacheUsage]:
-    """Return the content of each cache."""
+    """Return the content summary of each cache."""
     return [usage(cache) for cache in CACHES]
 
 
 def usage(cache: Cache) -> CacheUsage:
-    """Return the content of a cache."""
+    """Return the content summary of a cache."""
     held = entries(cache)
     used = max((entry.used for entry in held), default=0.0)
     return CacheUsage(cache, entries=len(held), bytes=sum(entry.size for entry in held), used=used)
 
 
 def entries(cache: Cache) -> list[CacheEntry]:
-    """Return the entries of a cache, the longest unused first, including unfinished ones."""
+    """Return the entries of a cache, the least recently used first, including unfinished ones."""
     paths = cache.folder.glob(cache.entries) if cache.entries else [cache.folder]
     together: dict[Path, CacheEntry] = {}
     for path in sorted(paths):
-        with contextlib.suppress(FileNotFoundError):  # another prune, or a rename, was faster
+        with contextlib.suppress(FileNotFoundError):  # removed or renamed meanwhile by another process
             key = path if path.is_dir() or path.suffix == _PART else path.with_suffix("")
             known = together.get(key, CacheEntry((), 0, 0.0))
             used = max(known.used, path.stat().st_mtime)
@@ -226,7 +226,7 @@ def entries(cache: Cache) -> list[CacheEntry]:
 
 
 def size(path: Path) -> int:
-    """Return the size in bytes of all files at and below ``path`` on the same file system. Hard links count once."""
+    """Return the size in bytes of all files at and below ``path`` on one file system. Hard links count once."""
     top = path.lstat()
     if not path.is_dir():
         return top.st_size
@@ -248,16 +248,16 @@ def size(path: Path) -> int:
 
 
 def prune(names: Iterable[str], days: float = AGE, everything: bool = False, dry_run: bool = False) -> list[Pruned]:
-    """Remove entries that were not used for long or exceed the size limit, and leftovers of killed processes.
+    """Remove entries that are unused for long or exceed the size limit, and leftovers of killed processes.
 
     Args:
-        names: the caches; all that deployer prunes if empty.
-        days: entries unused for so many days are removed.
+        names: the caches; empty: all that deployer prunes.
+        days: the number of days without use after which an entry is removed.
         everything: remove all entries.
-        dry_run: remove nothing, only return what would be removed.
+        dry_run: only return what would be removed.
 
     Raises:
-        UsageError: deployer does not prune a cache of this name.
+        UsageError: deployer does not prune a cache with this name.
         Refused: a build or pack uses the caches.
     """
     chosen = list(map(_ours, names)) or [cache for cache in CACHES if not cache.keeper]
@@ -308,7 +308,7 @@ def _ours(name: str) -> Cache:
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Prevent pruning while the block runs. Any number of processes can do so at once."""
+    """Prevent pruning while the block runs. Any number of processes can do this at once."""
     with _locked(fcntl.LOCK_SH):
         yield
 
@@ -324,12 +324,12 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(how: int) -> Iterator[None]:
-    """Hold a lock, which the kernel releases when this process ends. If locking is impossible, continue without."""
+    """Hold a lock, which the kernel releases when this process ends. If locking is impossible, do nothing."""
     path = xdg.cache_folder("lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         stream = open(path, "a")
-    except OSError:  # the cache cannot be written, so it is not used
+    except OSError:  # an unwritable cache is not used
         yield
         return
     with stream:

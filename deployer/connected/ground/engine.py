@@ -1,4 +1,4 @@
-"""The Docker engine: connecting to it, inspecting images, and exporting their root filesystems."""
+"""The Docker engine: connect to it, inspect images, and export their root filesystems."""
 
 import contextlib
 import functools
@@ -22,20 +22,20 @@ from deployer.system import files
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 
-#: Seconds without a byte from the engine. A RUN line may print nothing for long, so the limit is high; it only ends a
-#: call that hangs.
+#: Seconds without a byte from the engine. A RUN line may print nothing for long, so the limit is high. It only ends
+#: calls that hang.
 PATIENCE = 3600
 
-#: Seconds for the first answer: an engine on this machine answers at once.
+#: Seconds for the first answer. An engine on this machine answers immediately.
 _FIRST_ANSWER = 15
 
 FREE_SPACE = "free space in the engine: docker system prune"
 AGAIN = "start the engine again and repeat the command: finished steps are cached; its log says why it ended"
 
-#: Labels of our containers: who made it (machine and user), and the process. The next command removes containers whose
+#: Labels of our containers: the maker (machine and user), and the process. The next command removes containers whose
 #: process was killed.
 _MAKER, _PROCESS = "deployer.maker", "deployer.process"
-#: Machines of one name that share an engine differ in the first; containers in which deployer runs, in the second.
+#: These distinguish machines with one name that share an engine, and containers in which deployer runs.
 _MACHINE, _PROCESSES = "/etc/machine-id", "/proc/self/ns/pid"
 
 _INSTALL = (
@@ -47,12 +47,12 @@ _JOIN = (
     "again; or use rootless Docker: docker context use rootless"
 )
 
-#: What the SDK raises if the engine stops during a call.
+#: Exceptions from the SDK if the engine stops during a call.
 _LOST = (requests.RequestException, urllib3.exceptions.HTTPError, ConnectionError)
 
 
 def connect() -> docker.DockerClient:
-    """Return a client of the engine that Docker's own command uses. The caller closes it.
+    """Return a client for the engine that Docker's own command uses. The caller closes it.
 
     Raises:
         MissingTool: no engine answers.
@@ -88,9 +88,9 @@ def address() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment with the engine's address, and the certificates of its context.
+    """Return the environment with the engine's address and its context's certificates.
 
-    Docker's order: ``DOCKER_HOST``, ``DOCKER_CONTEXT``, the current context of its settings, the default socket.
+    The order is Docker's: ``DOCKER_HOST``, ``DOCKER_CONTEXT``, the current context in its settings, the default socket.
 
     Raises:
         MissingTool: the context does not exist.
@@ -115,7 +115,7 @@ def _environment() -> dict[str, str]:
 
 
 def _settings(path: Path) -> Fields:
-    """Return a file of Docker's settings; empty if it does not exist."""
+    """Return a Docker settings file; empty if it does not exist."""
     found = files.read_bytes(str(path)) if path.is_file() else b'{"Endpoints": {}}'
     return Fields(json_records.parse(found, str(path)), str(path))
 
@@ -129,7 +129,7 @@ def _knock(host: str) -> bool:
         True, or False for another kind of address, which only the SDK can test.
 
     Raises:
-        OSError: there is no answer.
+        OSError: no answer.
     """
     scheme, _, path = host.partition("://")
     if scheme != "unix":
@@ -145,12 +145,12 @@ def _knock(host: str) -> bool:
 
 @contextlib.contextmanager
 def calls(client: docker.DockerClient, action: Callable[[], str]) -> Iterator[None]:
-    """Turn what the SDK raises in the block into our errors, and close the block's connections at the end.
+    """Convert the SDK's exceptions in the block to our errors, and close the block's connections at the end.
 
     The SDK leaves the connections of streamed answers to the garbage collector.
 
     Args:
-        action: returns what the block does now, for error messages: "export IMAGE".
+        action: returns the block's current action, for error messages: "export IMAGE".
 
     Raises:
         MissingTool: the engine stopped.
@@ -179,7 +179,7 @@ def calls(client: docker.DockerClient, action: Callable[[], str]) -> Iterator[No
 
 
 def errors_named(client: docker.DockerClient, action: str) -> contextlib.AbstractContextManager[None]:
-    """Return ``calls`` for an action that does not change during the block."""
+    """Return ``calls`` for an action that stays the same during the block."""
     return calls(client, lambda: action)
 
 
@@ -189,25 +189,25 @@ def is_full(message: str) -> bool:
 
 
 def inspect(client: docker.DockerClient, ref: str) -> dict[str, Any]:
-    """Return the engine's own record of an image. Raises the SDK's errors."""
+    """Return the engine's record of an image. Raises the SDK's errors."""
     found: dict[str, Any] = client.api.inspect_image(ref)  # type: ignore[no-untyped-call]
     return found
 
 
 def history(client: docker.DockerClient, ref: str) -> list[dict[str, Any]]:
-    """Return the build steps of an image, one record per step, the newest first. Raises the SDK's errors."""
+    """Return the build steps of an image, one record per step, newest first. Raises the SDK's errors."""
     found: list[dict[str, Any]] = client.api.history(ref)  # type: ignore[no-untyped-call]
     return found
 
 
 def architecture(client: docker.DockerClient) -> str:
-    """Return the architecture of the engine's machine as images name it: amd64, arm64."""
+    """Return the architecture of the engine's machine, in the form that images use: amd64, arm64."""
     with errors_named(client, "ask the engine for its architecture"):
         return str(client.api.version()["Arch"])
 
 
 def has_image(client: docker.DockerClient, ref: str) -> bool:
-    """Return whether the engine has an image of this name."""
+    """Return whether the engine has an image with this name."""
     with errors_named(client, f"look for {ref}"):
         try:
             inspect(client, ref)
@@ -221,7 +221,7 @@ def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:
 
     Returns:
         A mapping with the keys ``Id`` (``sha256:hex`` of the configuration), ``Architecture``, ``Os``, ``Size`` (bytes,
-        unpacked) and ``Layers`` (diff ids, the lowest first), and from the configuration ``Env`` (``NAME=value``),
+        unpacked) and ``Layers`` (diff ids, lowest first); and from the configuration ``Env`` (``NAME=value``),
         ``WorkingDir``, ``Entrypoint``, ``Cmd``, ``User`` and ``Labels``.
 
     Raises:
@@ -240,21 +240,21 @@ def image_config(client: docker.DockerClient, ref: str) -> dict[str, Any]:
 
 
 def rootfs_chunks(client: docker.DockerClient, ref: str) -> Iterator[bytes]:
-    """Yield an image's root filesystem as pieces of one tar. The container made for the export is always removed."""
+    """Yield an image's root filesystem as pieces of one tar. The container for the export is always removed."""
     image_config(client, ref)  # raises a clear error if the image does not exist
-    # The container is never started, so the command is not run; but an image without a command needs one here.
+    # The container is never started, so this command is not run, but an image without a command requires one.
     with errors_named(client, f"export {ref}"), container(client, ref, ["/deployer-export"]) as made:
         yield from client.api.export(made, chunk_size=files.CHUNK)
 
 
 @contextlib.contextmanager
 def container(client: docker.DockerClient, image: str, command: Sequence[str], **settings: Any) -> Iterator[str]:
-    """Yield a container without a network, which is not started. It is removed at the end.
+    """Yield a container without a network and without starting it. It is removed at the end.
 
-    Containers that this user's killed commands left are removed first. Raises the SDK's errors.
+    Containers left by this user's killed commands are removed first. Raises the SDK's errors.
 
     Args:
-        settings: as of the SDK's ``create_container``.
+        settings: as for the SDK's ``create_container``.
     """
     with contextlib.suppress(DockerException, *_LOST):
         reap(client)
@@ -269,7 +269,7 @@ def container(client: docker.DockerClient, image: str, command: Sequence[str], *
 
 
 def labels() -> dict[str, str]:
-    """Return the labels of a container that this process makes, by which ``reap`` knows it."""
+    """Return the labels that identify a container of this process for ``reap``."""
     maker = [socket.gethostname(), str(os.getuid()), *_machine_id(_MACHINE)]
     with contextlib.suppress(OSError):
         maker.append(str(os.stat(_PROCESSES).st_ino))
@@ -278,17 +278,17 @@ def labels() -> dict[str, str]:
 
 @functools.cache  # each container needs it twice
 def _machine_id(path: str) -> Sequence[str]:
-    """Return the machine's id; none if it has none."""
+    """Return the machine's id; empty if it has none."""
     with contextlib.suppress(OSError):
         return (Path(path).read_text("ascii", "replace").strip(),)
     return ()
 
 
 def reap(client: docker.DockerClient, *others: str) -> None:
-    """Remove this user's containers of this machine whose process has ended. Raises the SDK's errors.
+    """Remove this user's containers from this machine whose process has ended. Raises the SDK's errors.
 
     Args:
-        others: labels that these containers have too: NAME=VALUE.
+        others: labels that the containers must also have: NAME=VALUE.
     """
     own = f"{_MAKER}={labels()[_MAKER]}"
     for item in client.api.containers(all=True, filters={"label": [own, *others]}):
@@ -297,7 +297,7 @@ def reap(client: docker.DockerClient, *others: str) -> None:
 
 
 def remove(client: docker.DockerClient, made: str) -> None:
-    """Remove a container, if that is possible."""
+    """Remove a container if possible."""
     with contextlib.suppress(DockerException, *_LOST, OSError):
         client.api.remove_container(made, force=True, v=True)
 

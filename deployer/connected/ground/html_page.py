@@ -1,7 +1,7 @@
-"""Pages of HTML that are one file: no scripts, nothing remote, readable when printed and by a screen reader.
+"""HTML pages in one file: no scripts, nothing remote, readable in print and with a screen reader.
 
-Texts come from images and jobs, so they are hostile. Templates escape every text, and the policy in the page forbids
-all content but its own style, if a browser should see any.
+Texts come from images and jobs, so they are untrusted. Templates escape every text. If any markup remains, the policy
+in the page forbids all content except its own style.
 """
 
 from pathlib import Path
@@ -17,12 +17,12 @@ FOLDER = Path(__file__).parent / "pages"
 
 
 def page(template: str, **values: object) -> str:
-    """Return the page that a template of the folder ``pages`` makes of values."""
+    """Return the page made from a template in the folder ``pages`` with the given values."""
     return _templates().get_template(template).render(values)
 
 
 def write(path: Path, text: str) -> None:
-    """Write a page whole or not at all."""
+    """Write a page completely or not at all."""
     files.write_text(str(path), text)
 
 
@@ -38,7 +38,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _clean(value: Any) -> Any:
-    """Return a text without control characters, which HTML does not allow; line ends stay. None is an empty text."""
+    """Return a text without control characters, which HTML forbids, except line ends. None becomes an empty text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return "" if value is None else value
     return "\n".join(map(printable, value.split("\n")))

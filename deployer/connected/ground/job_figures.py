@@ -1,6 +1,6 @@
 """The speed and cost of jobs, from their records: samples per second, parallel efficiency, node-hours.
 
-A figure that the records do not have is never estimated; the page says what is missing.
+A figure that is missing in the records is never estimated; the page reports what is missing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from deployer.contract.json_records import Fields
 from deployer.contract.report import IMAGES, Row, Run
 from deployer.contract.text import counted
 
-#: The field of a payload's own result with the samples that all ranks together train on in an epoch.
+#: The field in a payload's own result with the number of samples per epoch, over all ranks.
 _SAMPLES = "samples_per_epoch"
 _MOST = 1e15
 
@@ -20,7 +20,7 @@ _Facts = list[tuple[str, str]]
 
 
 def tables(jobs: Sequence[Mapping[str, Any]]) -> list[_Facts]:
-    """Return names and texts of the figures of each job; each is compared with the other jobs."""
+    """Return the names and texts of each job's figures, compared with the other jobs."""
     runs = list(map(_run, jobs))
     rows = {id(row.run): row for row in report.rows([run for run in runs if isinstance(run, Run)])}
     found = []
@@ -34,12 +34,12 @@ def tables(jobs: Sequence[Mapping[str, Any]]) -> list[_Facts]:
 
 
 def number(value: object) -> float | None:
-    """Return a number of a record that may come from anywhere; None if it is not one of common size."""
+    """Return a number from an untrusted record; None if its size is not plausible."""
     return float(value) if isinstance(value, int | float) and abs(value) < _MOST else None
 
 
 def _run(job: Mapping[str, Any]) -> Run | str:
-    """Return the measured run of a job, or the reason why it has none."""
+    """Return the measured run of a job, or the reason why there is none."""
     try:
         return report.of_result(Fields(dict(job), "the record", own=True))
     except UsageError as error:

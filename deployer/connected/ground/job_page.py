@@ -1,4 +1,4 @@
-"""The page of a job: ranks on nodes and CPUs, what each used, its steps in time, and the curves that it wrote."""
+"""The page of a job: ranks on nodes and CPUs, their resource use, the steps over time, and the curves it wrote."""
 
 import math
 import re
@@ -13,9 +13,9 @@ from deployer.contract import json_records, proof
 from deployer.contract.evidence import parse_cpus
 from deployer.contract.text import counted
 
-#: The most nodes and CPUs of a node that are drawn, curves, and points of each.
+#: The most to draw: nodes, CPUs per node, curves, points per curve.
 _NODES, _CPUS, _CURVES, _POINTS = 64, 512, 12, 1000
-#: Levels of a job's own result, steps, curves of a picture, and how much of its height the flattest of them needs.
+#: The most levels of a job's own result, steps, and curves per picture; the flattest needs 1/_FAR of its height.
 _DEPTH, _STEPS, _STYLES, _FAR = 100, 50, 4, 10
 #: The edges of a picture of curves in pixels, as in pages/job.html.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 312, 12, 126
@@ -23,9 +23,9 @@ _COLOURS = ("#bcd9f5", "#ffdf9e", "#c3e8c3", "#f3c6df", "#d9cdf1", "#c4e6e6")
 
 
 class _Node(NamedTuple):
-    """A node: its name, what the picture shows in words, and colour and text of each logical CPU.
+    """A node: its name, a text version of the picture, and the colour and text of each logical CPU.
 
-    A CPU without colour is one on which no rank may run.
+    No rank may run on a CPU without a colour.
     """
 
     host: str
@@ -34,8 +34,9 @@ class _Node(NamedTuple):
 
 
 class _Chart(NamedTuple):
-    """Curves on the same axes: name, values and points of each, least and greatest value, and one in how many points
-    is drawn.
+    """Curves on the same axes, each with name, values and points.
+
+    The bounds are the least and greatest values; one in ``every`` points is drawn.
     """
 
     curves: list[tuple[str, list[float], str]]
@@ -45,14 +46,14 @@ class _Chart(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A step of a job: what was done, and its begin and end in seconds after the job's start."""
+    """A step of a job: its action, and its begin and end in seconds after the job's start."""
 
     name: str
     begins: float
     ends: float
 
 
-#: A list of numbers with its name.
+#: A list of numbers and its name.
 _Series = tuple[str, list[float]]
 _Record = Mapping[str, Any]
 
@@ -69,7 +70,7 @@ def make(jobs: Sequence[_Record]) -> str:
 
 
 def _values(record: _Record) -> dict[str, object]:
-    """Return what the template shows of a job."""
+    """Return the template's values for a job."""
     ranks = proof.ranks(record)
     nodes = _nodes(ranks)
     return {
@@ -84,9 +85,9 @@ def _values(record: _Record) -> dict[str, object]:
     }
 
 
-#: What the sections after the first show.
+#: The contents of the sections after the first.
 _SECTIONS = ("Findings", "Ranks", "Time", "Curves")
-#: What the steps of a job do.
+#: The actions of a job's steps.
 _STEP_NAMES = {
     "hosts": "nodes tested, image prepared",
     "network": "network tested",
@@ -97,7 +98,7 @@ _STEP_NAMES = {
 
 
 def _nodes(ranks: Sequence[_Record]) -> dict[str, dict[int, list[str]]]:
-    """Return the ranks that may run on each CPU, by node."""
+    """Return the ranks allowed on each CPU, by node."""
     nodes: dict[str, dict[int, list[str]]] = {}
     for rank in ranks:
         cores = nodes.setdefault(_text(rank.get("host")), {})
@@ -107,7 +108,7 @@ def _nodes(ranks: Sequence[_Record]) -> dict[str, dict[int, list[str]]]:
 
 
 def _node(host: str, cores: Mapping[int, Sequence[str]]) -> _Node:
-    """Return the picture of a node: a square per logical CPU, up to the highest that a rank uses."""
+    """Return the picture of a node: one square per logical CPU, up to the highest one that a rank uses."""
     count = min(max(cores, default=-1) + 1, _CPUS)
     used = sorted({rank for ranks in cores.values() for rank in ranks}, key=lambda rank: (len(rank), rank))
     label = f"Node {host}: {counted(count, 'CPU')}, ranks {', '.join(used) or 'none'}"
@@ -120,7 +121,7 @@ def _node(host: str, cores: Mapping[int, Sequence[str]]) -> _Node:
 
 
 def _steps(record: _Record) -> list[_Step]:
-    """Return the steps of a job, from the times in its record; a time that does not fit the others is left out."""
+    """Return the steps of a job from the times in its record. Inconsistent times are left out."""
     seconds = number(record.get("seconds"))
     if seconds is None:
         return []
@@ -138,7 +139,7 @@ def _steps(record: _Record) -> list[_Step]:
 
 
 def _charts(payload: Any) -> dict[str, object]:
-    """Return the curves of a job's own result, and the table of their numbers."""
+    """Return the curves in a job's own result, and the table of their numbers."""
     if json_records.is_deeper(payload, _DEPTH):
         return {"charts": [], "numbers": [], "too_deep": _DEPTH}
     found = list(_series("", payload))[:_CURVES]
@@ -147,7 +148,7 @@ def _charts(payload: Any) -> dict[str, object]:
 
 
 def _grouped(found: Sequence[_Series]) -> list[list[_Series]]:
-    """Return the curves that share a picture: as ``loss`` and ``val_loss`` of one list, if their ranges are alike."""
+    """Group curves that share a picture, such as ``loss`` and ``val_loss`` of one list with similar ranges."""
     charts: dict[tuple[str, str, int], list[list[_Series]]] = {}
     for name, values in found:
         before, _, last = name.rpartition(".")
@@ -162,7 +163,7 @@ def _grouped(found: Sequence[_Series]) -> list[list[_Series]]:
 
 
 def _comparable(curves: Sequence[Sequence[float]]) -> bool:
-    """Return whether each of the curves can be read if they share an axis."""
+    """Return whether every curve stays readable if all share an axis."""
     whole = max(map(max, curves)) - min(map(min, curves))
     return whole <= _FAR * min(max(values) - min(values) for values in curves)
 
@@ -181,9 +182,9 @@ def _chart(series: Sequence[_Series]) -> _Chart:
 
 
 def _series(name: str, value: Any) -> Iterator[_Series]:
-    """Yield the lists of two or more finite numbers in a payload's result, with their names.
+    """Yield the named lists of two or more finite numbers in a payload's result.
 
-    A list of objects, as of epochs, is a list for each of their fields, without those that only count.
+    A list of objects, for example of epochs, gives a list for each of their fields, except mere counters.
     """
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -201,13 +202,13 @@ def _series(name: str, value: Any) -> Iterator[_Series]:
 
 
 def _counts(numbers: Sequence[float]) -> bool:
-    """Return whether numbers are those of the epochs themselves: 1, 2, 3."""
+    """Return whether numbers are only epoch numbers: 1, 2, 3."""
     return all(after - before == 1 for before, after in pairwise(numbers))
 
 
 def _cpus(value: object) -> Sequence[int]:
     text = str(value or "")
-    if len(text) > _CPUS * 4 or re.search(r"\d{5}", text):  # no machine has such a CPU; the record is not trusted
+    if len(text) > _CPUS * 4 or re.search(r"\d{5}", text):  # no machine has such a CPU, and the record is untrusted
         return ()
     return sorted(core for core in parse_cpus(text) if core < _CPUS)
 

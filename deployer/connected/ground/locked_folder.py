@@ -1,4 +1,4 @@
-"""Private temporary folders. If a process is killed, the next one removes the folder that it left."""
+"""Private temporary folders. If a process is killed, the next process removes its folder."""
 
 import fcntl
 import os
@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import IO, Any
 
 SSH, PARTS, REHEARSAL = "ssh", "parts", "rehearsal"
-#: The names that tempfile makes for these purposes. Nothing else is removed.
+#: The name prefixes for these purposes. Nothing else is removed.
 _NAME = re.compile(rf"deployer-(?:{SSH}|{PARTS}|{REHEARSAL})-[a-z0-9_]{{8}}")
 _LOCK = "lock"
-#: Age in seconds from which a folder without a lock counts as abandoned: its process was killed before it made the
-#: lock.
+#: Age in seconds at which a folder without a lock counts as abandoned: its process was killed before making the lock.
 _STALE = 24 * 3600
 
 
 class LockedFolder(tempfile.TemporaryDirectory[str]):
-    """A private folder, locked as long as its process lives.
+    """A private folder, locked while its process is alive.
 
     Args:
         purpose: SSH, PARTS or REHEARSAL.
-        parent: the folder in which it is made; None: that for temporary files.
+        parent: the parent folder; None: the folder for temporary files.
     """
 
     def __init__(self, purpose: str, parent: Path | None = None) -> None:
@@ -44,7 +43,7 @@ class LockedFolder(tempfile.TemporaryDirectory[str]):
 
 
 def lock(stream: IO[Any], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> None:
-    """Lock a file until it is closed; nothing is done on a file system without locks. Raises BlockingIOError."""
+    """Lock a file until it is closed, if the file system has locks. Raises BlockingIOError."""
     try:
         fcntl.flock(stream, how)
     except BlockingIOError:
@@ -54,17 +53,17 @@ def lock(stream: IO[Any], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> None:
 
 
 def reap(parent: Path) -> None:
-    """Remove the folders of this user in ``parent`` whose process was killed."""
+    """Remove this user's folders in ``parent`` whose process was killed."""
     for path in parent.iterdir():
         if not _NAME.fullmatch(path.name):
             continue
         try:
             found = path.lstat()
-            # Look only into our own folders: /tmp is shared, and other users may use the same names there.
+            # Open only our own folders: /tmp is shared, and other users may use the same names.
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and _is_left(path, found.st_mtime):
                 shutil.rmtree(path)
         except OSError:
-            continue  # another process removed it first, or it cannot be removed: neither is an error of this command
+            continue  # already removed, or not removable: neither is an error here
 
 
 def _is_left(path: Path, made: float) -> bool:

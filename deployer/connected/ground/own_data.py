@@ -1,11 +1,11 @@
-"""Data files of the package, in YAML, beside the modules that read them."""
+"""YAML data files of the package, beside the modules that read them."""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-#: libyaml's loader takes a tenth of the time, which commands spend before they start; PyYAML may be built without it.
+#: libyaml's loader takes a tenth of the time, which delays the start of commands. PyYAML may be built without it.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -1,4 +1,4 @@
-"""The plot of a report, by matplotlib. It is not a requirement of deployer: most reports are read as tables."""
+"""The plot of a report, drawn with matplotlib. deployer does not require it: most reports are read as tables."""
 
 import importlib
 from collections.abc import Sequence
@@ -11,17 +11,17 @@ from deployer.contract.report import UNITS, Row, series
 from deployer.contract.text import printable
 from deployer.system import files
 
-#: The endings of files that can be drawn.
+#: File extensions that can be drawn.
 FORMATS = (".png", ".svg")
-#: Inches; pixels per inch of a PNG.
+#: The size in inches; pixels per inch of a PNG.
 _SIZE, _DPI = (8.0, 5.5), 150
 
 
 def check(path: Path) -> None:
-    """Find out before the work whether a plot can be drawn.
+    """Check before the work whether a plot can be drawn.
 
     Raises:
-        UsageError: the ending is not one of FORMATS.
+        UsageError: the extension is not in FORMATS.
         MissingTool: matplotlib is not installed.
     """
     if path.suffix not in FORMATS:
@@ -30,7 +30,7 @@ def check(path: Path) -> None:
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
-    """Draw a panel per workload, with a line per layout over the number of nodes, and its ideal."""
+    """Draw a panel per workload, with a line per layout over the number of nodes, and the ideal line."""
     panels: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         panels.setdefault((row.run.workload, row.run.unit), []).append(row)
@@ -45,7 +45,7 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
             _line(axes, name, line)
         nodes = sorted({row.run.nodes for row in members})
         axes.set_xticks(nodes, [str(count) for count in nodes])
-        # The small ticks of the values stay: within a power of ten, only they have numbers.
+        # Keep the minor ticks of the values: within a power of ten, only they have numbers.
         axes.xaxis.set_minor_locator(importlib.import_module("matplotlib.ticker").NullLocator())
         axes.grid(visible=True, alpha=0.3)
         axes.legend(fontsize="small")
@@ -69,7 +69,7 @@ def _line(axes: Any, name: str, line: Sequence[Row]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return a text that matplotlib draws as it is: a dollar sign begins mathematics."""
+    """Return a text that matplotlib draws unchanged: a dollar sign would begin mathematics."""
     return printable(text).replace("$", r"\$")
 
 

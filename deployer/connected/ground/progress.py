@@ -1,4 +1,4 @@
-"""Progress bars for all long work, shown only if stderr is a terminal."""
+"""Progress bars for long operations, shown only if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _Result = TypeVar("_Result")
-#: Seconds between two looks at a folder.
+#: Seconds between two checks of a folder.
 _REFRESH = 0.2
-#: Seconds for which the work's end waits for a look that takes long.
+#: Seconds to wait for a slow check when the work has ended.
 _LAST_LOOK = 1
 
 
@@ -46,7 +46,7 @@ def far_bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
 
 
 def late_far_bar(what: str, shown: contextlib.ExitStack) -> Callable[[int, int], None] | None:
-    """Return what shows a bar as that of ``far_bar``, which is made in ``shown`` at the first call; None: nobody looks.
+    """Return a function for a ``far_bar`` made in ``shown`` at the first call; None: no terminal.
 
     If ``shown`` is closed, the next call makes a new bar.
     """
@@ -82,7 +82,7 @@ def bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def parts_bar(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show one bar for several downloads while the block runs; its total grows as downloads begin.
+    """Show one bar for several downloads while the block runs. Its total grows as downloads begin.
 
     Yields:
         A function to call with the name of a download, the bytes done and the total bytes.
@@ -99,18 +99,18 @@ def parts_bar(what: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def of_folder(what: str, folder: Path, total: int | None, work: Callable[[], _Result]) -> _Result:
-    """Do work that fills a folder, show a bar of the folder's size meanwhile, and return the result of the work."""
+    """Do work that fills a folder, showing a bar of the folder's size. Return the result of the work."""
     return of_size(what, lambda: _size(folder), total, work)
 
 
 def of_size(
     what: str, size: Callable[[], int], total: int | None, work: Callable[[], _Result], every: float = _REFRESH
 ) -> _Result:
-    """Do work, show a bar of what ``size`` returns meanwhile, and return the result of the work.
+    """Do work, showing a bar of the value that ``size`` returns. Return the result of the work.
 
     Args:
-        size: the bytes that are done; called in a thread of its own, which an error of ours ends.
-        every: seconds between two calls of it.
+        size: returns the bytes done. It is called in its own thread, and a DeployerError from it ends that thread.
+        every: seconds between two calls of ``size``.
     """
     if not terminal.shows_progress():
         return work()
@@ -118,15 +118,15 @@ def of_size(
 
     def look() -> None:
         shown = 0
-        with contextlib.suppress(DeployerError):  # the work reports what is wrong
+        with contextlib.suppress(DeployerError):  # the work reports the error
             while not done.wait(every):
                 now = size()
-                if done.is_set():  # the bar may be closed
+                if done.is_set():  # the bar may already be closed
                     return
                 advance(max(0, now - shown))
                 shown = max(shown, now)
 
-    # The work stays in this thread, so that Ctrl-C and SIGTERM end the program that it runs.
+    # The work stays in this thread, so Ctrl-C and SIGTERM end the program that it runs.
     with bar(what, total) as advance:
         watcher = threading.Thread(target=look, daemon=True)
         watcher.start()
@@ -149,7 +149,7 @@ def _size(folder: Path) -> int:
 
 
 def show_beside(line: str, stream: IO[str] | None = None) -> None:
-    """Print a line on standard error, or another stream, where a bar may be on the screen."""
+    """Print a line on standard error or another stream, even while a bar is on the screen."""
     from tqdm import tqdm
 
     out = stream or sys.stderr
@@ -158,7 +158,7 @@ def show_beside(line: str, stream: IO[str] | None = None) -> None:
 
 
 def _tqdm(what: str, total: int | None) -> tqdm[NoReturn]:
-    from tqdm import tqdm  # only here: a rehearsal in a container has Python's library alone
+    from tqdm import tqdm  # only here: a rehearsal in a container has only the standard library
 
     silent = not terminal.shows_progress()
     return tqdm(desc=what, total=total, unit="B", unit_scale=True, leave=False, disable=silent)

@@ -1,4 +1,4 @@
-"""Published measurements that ``report --beside`` shows beside those of your own jobs: published_runs.yaml."""
+"""Published measurements that ``report --beside`` shows next to your own jobs: published_runs.yaml."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,12 +9,12 @@ from deployer.contract import report
 from deployer.contract.report import Run
 
 _TABLES = own_data.read(Path(__file__).with_suffix(".yaml"))
-#: The names that ``--beside`` knows.
+#: The names that ``--beside`` accepts.
 NAMES = tuple(_TABLES)
 
 
 def published(names: Sequence[str]) -> list[Run]:
-    """Return the runs of these published tables, each table once."""
+    """Return the runs of these published tables, with each table once."""
     return [run for name in dict.fromkeys(names) for run in _runs(name, _TABLES[name])]
 
 

@@ -9,9 +9,9 @@ from typing import IO
 
 
 class Scratch(contextlib.ExitStack):
-    """Keeps source files and temporary files open until the block ends, and runs checks in parallel.
+    """Keep source and temporary files open until the block ends, and run checks in parallel.
 
-    Temporary files are in ``folder`` and have no name, so a killed process leaves none behind.
+    Temporary files are in ``folder`` and have no name, so a killed process leaves none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,9 +23,9 @@ class Scratch(contextlib.ExitStack):
 
     @property
     def spool(self) -> IO[bytes]:
-        """Return the one temporary file for contents that must be copied from their source."""
+        """Return the common temporary file for contents that must be copied from their source."""
         if self._spool is None:
-            # Unbuffered: one object writes it, and others read it through its descriptor.
+            # Unbuffered: one object writes it, while others read it through its descriptor.
             self._spool = self.enter_context(tempfile.TemporaryFile(dir=self._folder, buffering=0))
         return self._spool
 
@@ -38,14 +38,14 @@ class Scratch(contextlib.ExitStack):
         return self.enter_context(tempfile.TemporaryFile(dir=self._folder, buffering=0))
 
     def check_beside(self, check: Callable[[], None]) -> None:
-        """Run ``check`` in another thread. ``settle`` raises its error."""
+        """Run ``check`` in another thread. ``settle`` raises its error, if any."""
         if self._pool is None:
             self._pool = self.enter_context(ThreadPoolExecutor(1, "check"))
             self.callback(self._cancel)
         self._checks.append(self._pool.submit(check))
 
     def settle(self) -> None:
-        """Wait for all checks, and raise the error of the first that failed."""
+        """Wait for all checks, and raise the first error."""
         for check in self._checks:
             check.result()
 

@@ -1,7 +1,7 @@
 """sign: add an OpenSSH signature of a bundle's manifest to the bundle's tail. The manifest covers every byte.
 
 Only the last 10,240 bytes change, in place. They are first written to a file beside the bundle. If the machine stops
-during the write, the next ``sign`` finishes it, and nothing of the bundle is lost.
+during the write, the next ``sign`` finishes it, and the bundle loses nothing.
 """
 
 import os
@@ -18,7 +18,7 @@ from deployer.system import files, process, signature
 from deployer.system.signature import SSH_KEYGEN
 from deployer.system.verify import read_seal, verify
 
-#: Variables of the caller that ssh-keygen needs to reach an agent or a security key, or to ask for a passphrase.
+#: Environment variables that ssh-keygen needs to reach an agent or security key, or to ask for a passphrase.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "TERM")
 _SECONDS = 300  # the user may have to find a security key and touch it
 
@@ -29,7 +29,7 @@ class Signed(NamedTuple):
     Attributes:
         digest: the bundle's digest.
         key: the key of the new signature.
-        keys: the fingerprints of all keys that signed it.
+        keys: the fingerprints of all keys that signed the bundle.
     """
 
     digest: str
@@ -42,15 +42,15 @@ class Signed(NamedTuple):
 
 
 def sign(bundle: Path, key: Path) -> Signed:
-    """Sign a bundle in place. Signatures by other keys stay; an earlier one by the same key is replaced.
+    """Sign a bundle in place. Other keys' signatures stay; an earlier signature by the same key is replaced.
 
     Args:
         key: a private key, or a public key whose private half is in an ssh agent.
 
     Raises:
-        IntegrityError: the bundle is damaged. It is verified before it is signed.
+        IntegrityError: the bundle is damaged. It is verified before signing.
         UsageError: the bundle or the key cannot be used.
-        MissingTool: there is no ssh-keygen that can sign.
+        MissingTool: no ssh-keygen that can sign.
     """
     if not key.is_file():
         raise UsageError(f"there is no key {key}", "give a private key, or the .pub file of a key in an ssh agent")
@@ -61,7 +61,7 @@ def sign(bundle: Path, key: Path) -> Signed:
         raise UsageError(f"cannot write to {bundle}: {error.strerror}", hint) from error
     with stream, files.errors_named(f"sign {bundle}"):
         _finish(stream, bundle)
-        # Policies do not apply here: a bundle that lacks a required signature must be accepted to be signed.
+        # Policies do not apply here: a bundle without a required signature must be accepted for signing.
         with progress.bar("verify", bundle.stat().st_size) as advance:
             message = verify(stream, str(bundle), advance, policies=()).manifest_bytes
         blob = made(message, key)
@@ -74,12 +74,12 @@ def sign(bundle: Path, key: Path) -> Signed:
 
 
 def sign_update(path: Path, key: Path) -> Signed:
-    """Sign a plan update: its text is written again with the signature. Signatures by other keys stay.
+    """Sign a plan update by writing its text again with the signature. Other keys' signatures stay.
 
     Raises:
-        IntegrityError: an earlier signature is wrong.
+        IntegrityError: an existing signature is wrong.
         UsageError: the file or the key cannot be used.
-        MissingTool: there is no ssh-keygen that can sign.
+        MissingTool: no ssh-keygen that can sign.
     """
     data = files.read_bytes(str(path), limit=plan_update.MAX_SIZE)
     update = plan_update.read(data, str(path))
@@ -96,11 +96,11 @@ def made(message: bytes, key: Path, namespace: str = sshsig.NAMESPACE) -> bytes:
     """Return the signature of ``message`` by ``key``.
 
     Args:
-        namespace: the use that the signature is for, as ``ssh-keygen -Y sign -n`` requires it.
+        namespace: the purpose of the signature, as ``ssh-keygen -Y sign -n`` requires it.
 
     Raises:
         UsageError: the key cannot be used.
-        MissingTool: there is no ssh-keygen that can sign.
+        MissingTool: no ssh-keygen that can sign.
     """
     if not key.is_file():
         raise UsageError(f"there is no key {key}", "give a private key, or the .pub file of a key in an ssh agent")
@@ -145,7 +145,7 @@ def _write_tail(stream: IO[bytes], tail: bytes) -> None:
 
 
 def _finish(stream: IO[bytes], bundle: Path) -> None:
-    """Write the tail that an interrupted ``sign`` left beside the bundle, if it belongs to this bundle."""
+    """Complete an interrupted ``sign``: write the tail left beside the bundle if it belongs to this bundle."""
     journal = _journal(bundle)
     if not files.lexists(str(journal)):
         return
@@ -156,7 +156,7 @@ def _finish(stream: IO[bytes], bundle: Path) -> None:
         stream.seek(seal.offset)
         sealed_file.manifest_bytes(stream.read(seal.end - seal.offset), seal)
     except IntegrityError:
-        pass  # another bundle has this name now
+        pass  # another bundle now has this name
     else:
         _write_tail(stream, tail)
     journal.unlink()

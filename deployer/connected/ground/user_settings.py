@@ -1,6 +1,6 @@
 """The user's settings: ``~/.config/deployer/config.yaml`` and environment variables.
 
-An option of a command counts before a variable, and a variable before the file.
+An option of a command overrides a variable, and a variable overrides the file.
 """
 
 import os
@@ -17,7 +17,7 @@ from deployer.system import files
 
 
 def _file(path: str, info: ValidationInfo) -> str:
-    """Require an existing file. A path is relative to the folder of the settings; ``~`` is the home folder."""
+    """Require an existing file. A path is relative to the settings folder; ``~`` is the home folder."""
     if isinstance(info.context, Path):
         path = str(info.context / _expanded(path))
         if not files.is_file(path):
@@ -26,7 +26,7 @@ def _file(path: str, info: ValidationInfo) -> str:
 
 
 def _expanded(path: str) -> Path:
-    """Return a path with its ``~`` replaced. Raises ValueError if that names no user of this machine."""
+    """Return a path with its ``~`` expanded. Raises ValueError if that refers to no user of this machine."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -56,7 +56,7 @@ class UserSettings(Model):
     apt_sources: _File | None = None
 
 
-#: Each setting's variable.
+#: The variable for each setting.
 VARIABLES = {name: f"DEPLOYER_{name.upper()}" for name in UserSettings.model_fields}
 
 
@@ -65,7 +65,7 @@ class UserSetting(NamedTuple):
 
     Attributes:
         name: its key in the file.
-        value: its value; None: it is not set.
+        value: its value; None: not set.
         origin: the variable, or FILE:LINE.
     """
 
@@ -75,7 +75,7 @@ class UserSetting(NamedTuple):
 
 
 def config_file() -> Path:
-    """Return the path of the file with the settings."""
+    """Return the path of the settings file."""
     return xdg.config_folder("config.yaml")
 
 
@@ -83,7 +83,7 @@ def in_effect() -> dict[str, UserSetting]:
     """Return all settings by name.
 
     Raises:
-        UsageError: the file has an unknown key or a wrong value, or a variable has one.
+        UsageError: the file has an unknown key, or the file or a variable has a wrong value.
     """
     path = config_file()
     found = {name: UserSetting(name, None, "") for name in VARIABLES}
@@ -118,24 +118,24 @@ def _of_variable(name: str, variable: str, value: str) -> str:
 
 
 def setting(name: str) -> str | None:
-    """Return the value of one setting; None: it is not set. Raises UsageError as ``in_effect``."""
+    """Return the value of one setting; None: not set. Raises UsageError as ``in_effect`` does."""
     return in_effect()[name].value
 
 
 def path(name: str, given: Path | None) -> Path | None:
-    """Return the path that the user gave as an option, else that of a setting."""
+    """Return the path given as an option, otherwise the path in a setting."""
     value = None if given else setting(name)
     return given or (Path(value) if value else None)
 
 
 def site(given: str | None, how: str = "--site SITE") -> str:
-    """Return the site that the user gave, else that of the settings.
+    """Return the site given by the user, otherwise the one in the settings.
 
     Args:
-        how: how a site is given to the command, for the error.
+        how: how to specify a site for the command, for the error message.
 
     Raises:
-        UsageError: there is none.
+        UsageError: neither exists.
     """
     found = given or setting("site")
     if not found:

@@ -1,17 +1,17 @@
-"""Folders of the connected side for caches, records and settings, by the XDG base directory specification."""
+"""Folders for caches, records and settings of the connected side, by the XDG base directory specification."""
 
 import os
 from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of one cache. It is safe to delete: its content is made again if needed."""
+    """Return the folder of one cache. Deleting it is safe, because its content is recreated if needed."""
     top = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(top) / "deployer" / name
 
 
 def state_folder(name: str) -> Path:
-    """Return the folder of one kind of record: logs, build records."""
+    """Return the folder of one kind of record, such as logs or build records."""
     top = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(top) / "deployer" / name
 

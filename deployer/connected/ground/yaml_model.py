@@ -1,7 +1,7 @@
-"""YAML files as strict typed models. All errors of a file are reported at once, each with its line and place.
+"""YAML files as strict typed models. All errors in a file are reported at once, each with its line and place.
 
-An error reads ``FILE:LINE: jobs.train.time: what is wrong``, the form that compilers and editors use. For an unknown
-key or word, the error suggests a known one.
+An error reads ``FILE:LINE: jobs.train.time: message``, the form that compilers and editors use. For an unknown key or
+word, the error suggests a known one.
 """
 
 import datetime as dt
@@ -32,18 +32,18 @@ from deployer.contract.guess import guess
 from deployer.contract.text import counted, fault, is_name, printable
 from deployer.system import files
 
-#: Files written by hand have a few kB. More is a mistake, and PyYAML would need minutes to read it.
+#: Handwritten files have a few kB. Larger ones are mistakes, and PyYAML would need minutes to read them.
 _MAX_BYTES = 1024 * 1024
-#: Values in a file after its aliases are expanded: a few lines of aliases can expand to billions of values.
+#: The most values in a file after alias expansion: a few lines of aliases can expand to billions of values.
 _MAX_VALUES = 20_000
-#: Characters that may begin a value. PyYAML needs 700 bytes of memory and 20 us per value.
+#: The most characters that may begin a value. PyYAML needs 700 bytes of memory and 20 us per value.
 _STRUCTURE = "\n,:[{"
 _MAX_STRUCTURE = 100_000
 
-#: PyYAML's words for a text that cannot begin as it does: Spack's `[:2.4.6]` and `@1.2`, `%gcc`.
+#: PyYAML's errors for a text with an invalid first character: Spack's `[:2.4.6]` and `@1.2`, `%gcc`.
 _CANNOT_BEGIN = re.compile(r"expected the node content, but found '(:)'|found character '([@%`])' that cannot start")
 
-#: The place of a value in a file: keys and list positions, the outermost first.
+#: The place of a value in a file: keys and list positions, outermost first.
 KeyPath = tuple[str, ...]
 
 
@@ -85,19 +85,19 @@ class Model(BaseModel):
 
 
 def _parts(model: type) -> tuple[str, str]:
-    """Return the docstring of a model in two parts: the text, and what follows ``Attributes:``."""
+    """Return a model's docstring in two parts: the text, and the part after ``Attributes:``."""
     text, _, attributes = inspect.cleandoc(model.__doc__ or "").partition("\n\nAttributes:\n")
     return text, attributes
 
 
 def _described(model: type) -> Iterator[tuple[str, str]]:
-    """Yield the keys in the docstring of a model, each with its description."""
+    """Yield the keys in a model's docstring, each with its description."""
     for found in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", _parts(model)[1], re.MULTILINE):
         yield found[1], " ".join(found[2].split()).replace("``", "`")
 
 
 def _texts(value: Any, place: "KeyPath" = ()) -> Iterator[tuple["KeyPath", str]]:
-    """Yield the texts of a field, each with its place below the field. Texts of nested models are not included."""
+    """Yield the texts of a field, each with its place below the field. Nested models are not included."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, list):
@@ -114,10 +114,10 @@ FORMS: dict[str, str] = {}
 
 
 def form(pattern: str, words: str, max_length: int | None = None) -> StringConstraints:
-    """Return the constraint that a text matches ``pattern``.
+    """Return the constraint that a text must match ``pattern``.
 
     Args:
-        words: a description of a valid text, with an example. Errors print it.
+        words: a description of a valid text, with an example, for error messages.
     """
     FORMS[pattern] = words
     return StringConstraints(pattern=pattern, max_length=max_length)
@@ -127,7 +127,7 @@ Sha256 = Annotated[str, form(r"^[0-9a-f]{64}$", "64 hexadecimal digits in lower 
 
 
 class Problems(ValueError):
-    """Several errors that one validator found, each with its place below the validator's field."""
+    """Several errors from one validator, each with its place below the validator's field."""
 
     def __init__(self, found: Sequence[tuple[KeyPath, str]]) -> None:
         super().__init__("; ".join(message for _, message in found))
@@ -139,7 +139,7 @@ class Problem(NamedTuple):
 
     Attributes:
         path: the file.
-        line: the line, from 1.
+        line: the line number, from 1.
         place: the keys that lead to the wrong value.
         message: what is wrong.
     """
@@ -155,25 +155,25 @@ class Problem(NamedTuple):
 
 
 class Origin(Protocol):
-    """Finds where values were written: in one document, or in several that are merged."""
+    """Finds the origin of values in one document or in several merged ones."""
 
     problems: list[Problem]
 
     def at(self, place: KeyPath) -> tuple[Path, int]:
-        """Return file and line of the value at ``place``, or of the innermost existing value around it."""
+        """Return the file and line of the value at ``place``, or of the innermost existing value around it."""
 
     def written(self, place: KeyPath) -> str:
-        """Return a scalar exactly as the file has it, and an empty text for other values."""
+        """Return a scalar exactly as it is in the file, or an empty text for other values."""
 
 
 M = TypeVar("M", bound=Model)
 
 
 def load_model(model: type[M], path: Path, what: str) -> M:
-    """Return the content of a YAML file as a model. Validators receive the file's folder as their context.
+    """Return the content of a YAML file as a model. The validators' context is the file's folder.
 
     Args:
-        what: the kind of file, for errors: "a site profile".
+        what: the kind of file, for error messages: "a site profile".
 
     Raises:
         UsageError: the file cannot be read, is not valid YAML, or has errors. All errors are listed.
@@ -188,7 +188,7 @@ def checked(model: type[M], raw: dict[str, Any], origin: Origin, path: Path) -> 
     Args:
         raw: the content.
         origin: finds the line of each error.
-        path: the file that the caller named.
+        path: the file given by the caller.
 
     Raises:
         UsageError: the content has errors. All errors are listed.
@@ -249,7 +249,7 @@ class Document:
             return self._loader.construct_document(self._root)
         except yaml.YAMLError as error:
             raise self._broken(error) from error
-        except ValueError as error:  # for a date such as 2026-13-45
+        except ValueError as error:  # raised for a date such as 2026-13-45
             raise UsageError(f"{self._path} holds an invalid value: {error}") from error
 
     def mapping(self) -> dict[str, Any]:
@@ -264,11 +264,11 @@ class Document:
         return place in self._places
 
     def at(self, place: KeyPath) -> tuple[Path, int]:
-        """Return file and line of the value at ``place``, or of the innermost existing value around it."""
+        """Return the file and line of the value at ``place``, or of the innermost existing value around it."""
         return self._path, self._places[self._known(place)][0]
 
     def written(self, place: KeyPath) -> str:
-        """Return a scalar exactly as the file has it, and an empty text for other values."""
+        """Return a scalar exactly as it is in the file, or an empty text for other values."""
         node = self._places[self._known(place)][1]
         return str(node.value) if isinstance(node, yaml.ScalarNode) else ""
 
@@ -323,7 +323,7 @@ class Document:
 
 
 def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the place and the text of each error."""
+    """Yield the place and text of each error."""
     for problem in error.errors():
         place = tuple(str(part) for part in problem["loc"] if part != "[key]")
         cause = (problem.get("ctx") or {}).get("error")
@@ -338,8 +338,8 @@ def _explained(error: ValidationError, model: type[BaseModel], origin: Origin) -
 _NUMBER, _YES_NO, _DATE = "must be a whole number", "must be true or false", "must be a date, YYYY-MM-DD"
 _KEYS, _LIST, _TEXT = "must hold keys, KEY: VALUE", "must be a list: write [A, B]", "must be text"
 
-#: The texts of errors, by pydantic's name of the kind. The wrong value is appended. Pydantic's own texts are never
-#: printed: they describe inputs, instances and patterns.
+#: Error texts, by pydantic's name for the kind of error. The wrong value is appended. Pydantic's own texts are never
+#: printed, because they describe inputs, instances and patterns.
 WORDS: dict[str, str] = {
     "bool_parsing": _YES_NO,
     "bool_type": _YES_NO,
@@ -367,7 +367,7 @@ WORDS: dict[str, str] = {
 }
 
 
-#: How much of a wrong value is printed: characters of a text, bits of a number.
+#: The most of a wrong value to print: characters of a text, bits of a number.
 _MAX_SHOWN, _MAX_BITS = 60, 64
 
 
@@ -397,18 +397,18 @@ def _in_words(problem: ErrorDetails, place: KeyPath, model: type[BaseModel], ori
 
 
 def _shown(given: object) -> str:
-    """Return the end of a sentence that states the wrong value."""
+    """Return the end of a sentence, with the wrong value."""
     if given is None:
         return "and has no value"
     if isinstance(given, dict | list):
         return "not keys" if isinstance(given, dict) else "not a list"
-    if isinstance(given, int) and given.bit_length() > _MAX_BITS:  # Python refuses to print some of these
+    if isinstance(given, int) and given.bit_length() > _MAX_BITS:  # Python refuses to print some of them
         return "not a number of this size"
     return f"not {_value(given)}"
 
 
 def _value(given: object) -> str:
-    """Return a wrong value for an error message: one line at most, in quotes if it is text."""
+    """Return a wrong value for an error message: one line, in quotes if it is text."""
     text = str(given).lower() if isinstance(given, bool) else repr(given) if isinstance(given, str) else str(given)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
@@ -416,7 +416,7 @@ def _value(given: object) -> str:
 def _unknown_key(place: KeyPath, model: type[BaseModel]) -> str:
     """Return the error text of an unknown key.
 
-    It suggests a similar key of the same place, or the same or a similar key of another place.
+    It suggests a similar key at the same place, or the same or a similar key at another place.
     """
     word, own, homes = place[-1], _keys_at(model, place[:-1]), _homes(model)
     if word in homes:
@@ -432,7 +432,7 @@ def _unknown_key(place: KeyPath, model: type[BaseModel]) -> str:
 
 @cache
 def _homes(model: type[BaseModel]) -> dict[str, str]:
-    """Return for each key of a model and of its nested models the place where it belongs, for error texts."""
+    """Return the right place of each key of a model and its nested models, for error texts."""
     found: dict[str, list[str]] = {}
     for home, key in _all_keys(model, ()):
         found.setdefault(key, []).append(".".join(home) or "the top")
@@ -449,7 +449,7 @@ def _keys_at(model: type[BaseModel], place: KeyPath) -> list[str]:
 
 
 def _all_keys(model: Any, home: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each key of a model and of its nested models, after its model's place. NAME means any name."""
+    """Yield each key of a model and its nested models, after the model's place. NAME means any name."""
     for key, kind in _below(model).items():
         if key != "NAME":
             yield home, key
@@ -457,7 +457,7 @@ def _all_keys(model: Any, home: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _below(kind: Any) -> dict[str, Any]:
-    """Return the types below a model by key, or below a mapping or list as NAME; empty for other types."""
+    """Return the types below a model by key, or below a mapping or list by NAME; empty for other types."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
     origin, inner = get_origin(kind), get_args(kind)

@@ -1,7 +1,7 @@
-"""The decisions that only a person can make about a captured site, as a short profile over the capture.
+"""Decisions about a captured site that only a person can make, as a short profile that extends the capture.
 
-Each has a value that makes a valid profile, and the reason why a person must look at it. What the capture found is
-never repeated: a new capture replaces the facts and leaves this file alone.
+Each decision has a value that makes the profile valid, and the reason why a person must review it. Captured facts are
+never repeated: a new capture replaces them and leaves this file unchanged.
 """
 
 import json
@@ -15,7 +15,7 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.contract import runtime_table
 from deployer.contract.plan import CHARLIECLOUD_KIT, NO_REQUEST
 
-#: Why a person must look at the request for GPUs.
+#: Why a person must review the request for GPUs.
 _GPU_REQUEST = (
     "the batch system lists no GPUs on these nodes, which have some: the word with which jobs request them "
     "(docs/batch.md), or none: jobs see them without a request"
@@ -27,8 +27,8 @@ class Decision(NamedTuple):
 
     Attributes:
         place: the keys in the profile.
-        value: what was written.
-        why: what to consider, in one line.
+        value: the value that was written.
+        why: the points to consider, in one line.
     """
 
     place: tuple[str, ...]
@@ -41,12 +41,12 @@ class Decision(NamedTuple):
 
 
 class Access(NamedTuple):
-    """How the capture reached the site.
+    """How the capture connected to the site.
 
     Attributes:
         host: the login host for ssh.
         python: the site's Python.
-        workspace: the root folder that the user named, or None.
+        workspace: the root folder that the user chose, or None.
     """
 
     host: str
@@ -80,7 +80,7 @@ def decide(profile: Profile, access: Access) -> list[Decision]:
 
 
 def lacking(profile: Profile) -> list[Decision]:
-    """Return an example for each fact that plans still lack: neither the capture nor a decision has it."""
+    """Return an example for each fact that plans need but neither the capture nor a decision has."""
     return [
         Decision(tuple(map(str, gap.place)), gap.example, _sentence(f"an example, not a fact: {gap.message}"))
         for gap in gaps.find(profile)
@@ -89,7 +89,7 @@ def lacking(profile: Profile) -> list[Decision]:
 
 
 def text(name: str, extends: str, access: Access, decisions: list[Decision], heading: str) -> str:
-    """Return the profile with these decisions, each with its reason in a comment."""
+    """Return the profile with these decisions. A comment gives the reason for each."""
     login = {"host": access.host, **({} if access.python == "python3" else {"python": [access.python, "python3"]})}
     lines = [
         f"# {heading}",
@@ -103,7 +103,7 @@ def text(name: str, extends: str, access: Access, decisions: list[Decision], hea
         inner = tree
         for word in each.place[:-1]:
             below = inner.setdefault(word, {})
-            if isinstance(below, Decision):  # an example, and further facts are in it: a line for each of its keys
+            if isinstance(below, Decision):  # an example with further facts: one line per key
                 below = {key: Decision((*below.place, key), value, below.why) for key, value in below.value.items()}
                 inner[word] = below
             inner = below
@@ -122,7 +122,7 @@ def _lines(tree: dict[str, Any], indent: str) -> list[str]:
 
 
 def _runtimes(profile: Profile) -> tuple[list[str], str]:
-    """Return the runtimes to allow, and what was found."""
+    """Return the runtimes to allow, and the findings about them."""
     there = gaps.runtimes(profile)
     usable = [name for name in there if runtime_table.supported(name)]
     namespaces = [each.user_namespaces for each in profile.partitions.values()] or [profile.login.user_namespaces]
@@ -140,7 +140,7 @@ def _sentence(words: str) -> str:
 
 
 def _key(word: str) -> str:
-    """Return a key, quoted if YAML would read it as anything else, for instance a partition called ``on``."""
+    """Return a key, quoted if YAML would misread it, for example a partition named ``on``."""
     try:
         return word if yaml.safe_load(word) == word else _flow(word)
     except yaml.YAMLError:
@@ -148,5 +148,5 @@ def _key(word: str) -> str:
 
 
 def _flow(value: Any) -> str:
-    """Return a value in JSON, which YAML includes."""
+    """Return a value as JSON, which is valid YAML."""
     return json.dumps(value, ensure_ascii=False)

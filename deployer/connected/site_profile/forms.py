@@ -1,4 +1,4 @@
-"""The forms of texts and numbers in a site profile."""
+"""Valid forms of texts and numbers in a site profile."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -37,14 +37,14 @@ def _checked_mount(path: str) -> str:
 
 
 def _several(value: Any) -> Any:
-    """Return one text as a list, and null as an empty one."""
+    """Return one text as a list, and null as an empty list."""
     if value is None:
         return []
     return [value] if isinstance(value, str) else value
 
 
 def _few(names: list[str]) -> Any:
-    """Return a list as a file has it: one name as text, none as null."""
+    """Return a list in the form for files: one name as text, none as null."""
     return names if len(names) > 1 else next(iter(names), None)
 
 
@@ -55,26 +55,26 @@ SiteName = Annotated[
         "lower-case letters, digits, dots, dashes and underscores, and begin with a letter or digit: my-site",
     ),
 ]
-#: ssh reads a word that begins with a dash as an option, and passes the name to the shell of a ProxyCommand.
+#: ssh reads a word with a leading dash as an option, and passes the name to the shell of a ProxyCommand.
 HostName = Annotated[
     str,
     form(r"^[A-Za-z0-9_\[][A-Za-z0-9._:@%/\[\]-]*$", "a host for ssh, without spaces: alice@login.example.org", 255),
 ]
 Absolute = Annotated[str, form(r"^/[^\n:]*$", "an absolute path, without colon or line break: /opt/mpi")]
-#: A folder of the site that jobs see on the same path. It may have placeholders.
+#: A site folder that jobs see on the same path. It may have placeholders.
 SiteMount = Annotated[
     str,
     form(r"^[/$][^\n:]*$", "an absolute path, without colon or line break: /lustre/project, /scratch/$PROJECT"),
     AfterValidator(_checked_placeholders),
     AfterValidator(_checked_mount),
 ]
-#: A folder that may begin with the user's home, and may have placeholders.
+#: A folder that may begin with the user's home and may have placeholders.
 UsersFolder = Annotated[
     str,
     form(r"^[/$~][^\n:]*$", "an absolute path, or one that begins with ~ or a variable: $SCRATCH/deployer"),
     AfterValidator(_checked_placeholders),
 ]
-#: A folder of the site that may have placeholders.
+#: A site folder that may have placeholders.
 SiteFolder = Annotated[
     str,
     form(r"^[/$][^\n:]+$", "an absolute path, or one that begins with a variable: /proj/$PROJECT/inbox"),
@@ -85,7 +85,7 @@ Account = Annotated[
     form(r"^[A-Za-z0-9_$][A-Za-z0-9_.${}@%/+=-]*$", "an account without spaces: pn12ab, or a variable: $PROJECT"),
     AfterValidator(_checked_placeholders),
 ]
-#: A request for a PBS storage: gdata/ab12, scratch/$PROJECT.
+#: A requested PBS storage: gdata/ab12, scratch/$PROJECT.
 Storage = Annotated[
     str,
     form(r"^[A-Za-z0-9_$][A-Za-z0-9_./${}-]*$", "a file system and a project: scratch/$PROJECT"),
@@ -97,22 +97,22 @@ Directive = Annotated[
 ]
 #: A name in options of a batch system.
 BatchName = Annotated[str, form(r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", "a name without spaces: normal")]
-#: The name of a partition in the profile. It becomes the name of a file.
+#: The name of a partition in the profile. It is also used as a file name.
 PartitionName = Annotated[
     str,
     form(
         r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$", "letters, digits and _ . @ + -, not first: gpu; queue has other names", 64
     ),
 ]
-#: The same, or empty for the batch system's default.
+#: The batch system's name of a partition, or empty for its default.
 QueueName = Annotated[
     str, form(r"^([A-Za-z0-9_][A-Za-z0-9_.@+-]*)?$", "a name without spaces, or empty for the default: normal")
 ]
-#: Features of nodes, in the words of the batch system.
+#: Features of nodes, in the batch system's syntax.
 Constraint = Annotated[
     str, form(r"^[A-Za-z0-9_(\[][A-Za-z0-9_.,&|*:=()\[\]-]*$", "features without spaces: gpu, or zen3&nvme")
 ]
-#: A device node, or a device by its name in the Container Device Interface.
+#: A device node, or a device name in the Container Device Interface (CDI).
 Device = Annotated[
     str,
     form(
@@ -131,7 +131,7 @@ Names = Annotated[
 Architecture = Literal["x86_64", "aarch64", "ppc64le", "riscv64", "s390x"]
 GpuVendor = Literal["nvidia", "amd", "intel"]
 Count = Annotated[int, Field(ge=1)]
-#: The facts of a file that the dynamic loader uses: the record of ``deployer.contract.dynamic.Facts``.
+#: The facts of a file for the dynamic loader: the record of ``deployer.contract.dynamic.Facts``.
 FileFacts = Annotated[
     Facts,
     PlainValidator(_read_facts),
@@ -140,7 +140,7 @@ FileFacts = Annotated[
         {"type": "object", "description": "facts of a file that the dynamic loader uses; capture writes them"}
     ),
 ]
-#: Variables by which Open MPI and PMIx find their plugins, their help texts and the site's settings.
+#: Variables with which Open MPI and PMIx find their plugins, their help texts and the site's settings.
 FolderVariable = Literal["OPAL_PKGLIBDIR", "OPAL_PKGDATADIR", "OPAL_SYSCONFDIR", "PMIX_PKGLIBDIR", "PMIX_PKGDATADIR"]
 if TYPE_CHECKING:
     BatchKind: TypeAlias = str
@@ -149,5 +149,5 @@ if TYPE_CHECKING:
 else:
     BatchKind = Literal[tuple(WORDS)]
     RuntimeName = Literal[tuple(name for name in NAMED if name != NATIVE)]
-    #: The runtimes that a policy can allow, including none (native).
+    #: The runtimes that a policy can allow, including no container (native).
     Allowed = Literal[NAMED]

@@ -1,7 +1,7 @@
-"""All facts that a site profile lacks for a plan, with lines of YAML to paste.
+"""All facts that a site profile lacks for a plan, with YAML lines to paste.
 
-The plan is made repeatedly, and after each attempt the missing fact is replaced by an example. So this module needs no
-list of the required facts.
+The plan is made repeatedly. After each attempt, an example replaces the missing fact, so this module needs no list of
+required facts.
 """
 
 import copy
@@ -21,7 +21,7 @@ from deployer.contract.plan import MPICH_ABI, NO_REQUEST, OPENMPI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 
-#: An example for each fact that a plan can lack, by the last word of its place, with the type of that fact.
+#: An example of each fact that a plan can lack, by the last key of its place. It has the type of the fact.
 EXAMPLES: dict[str, Any] = {
     **_NODE,
     "host": "login.example.org",
@@ -34,7 +34,7 @@ EXAMPLES: dict[str, Any] = {
     "scheduler": {"kind": "slurm", "pmi": ["pmi2"]},
     "workspace": "~/deployer",
 }
-#: A policy must have runtimes, and these must be on the site.
+#: A policy must allow runtimes, and the site must have them.
 _POLICY = ("policy", "runtimes")
 #: How to find the value of each fact.
 _SOURCES = {
@@ -59,9 +59,9 @@ class Gap(NamedTuple):
     """A fact that a plan lacks.
 
     Attributes:
-        place: its place in the profile, empty if no line there would help.
+        place: its place in the profile, empty if no YAML line would help.
         message: the reason.
-        hint: what to do.
+        hint: the next step.
         example: a value to paste.
     """
 
@@ -75,7 +75,7 @@ class Gap(NamedTuple):
 
 
 def find(profile: Profile) -> list[Gap]:
-    """Return all facts that plans for a profile's partitions and `push` lack. Empty for a complete profile."""
+    """Return all facts that plans for a profile's partitions and `push` lack; empty if it is complete."""
     found: list[Gap] = []
     try:
         known(profile.login.host, profile, "login", "host")
@@ -85,7 +85,7 @@ def find(profile: Profile) -> list[Gap]:
         profile = _fill(profile, found, lambda current: current.partition())
     for name in profile.partitions:
         own = profile.partition(name)[1]
-        # The image's MPI is not a fact of the profile, so any family that has a launcher serves as example.
+        # The image's MPI is not a fact of the profile, so any family with a launcher can serve as an example.
         abis = () if own.mpi else (OPENMPI if set(own.launchers) == {MPIRUN} else MPICH_ABI,)
         profile = _fill(profile, found, lambda current, name=name, abis=abis: make_plan(current, "x:1", abis, name))
     if not runtimes(profile) and any(gap.place == _POLICY[:1] for gap in found):
@@ -103,13 +103,13 @@ def lines(profile: Profile, found: list[Gap], extends: str) -> list[str]:
             inner = record
             for word in above:
                 inner = inner.setdefault(word, {})
-            inner[last] = copy.deepcopy(gap.example)  # further gaps may be below it
+            inner[last] = copy.deepcopy(gap.example)  # there may be more gaps below it
     kind = profile.scheduler.kind if profile.scheduler else EXAMPLES["scheduler"]["kind"]
     return list(_yaml(record, "", words(kind)))
 
 
 def _fill(profile: Profile, found: list[Gap], attempt: Any) -> Profile:
-    """Add the facts that ``attempt`` lacks to ``found``. Return the profile with examples instead of them."""
+    """Add the facts that ``attempt`` lacks to ``found``. Return the profile with examples in their place."""
     while True:
         try:
             attempt(profile)
@@ -121,7 +121,7 @@ def _fill(profile: Profile, found: list[Gap], attempt: Any) -> Profile:
         except Unknown as error:
             found.append(Gap((), error.message, error.hint))
         except DeployerError:
-            pass  # refused by a rule: no fact is missing
+            pass  # a rule refused it; no fact is missing
         return profile
 
 
@@ -133,7 +133,7 @@ def _gap(profile: Profile, error: Lacking) -> Gap:
 
 
 def runtimes(profile: Profile) -> list[str]:
-    """Return the site's runtimes according to its profile."""
+    """Return the site's runtimes listed in its profile."""
     return sorted({*profile.runtimes, *(name for each in profile.partitions.values() for name in each.runtimes)})
 
 

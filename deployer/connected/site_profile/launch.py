@@ -1,4 +1,4 @@
-"""How ranks are started on a site: launcher, PMI, and the host's variables that tell ranks their numbers."""
+"""How ranks start on a site: launcher, PMI, and the host variables from which ranks learn their numbers."""
 
 from dataclasses import dataclass
 
@@ -9,28 +9,28 @@ from deployer.contract.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 SRUN = "srun"
 
-#: The launcher of each MPI family; and the PMI types of Slurm that it supports, best first. Open MPI supports PMI-2
+#: The launcher of each MPI family, and the Slurm PMI types that it supports, best first. Open MPI supports PMI-2
 #: only if version 4 was built with Slurm's library, which cannot be detected.
 _OWN = OF_ABI
 _SPEAKS = {MPICH_ABI: ("pmi2",), OPENMPI: ("pmix", "pmix_v5", "pmix_v4", "pmix_v3", "pmix_v2")}
-#: Cray MPICH asks Slurm's plugin for Cray's PMI, which sets these variables besides, and those of Slingshot's switch.
+#: Cray MPICH requests Slurm's plugin for Cray's PMI, which also sets these variables and those of Slingshot's switch.
 _CRAY, _SPEAKS_CRAY, _PASSED_CRAY = "cray", ("cray_shasta",), ("PALS_*", "SLINGSHOT_*")
 
 _SLURM = ("SLURM_*", "SLURMD_*")
 _PASSED = {
     SRUN: ("PMI_*", "PMI2_*", "PMIX_*"),
     # Intel's proxies pass a rank's pinning, facts about the node, and the name of the shared memory. Variables of
-    # srun's own PMI must not be passed: they would mislead the library.
+    # srun's own PMI must not be passed, because they would mislead the library.
     HYDRA: ("PMI_*", "HYDI_*", "MPI_LOCAL*", "I_MPI_PIN_INFO", "I_MPI_PIN_MAPPING", "I_MPI_INFO_*", "I_MPI_HYDRA_UUID"),
     MPIRUN: ("PMIX_*", "OMPI_*", "PRTE_*"),
 }
-#: The site's settings for Open MPI are in variables that its module sets, and its launcher uses the same prefixes.
+#: Modules set variables with the site's settings for Open MPI. Its launcher uses the same prefixes.
 _PASSED_OPENMPI = ("OMPI_*", "PRTE_*")
 
 
 @dataclass(frozen=True)
 class Way:
-    """How ranks are started.
+    """How ranks start.
 
     Attributes:
         launcher: the launcher's name.
@@ -46,14 +46,14 @@ class Way:
 def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, abi: str | None) -> Way:
     """Return how the ranks of a job start in the partition ``name``.
 
-    The launcher is the one in the profile if given, otherwise srun if it offers a PMI that the MPI supports, otherwise
-    the MPI's own launcher.
+    The launcher in the profile comes first, then srun if it offers a PMI that the MPI supports, then the MPI's own
+    launcher.
 
     Args:
         abi: the MPI family that the ranks use, or ``NO_MPI``; None if unknown.
 
     Raises:
-        Unknown: the profile lacks facts for the choice.
+        Unknown: the profile lacks facts for this choice.
         Refused: no launcher can start the ranks.
     """
     launcher: str | None = partition.launcher
@@ -69,7 +69,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
     if abi == NO_MPI:
         if launcher in (None, SRUN) and not without_slurm:
             return Way(SRUN, "none", None)
-        abi = mpi.abi if mpi else None  # the site's launcher starts them
+        abi = mpi.abi if mpi else None  # the site's launcher starts its ranks
     offered = profile.scheduler.pmi if profile.scheduler and not without_slurm else []
     if pmi is None and launcher in (None, SRUN):
         known = _SPEAKS_CRAY if mpi and mpi.family == _CRAY else _SPEAKS.get(abi or "", ())
@@ -79,7 +79,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
         elif launcher == SRUN:
             raise Lacking(unsaid, _hint(offered, abi, without_slurm), place)
     if launcher is None:
-        launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray has no hydra
+        launcher = None if mpi and mpi.family == _CRAY else _OWN.get(abi or "")  # Cray MPICH has no hydra
         if launcher is None or not (offered or without_slurm or launcher in partition.launchers):
             raise Lacking(f"{unsaid}, or launcher", _hint(offered, abi, without_slurm), place)
         if not mpi:
@@ -90,7 +90,7 @@ def choose(profile: Profile, name: str, partition: Partition, mpi: Mpi | None, a
 
 
 def _require(launcher: str, profile: Profile, name: str, launchers: list[str], offered: list[str]) -> None:
-    """Raise Lacking or Refused unless the partition ``name``, which binds no MPI, has a launcher of its own."""
+    """Raise Lacking or Refused if the partition ``name``, which binds no MPI, has no launcher of its own."""
     if not (launchers or offered):
         raise Lacking(
             f"the profile of {profile.name} lacks partitions.{name}.launchers, or mpi: what starts ranks there",
@@ -106,7 +106,7 @@ def _require(launcher: str, profile: Profile, name: str, launchers: list[str], o
 
 
 def passed(way: Way, abi: str | None, family: str | None = None) -> list[str]:
-    """Return the names (globs) of the host's variables that are passed to the ranks of an MPI."""
+    """Return globs for the host variables that are passed to the ranks of an MPI."""
     more = {OPENMPI: _PASSED_OPENMPI, _CRAY: _PASSED_CRAY}
     names = [*_SLURM, *_PASSED[way.launcher], *more.get(abi or "", ()), *more.get(family or "", ())]
     return list(dict.fromkeys(names))

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, form
 from deployer.connected.site_profile import forms
 
-#: Options of a runtime for what a profile has words of its own, with or without a value; ``--`` would end the options.
+#: Runtime options for which a profile has its own keys, with or without a value; ``--`` would end the options.
 _OURS = re.compile(
     r"-[Bbev]|--(bind|mount|volume|tmpfs|env|env-file|set-env|pass|nv|nvccli|rocm|overlay|home|device|gpus)?(=|$)"
 )
@@ -55,7 +55,7 @@ class SiteRuntime(Model):
     @field_validator("arguments")
     @classmethod
     def _are_not_ours(cls, arguments: list[str]) -> list[str]:
-        """Check that no option adds what a plan lists, and `check` judges: mounts, variables, devices."""
+        """Reject options that add what a plan lists and `check` verifies: mounts, variables, devices."""
         found: list[tuple[KeyPath, str]] = [
             ((str(at),), f"{word!r} is not valid: use mounts, environment or devices")
             for at, word in enumerate(arguments)
@@ -67,7 +67,7 @@ class SiteRuntime(Model):
 
     @property
     def mounts_squashfs(self) -> bool:
-        """Return whether it is known to mount a SquashFS file; unpacked, each rank would have a copy."""
+        """Return whether it is known to mount SquashFS files. Unpacking would give each rank its own copy."""
         return self.squashfs in ("kernel", "fuse")
 
 

@@ -19,9 +19,9 @@ from deployer.contract.errors import Unknown, UsageError
 from deployer.contract.plan import ABIS, INSIDE, MPICH_ABI, NO_REQUEST, OPENMPI, Plan
 from deployer.contract.runtime_table import CARRIED, RUNTIMES, supported
 
-#: The library below an MPI's prefix that programs are linked to, if the profile names none.
+#: The default library below an MPI's prefix that programs are linked to.
 _LIBRARY = {MPICH_ABI: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}
-#: Prefixes of the system. Bound on their own path, they would hide the image's files.
+#: System prefixes. Bound on their own path, they would hide the image's files.
 _SYSTEM = ("/", "/usr", "/usr/local", "/usr/lib", "/usr/lib64", "/lib", "/lib64")
 
 
@@ -97,7 +97,7 @@ class SiteScheduler(Model):
 
 
 def _unknown_request(kind: str | None, word: str | None) -> str | None:
-    """Return what is wrong with a word that requests GPUs, or None."""
+    """Return an error for a word that requests GPUs, or None if it is valid."""
     known = words(kind).gpu_words
     if word in (None, NO_REQUEST) or known is None or word in known:
         return None
@@ -169,7 +169,7 @@ class Mpi(Model):
 
     @property
     def abi(self) -> str:
-        """Return the ABI for which the programs that it can run are compiled."""
+        """Return the ABI that its programs are compiled for."""
         return ABIS.get(self.family, self.family)
 
     @property
@@ -179,11 +179,11 @@ class Mpi(Model):
 
     @property
     def in_system(self) -> bool:
-        """Return whether it is among the system's own libraries, as distributions package it."""
+        """Return whether it is one of the system's own libraries, as packaged by distributions."""
         return self.prefix in _SYSTEM
 
 
-#: How the site starts the ranks, as ``plan.LAUNCHES``.
+#: How the site starts the ranks; see ``plan.LAUNCHES``.
 LaunchWay = Literal["outside", "inside"]
 
 
@@ -299,7 +299,7 @@ class Profile(Machine):
 
     many_lines = frozenset({"description", "notes"})
 
-    # The order of the fields matters: a validator sees those before its own.
+    # The order of the fields matters: a validator receives the fields before its own.
     format: Literal[1]
     name: forms.SiteName
     extends: str | None = None
@@ -348,7 +348,7 @@ class Profile(Machine):
         return partitions
 
     def site_files(self, partition: str | None = None, mpi_name: str | None = None) -> "SiteFiles":
-        """Return captured facts of the files that jobs of a partition can load: those of its MPI, and system libraries.
+        """Return captured facts of files that jobs of a partition can load: files of its MPI and system libraries.
 
         Args:
             partition: None: the first.
@@ -362,12 +362,12 @@ class Profile(Machine):
         return found
 
     def selected(self, partitions: Sequence[str], mpi: str | None, launch: str | None = None) -> "Profile":
-        """Return the profile with some of its partitions only, and with one MPI in the partitions that have it.
+        """Return the profile with only some partitions, and with one MPI in the partitions that have it.
 
         Args:
             partitions: their names, the default one first; empty: all.
             mpi: the name of an MPI; None: all.
-            launch: how ranks start, in place of what the profile says; None: as it says.
+            launch: how ranks start, overriding the profile; None: as in the profile.
 
         Raises:
             UsageError: the partition does not exist, or no partition has this MPI.
@@ -389,12 +389,12 @@ class Profile(Machine):
 
     @property
     def left_out(self) -> Mapping[str, str | None]:
-        """The partitions that ``selected`` left out, with the batch system's names for them, if they differ."""
+        """The partitions that ``selected`` left out, with their names in the batch system if different."""
         return self._left_out
 
     @property
     def starts_inside(self) -> bool:
-        """Whether ranks of a partition start by the image's own launcher."""
+        """Whether the image's own launcher starts the ranks of a partition."""
         return any(self.partition(name)[1].launch == INSIDE for name in self.partitions)
 
     def files_of(self, plan: Plan) -> "SiteFiles":

@@ -25,14 +25,14 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
 
     Args:
         bundle: NAME:VERSION.
-        abis: the MPI families that the bundle's programs run on, the image's own first; ``NO_MPI``; empty if unknown.
-        partition: None: the profile's first.
+        abis: the MPI families that the bundle's programs use, the image's own first; ``NO_MPI``; empty if unknown.
+        partition: None: the first one in the profile.
 
     Raises:
-        Refused: the site's MPIs belong to none of these families, or no runtime can be used; or ranks start inside-out,
-            and the bundle has no MPI of a known family.
+        Refused: the site's MPIs belong to none of these families, no runtime can be used, or ranks start inside-out but
+            the bundle has no MPI of a known family.
         UsageError: the site has no such partition.
-        Unknown: the profile lacks a fact that a plan needs.
+        Unknown: the profile lacks a required fact.
     """
     without = plans.NO_MPI in abis
     name, chosen = profile.partition(partition, None if without else _fitting(profile, partition, abis))
@@ -103,7 +103,7 @@ def make_plan(profile: Profile, bundle: str, abis: Sequence[str] = (), partition
 
 
 def _most_nodes(profile: Profile, name: str, partition: Partition) -> int | None:
-    """Return the most nodes of a job: at most all of the partition, unless another entry has nodes of its queue."""
+    """Return the largest number of nodes per job: the whole partition, unless another entry shares its queue."""
     own = {each: entry.queue for each, entry in profile.partitions.items()}
     queues = [each if queue is None else queue for each, queue in {**profile.left_out, **own}.items()]
     shared = queues.count(name if partition.queue is None else partition.queue) > 1
@@ -111,10 +111,10 @@ def _most_nodes(profile: Profile, name: str, partition: Partition) -> int | None
 
 
 def _inside(profile: Profile, name: str, partition: Partition, abi: str, launcher: str) -> plans.InsideWay:
-    """Return what changes if a user chooses the image's own launcher, for an image of the MPI family ``abi``.
+    """Return the changes if a user chooses the image's own launcher, for an image of the MPI family ``abi``.
 
-    No variable of the batch system is passed: the launcher would find the batch system, whose programs are not in the
-    container.
+    Variables of the batch system are not passed. Otherwise the launcher would detect the batch system, whose programs
+    are not in the container.
     """
     bare = partition.model_copy(update={"mpi": []})
     bound = bindmap.make(profile, name, bare)
@@ -130,15 +130,15 @@ def _inside(profile: Profile, name: str, partition: Partition, abi: str, launche
 
 
 def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[plans.Plan]:
-    """Return the plans for a bundle on all partitions that can have one, in the profile's order.
+    """Return the plans for a bundle on all partitions that can have one, in profile order.
 
-    The first plan lists the other partitions with the reasons, by the batch system's names for them too.
+    The first plan lists the other partitions with the reasons, also under their names in the batch system.
 
     Args:
         bundle, abis: as for ``make_plan``.
 
     Raises:
-        Refused, Unknown: no partition can have a plan; the reason is that of the first.
+        Refused, Unknown: no partition can have a plan. The reason is the first partition's.
     """
     found: list[plans.Plan] = []
     against: dict[str, DeployerError] = {}
@@ -157,11 +157,11 @@ def make_plans(profile: Profile, bundle: str, abis: Sequence[str] = ()) -> list[
 def by_queue(
     reasons: Mapping[str, str], queues: Mapping[str, str | None], others: Sequence[plans.Plan]
 ) -> dict[str, str]:
-    """Return the reasons against partitions, by their queues too: users may know only these.
+    """Return the reasons against partitions. Queues are listed too, because users may know only these.
 
     Args:
-        reasons: by partition.
-        queues: the batch system's names of these partitions, if they differ.
+        reasons: the reasons by partition.
+        queues: these partitions' names in the batch system, if different.
         others: the plans of the other partitions, which may have the same queue.
     """
     used = {name for plan in others for name in (plan.partition, plan.queue)}
@@ -174,7 +174,7 @@ def by_queue(
 
 
 def _gpus(partition: Partition) -> dict[str, Any]:
-    """Return what a plan has of the places of a node's GPUs."""
+    """Return a plan's facts about which NUMA domain is near each GPU of a node."""
     node = partition.node
     places = [plans.GpuPlace(own, near.numa_domain) for near in (node.affinity if node else []) for own in near.gpus]
     if not (places and node and node.gpus and node.gpus.kind in gpu.ORDER):
@@ -183,7 +183,7 @@ def _gpus(partition: Partition) -> dict[str, Any]:
 
 
 def _fitting(profile: Profile, partition: str | None, abis: Sequence[str]) -> str | None:
-    """Return the first MPI of a partition that belongs to one of the families, else the first, if there is one."""
+    """Return a partition's first MPI from one of the families; otherwise its first MPI, if any."""
     own = profile.partition(partition)[1].mpi
     fits = [name for name in own if not abis or profile.mpi[name].abi in abis]
     return next(iter([*fits, *own]), None)
@@ -194,14 +194,14 @@ def _distinct(*groups: Sequence[str]) -> tuple[str, ...]:
 
 
 def gpu_word(scheduler: SiteScheduler, partition: Partition) -> str | None:
-    """Return the word with which jobs of a partition request its GPUs; None if it has some and the word is unknown."""
+    """Return the word with which a partition's jobs request GPUs; None if it has GPUs but the word is unknown."""
     word = partition.gpu_request or scheduler.gpu_request
     needed = partition.node and partition.node.gpus and scheduler.kind not in ("hosts", "local")
     return word or (None if needed and not any(map(plans.requests_gpus, partition.directives)) else plans.NO_REQUEST)
 
 
 def _batch(profile: Profile, name: str, scheduler: SiteScheduler, partition: Partition) -> plans.Batch:
-    """Return what jobs of a partition request besides their layout."""
+    """Return the resources that jobs of a partition request besides their layout."""
     gpus = partition.node.gpus if partition.node else None
     word = known(gpu_word(scheduler, partition), profile, "partitions", name, "gpu_request")
     requested = word != plans.NO_REQUEST and (gpus or partition.gpu_request)
@@ -224,7 +224,7 @@ def _host_mpi(mpi: Mpi, identities: Mapping[str, str]) -> plans.HostMpi:
 
 
 def _node(profile: Profile, name: str, partition: Partition) -> plans.NodeShape:
-    """Return the shape of a node. If unknown: one socket, one thread per core, and all of its memory is for jobs."""
+    """Return the shape of a node. Defaults: one socket, one thread per core, all memory available to jobs."""
     group = ("partitions", name, "node")
     node = known(partition.node, profile, *group)
     return plans.NodeShape(
@@ -239,8 +239,7 @@ def _node(profile: Profile, name: str, partition: Partition) -> plans.NodeShape:
 
 
 def gpus_per_node(partition: Partition) -> int | None:
-    """Return the number of GPUs of a node; None if it is unknown, or if only a driver or a request shows that there
-    are some."""
+    """Return the number of GPUs per node; None if it is unknown or only a driver or request shows that GPUs exist."""
     gpus = partition.node.gpus if partition.node else None
     if gpus:
         return gpus.count
@@ -248,12 +247,12 @@ def gpus_per_node(partition: Partition) -> int | None:
 
 
 def _modules(profile: Profile, partition: Partition, mpi: Mpi | None) -> list[str]:
-    """Return the modules that a job loads before those of its runtime: of the site, the partition and the MPI."""
+    """Return the modules to load before those of the runtime: from the site, the partition and the MPI."""
     return list(_distinct(profile.modules, partition.modules, mpi.module if mpi else ()))
 
 
 def _mounts(profile: Profile, partition: Partition, others: Sequence[plans.Bind]) -> list[plans.Bind]:
-    """Return the binds of the site's folders, outer ones first; ``others`` follow them, and may be inside of them."""
+    """Return the binds of the site's folders, outer ones first. ``others`` come later and may be inside them."""
     folders = {*profile.mounts, *partition.mounts} - {bind.target for bind in others}
     folders = {path for path in folders if not placeholders.names(path)}
     return [plans.Bind(path, path, plans.FOLDER_OF_SITE) for path in sorted(folders)]
@@ -262,10 +261,10 @@ def _mounts(profile: Profile, partition: Partition, others: Sequence[plans.Bind]
 def _start_options(
     profile: Profile, partition: Partition, mpi: plans.HostMpi | None, way: Way
 ) -> list[plans.StartOption]:
-    """Return the ways to run, best first, of what the site has and its policy allows; without a container last."""
+    """Return the ways to run that the site has and its policy allows, best first; without a container last."""
     policy = known(profile.policy, profile, "policy", "runtimes")
-    # Shared memory copies between processes, which the kernel allows only within one user namespace. Without it, MPICH
-    # 5 does not start (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
+    # Shared memory copies between processes work only within one user namespace. Without them, MPICH 5 does not start
+    # (4 does), and Open MPI is slow. For Intel MPI no clear gain was measured.
     join = mpi is None or mpi.family != _STARTS_ALONE
     steps = profile.scheduler is not None and profile.scheduler.kind == "slurm"
     return [
@@ -294,7 +293,7 @@ def _of_runtime(partition: Partition, runtime: str) -> dict[str, Any]:
 
 
 def _there(partition: Partition, runtime: str) -> bool:
-    """Return whether nodes have a runtime, or a bundle can bring it and the nodes need it."""
+    """Return whether nodes have a runtime, or need one that a bundle can include."""
     if runtime == plans.CHARLIECLOUD_KIT:
         own = partition.runtimes.get(runtime_table.RUNTIMES[runtime].policy_name)
         new = own is not None and own.version is not None and not runtime_table.too_old(runtime, own.version)
@@ -311,24 +310,24 @@ def needs_namespaces(partition: Partition, runtime: str) -> bool:
 def mounts_squashfs(partition: Partition, runtime: str) -> bool | None:
     """Return whether a SquashFS file can be mounted on a partition's nodes; None if it is unknown."""
     if not runtime_table.RUNTIMES[runtime].mounts:
-        return partition.fuse  # the holder mounts it
+        return partition.fuse  # the namespace holder mounts it
     own = partition.runtimes.get(runtime)
     return own.mounts_squashfs if own and own.squashfs else None
 
 
 def _against(profile: Profile, partition: Partition) -> dict[str, str]:
-    """Return the allowed runtimes that cannot be used on a partition, each with the reason, in the plan's order."""
+    """Return the allowed runtimes that cannot be used on a partition, each with the reason, in plan order."""
     allowed = known(profile.policy, profile, "policy", "runtimes").runtimes
     first = {name: next(objections(partition, name), None) for name in runtime_table.in_order(allowed)}
     return {name: objection.reason for name, objection in first.items() if objection}
 
 
 class Objection(NamedTuple):
-    """Why a runtime cannot be used on a partition's nodes.
+    """A reason why a runtime cannot be used on a partition's nodes.
 
     Attributes:
         code: the code of the finding in ``check``.
-        reason: a sentence without the runtime's name.
+        reason: a sentence that omits the runtime's name.
     """
 
     code: str
@@ -336,7 +335,7 @@ class Objection(NamedTuple):
 
 
 def objections(partition: Partition, runtime: str) -> Iterator[Objection]:
-    """Yield what is known against a runtime on a partition's nodes; plans and ``check`` say the same."""
+    """Yield the known reasons against a runtime on a partition's nodes. Plans and ``check`` both use them."""
     if not runtime_table.supported(runtime):
         yield Objection("runtime.unsupported", f"deployer cannot use it: {runtime_table.refusal(runtime)[0]}")
     if needs_namespaces(partition, runtime) and partition.user_namespaces is False:

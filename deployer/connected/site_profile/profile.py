@@ -1,8 +1,8 @@
-"""Site profiles as files: inheritance by ``extends``, the line of each value, and the file of facts.
+"""Site profiles as files: inheritance with ``extends``, the line of each value, and the file of facts.
 
 With ``extends``, a file is merged over another: mappings are merged key by key, other values are replaced, and null
-removes a value. The facts of libraries would make a profile too long to review, so capture writes them into a second
-file, which the profile names with its SHA-256.
+removes a value. Facts of libraries would make a profile too long to review, so capture writes them into a second
+file. The profile refers to that file by name and SHA-256.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 _WHAT = "a site profile"
 _MAX_BASES = 8
-#: Bytes. A file of facts has about 1 MB per MPI.
+#: The size limit in bytes. A file of facts has about 1 MB per MPI.
 _MAX_FACTS = 32 * 1024 * 1024
 
 
@@ -38,7 +38,7 @@ class Resolved(NamedTuple):
     """A profile merged from its files.
 
     Attributes:
-        profile: the profile.
+        paths: its files, starting with the requested one.
         paths: its files, the named one first.
         layers: finds the origin of each value.
     """
@@ -49,10 +49,10 @@ class Resolved(NamedTuple):
 
 
 class Layers:
-    """Merged documents, each over the previous one: finds the document of each value.
+    """Merged documents, each over the previous one. Finds the document of each value.
 
     Attributes:
-        others: documents of values that are from elsewhere.
+        others: documents of values from other files.
     """
 
     def __init__(self, documents: list[Document]) -> None:
@@ -79,7 +79,7 @@ class Layers:
 
 
 def load(site: str) -> Profile:
-    """Return the profile ``site``: a name, as ``search`` finds it, or the path of a YAML or JSON file.
+    """Return the profile ``site``: a name that ``search`` finds, or the path of a YAML or JSON file.
 
     Raises:
         UsageError: the profile does not exist, or it has errors.
@@ -92,7 +92,7 @@ def resolve(site: str) -> Resolved:
 
     Raises:
         UsageError: the profile does not exist, or it has errors. All errors are listed with file and line.
-        IntegrityError: the file of facts does not have the SHA-256 that the profile names.
+        IntegrityError: the SHA-256 of the file of facts differs from the one in the profile.
     """
     paths = [find(site)]
     documents = [Document(paths[0], _WHAT)]
@@ -123,7 +123,7 @@ def resolve(site: str) -> Resolved:
 
 
 def of_host(host: str, hint: str, python: Sequence[str] = (), workspace: str = "~") -> Profile:
-    """Return the profile of a site of which only the host is known. Raises UsageError for an invalid host."""
+    """Return a minimal profile for a site whose host alone is known. Raises UsageError for an invalid host."""
     login = {"host": host, **({"python": list(python)} if python else {})}
     source = {"kind": "unverified", "where": "the command line"}
     record = {"format": 1, "name": "unknown", "source": source, "login": login, "workspace": workspace}
@@ -134,7 +134,7 @@ def of_host(host: str, hint: str, python: Sequence[str] = (), workspace: str = "
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of profiles. It requires only keys that a profile cannot inherit by ``extends``."""
+    """Return the JSON schema of profiles. It requires only the keys that cannot be inherited with ``extends``."""
     found = Profile.model_json_schema(mode="validation")
     found["required"] = ["format", "name"]
     return found
@@ -146,7 +146,7 @@ def comparable(profile: Profile) -> dict[str, Any]:
 
 
 def curated() -> list[str]:
-    """Return the names of the profiles that come with deployer."""
+    """Return the names of the profiles included with deployer."""
     return list(names(skip_own=True))
 
 
@@ -173,12 +173,12 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-#: The keys that a new entry of a group must have. An entry without them counts as a change of an existing entry.
+#: The keys that a new entry of a group must have. An entry without them changes an existing entry.
 _NEEDED = {"partitions": ("node",), "mpi": ("family", "prefix")}
 
 
 def _misspelled(base: dict[str, Any], over: dict[str, Any], document: Document) -> Iterator[Problem]:
-    """Yield an error for each partition and MPI that a profile changes, but that the extended profile lacks."""
+    """Yield an error for each partition and MPI that a profile changes but the extended profile lacks."""
     for group, needed in _NEEDED.items():
         below, above = base.get(group), over.get(group)
         if not (isinstance(below, dict) and isinstance(above, dict)):
@@ -191,7 +191,7 @@ def _misspelled(base: dict[str, Any], over: dict[str, Any], document: Document) 
 
 
 def _with_facts(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return ``raw`` with the facts from its file of facts, for all entries that ``raw`` has."""
+    """Return ``raw`` with the facts from its file of facts, limited to the entries in ``raw``."""
     named = raw["facts"]
     if not isinstance(named.get("file"), str) or not isinstance(named.get("sha256"), str):
         return raw  # the model reports the error

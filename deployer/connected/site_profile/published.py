@@ -1,8 +1,8 @@
-"""Profiles that an admin publishes on the site itself: made here, and kept here after they were fetched.
+"""Profiles that an admin publishes on the site itself: made here, fetched, and kept here.
 
-A published profile is one file with its facts and a signature. It decides facts, never where a bundle goes: the host is
-the one that the user named, and a workspace that the user has chosen stays. The first signer of a site's profile is
-pinned in a file of the user's. Another signer, or none, is refused from then on.
+A published profile is one file with its facts and a signature. It provides facts, but never decides where a bundle
+goes: the user chooses the host, and a workspace that the user has chosen stays. The first signer of a site's profile
+is pinned in one of the user's files. After that, unsigned profiles and other signers are refused.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ from deployer.contract.json_records import Record
 from deployer.contract.sshsig import Key
 from deployer.system import files, signature, terminal
 
-#: The names in the admin's folder, and here.
+#: The file names in the admin's folder, and here.
 PROFILE, FACTS, SIGNATURE = "profile.json", "profile.facts.json", "profile.json.sig"
-#: Beside them here: the hosts that published profiles of this name, signed by a pinned key; the last one at the end.
+#: Beside them here: the hosts that published profiles of this name, signed with a pinned key; the latest is the last.
 HOSTS = "hosts"
-#: The beginning of a site's name that is a host for ssh, whose published profile is meant.
+#: The prefix that turns an ssh host into a site's name: it selects the profile that this host published.
 SSH = "ssh:"
 #: Bytes.
 MAX_PROFILE, MAX_FACTS, MAX_SIGNATURE = 4 * 1024 * 1024, 32 * 1024 * 1024, 64 * 1024
 
 
 class Publication(NamedTuple):
-    """A published profile as bytes, not yet trusted.
+    """A published profile as bytes, still untrusted.
 
     Attributes:
-        host: the host that it came from, as the user named it.
+        host: the host that it came from, as the user wrote it.
         profile: the bytes of PROFILE.
         facts: the bytes of FACTS; None: the file does not exist.
         signature: the bytes of SIGNATURE; None: the file does not exist.
@@ -49,13 +49,13 @@ class Publication(NamedTuple):
 
 
 class KeptPublication(NamedTuple):
-    """A published profile that was verified and is kept here.
+    """A published profile, verified and kept here.
 
     Attributes:
         profile: the profile.
-        path: its file here.
-        key: its signer.
-        first: the signer was pinned by this.
+        path: its local file.
+        key: the key that signed it.
+        first: its signer was pinned now.
     """
 
     profile: Profile
@@ -78,7 +78,7 @@ def publish(site: str, key: Path, folder: Path) -> Path:
     """Write a profile without ``extends``, its facts and its signature into ``folder``; return the profile's path.
 
     Args:
-        site: a profile's name or path.
+        key: a private key, or the .pub file of a key in an agent.
         key: a private key, or an agent's .pub.
     """
     record = load(site).model_dump(mode="json", exclude_unset=True)
@@ -99,13 +99,13 @@ def publish(site: str, key: Path, folder: Path) -> Path:
 
 
 def keep(found: Publication) -> KeptPublication:
-    """Verify a published profile, pin its signer if it is the first, and keep it.
+    """Verify a published profile, pin its signer if there is no pin yet, and keep it.
 
     Raises:
-        Refused: it is not signed, or by another signer than the pinned one, or it is older than the one kept here, or
-            the host published another name before.
+        Refused: it is unsigned, its signer is not the pinned one, it is older than the kept one, or the host previously
+            published another name.
         IntegrityError: the signature or the facts do not match.
-        UsageError: it is not a profile, or has what a published profile must not have.
+        UsageError: it is not a profile, or has keys that a published profile must not have.
     """
     what = f"the profile that {found.host} publishes"
     if found.signature is None:
@@ -127,16 +127,16 @@ def keep(found: Publication) -> KeptPublication:
     with tempfile.TemporaryDirectory(prefix=".new-", dir=folder.parent) as made:
         new, old = Path(made, "new"), Path(made, "old")
         _write(new, found, name, [host for host in _hosts(name) if host != found.host])
-        _check_newer(load(str(new / f"{name}.yaml")), folder, what)  # all errors are found here
+        _check_newer(load(str(new / f"{name}.yaml")), folder, what)  # reports all errors
         _check_one_name(found.host, name, what)
-        if not pinned:  # before the copy: whatever is kept has a pin
+        if not pinned:  # before the copy, so that each kept profile has a pin
             files.write_text(str(pin), key.line + "\n")
         _exchange(new, folder, old)
     return KeptPublication(load(str(_file(name))), _file(name), key, not pinned)
 
 
 def unchanged(host: str, profile: bytes) -> Profile | None:
-    """Return the kept profile with these very bytes, if this host published it and its signer is pinned."""
+    """Return the kept profile if its bytes are the same, this host published it, and its signer is pinned."""
     for path in kept():
         try:
             if files.read_bytes(str(path), limit=MAX_PROFILE) != profile:
@@ -144,14 +144,14 @@ def unchanged(host: str, profile: bytes) -> Profile | None:
             key = _signer(profile, files.read_bytes(str(path.with_name(SIGNATURE)), limit=MAX_SIGNATURE))
             found = load(str(_file(path.parent.name)))
         except DeployerError:
-            continue  # it is verified and kept again
+            continue  # verify and keep it again
         if host in _hosts(found.name) and key in _pins(found.name):
             return found.model_copy(update={"login": found.login.model_copy(update={"host": host})})
     return None
 
 
 def _check_newer(new: Profile, folder: Path, what: str) -> None:
-    """Raise Refused if the profile that is kept in ``folder`` has a later date; one that is damaged has none."""
+    """Raise Refused if the profile in ``folder`` has a later date. A damaged profile has no date."""
     if not files.is_folder(str(folder)):
         return
     try:
@@ -165,7 +165,7 @@ def _check_newer(new: Profile, folder: Path, what: str) -> None:
 
 
 def _check_one_name(host: str, name: str, what: str) -> None:
-    """Raise Refused if the host published another name before: that name's pin would not be asked."""
+    """Raise Refused if the host previously published another name: that name's pin would be bypassed."""
     for path in kept():
         other = path.parent.name
         if other != name and _machine(host) in map(_machine, _hosts(other)):
@@ -174,7 +174,7 @@ def _check_one_name(host: str, name: str, what: str) -> None:
 
 
 def _hosts(name: str) -> list[str]:
-    """Return the hosts that a kept profile came from, the last one at the end; empty if that is damaged."""
+    """Return the hosts that a kept profile came from, the latest last; empty if the record is damaged."""
     try:
         return files.read_text(str(place(name) / HOSTS)).splitlines()
     except DeployerError:
@@ -186,7 +186,7 @@ def _machine(host: str) -> str:
 
 
 def _exchange(new: Path, folder: Path, old: Path) -> None:
-    """Rename ``new`` to ``folder``, and the one that is there to ``old``; after an error it is there again."""
+    """Rename ``new`` to ``folder``, and an existing ``folder`` to ``old``. An error restores the old one."""
     there = files.lexists(str(folder))
     if there:
         folder.rename(old)
@@ -199,10 +199,10 @@ def _exchange(new: Path, folder: Path, old: Path) -> None:
 
 
 def newest(own: Profile, tell: Callable[[str], None] = terminal.tell) -> Profile:
-    """Return a profile, or the published one of its site if that was fetched and is newer.
+    """Return a profile, or its site's published profile if that was fetched and is newer.
 
-    The profile's own host must have published one too, signed by a pinned key: a site chooses its name, and another
-    could have chosen the same. It is used with the user's own hosts and workspace. What differs is told.
+    The published one must come from the profile's own host and be signed with a pinned key: a site chooses its name, so
+    two sites can have the same. It is used with the user's own hosts and workspace. Differences are reported.
     """
     path = _file(own.name)
     if not files.lexists(str(path)):
@@ -226,9 +226,9 @@ def newest(own: Profile, tell: Callable[[str], None] = terminal.tell) -> Profile
 
 
 def used(site: str, tell: Callable[[str], None] = terminal.tell) -> Resolved:
-    """Return the profile that a name or path means: its file, or the newer one that its site published.
+    """Return the profile for a name or path: its file, or the newer one that its site published.
 
-    If there are two, ``tell`` receives which one is used. ``ssh:HOST`` means what was fetched from that host before.
+    If both exist, ``tell`` receives which one is used. ``ssh:HOST`` selects the profile fetched earlier from that host.
     """
     if site.startswith(SSH):
         return resolve(str(kept_from(site[len(SSH) :])))
@@ -251,12 +251,12 @@ def used(site: str, tell: Callable[[str], None] = terminal.tell) -> Resolved:
 
 
 def sites() -> list[str]:
-    """Return ``ssh:HOST`` for each kept profile, with the last host that published it."""
+    """Return ``ssh:HOST`` for each kept profile, with the host that published it last."""
     return [f"{SSH}{host}" for path in kept() for host in _hosts(path.parent.name)[-1:]]
 
 
 def kept_from(host: str) -> Path:
-    """Return the file of the kept profile that a host published. Raises UsageError if none was fetched."""
+    """Return the file of the kept profile that a host published. Raises UsageError if none is kept."""
     for path in kept():
         if host in _hosts(path.parent.name):
             return _file(path.parent.name)
@@ -265,23 +265,23 @@ def kept_from(host: str) -> Path:
 
 
 def _file(name: str) -> Path:
-    """Return the kept profile of a name, as others read it."""
+    """Return the kept profile with this name, as other modules read it."""
     return place(name) / f"{name}.yaml"
 
 
 def place(name: str) -> Path:
-    """Return the folder for the published profile of a site."""
+    """Return the folder for a site's published profile."""
     return search.published_folder() / name
 
 
 def kept() -> list[Path]:
-    """Return the published profiles that are kept here, as they were signed."""
+    """Return the published profiles kept here, as they were signed."""
     names = files.names(str(search.published_folder()))
     return [place(name) / PROFILE for name in names if search.is_name(name)]
 
 
 def pin_path(name: str) -> Path:
-    """Return the file with the pinned signers of a site's profile, a public key per line."""
+    """Return the file with the pinned signers of a site's profile, one public key per line."""
     return xdg.config_folder("publishers") / name
 
 
@@ -308,7 +308,7 @@ def _name(record: Any, what: str) -> str:
 
 
 def _check_whole(record: Record, found: Publication, what: str) -> None:
-    """Raise IntegrityError unless the facts are those that the profile names."""
+    """Raise IntegrityError unless the facts have the digest in the profile."""
     named = record.get("facts")
     digest = hashlib.sha256(found.facts).hexdigest() if found.facts is not None else None
     if named is not None and named != {"file": FACTS, "sha256": digest}:
@@ -316,7 +316,7 @@ def _check_whole(record: Record, found: Publication, what: str) -> None:
 
 
 def _write(folder: Path, found: Publication, name: str, hosts: Sequence[str]) -> None:
-    """Write all files of a published profile, the one that leads to the others last; ``hosts`` published it before."""
+    """Write all files of a published profile, the entry point last. ``hosts`` are its earlier publishers."""
     for file, data in ((FACTS, found.facts), (SIGNATURE, found.signature), (PROFILE, found.profile)):
         if data is not None:
             with files.published(str(folder / file)) as stream:
@@ -345,7 +345,7 @@ def _pinned(line: str, path: Path) -> Key:
 
 
 def _taken(group: Any) -> Record | None:
-    """Take the facts of libraries out of a group of a profile, and return them."""
+    """Remove the facts of libraries from a group of a profile, and return them."""
     if not isinstance(group, dict):
         return None
     tree = {key: group.pop(key) for key in facts.KEYS if key in group}

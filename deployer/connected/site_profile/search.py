@@ -1,10 +1,10 @@
-"""Where a profile's name leads: ``./site_profiles``, the user's folder, ``$DEPLOYER_PROFILES``, and what came with us.
+"""Search for profiles: ``./site_profiles``, the user's folder, ``$DEPLOYER_PROFILES``, and the curated profiles.
 
-After these, a name leads to the profile that a site published and that was fetched and verified here.
+The last place is the profile that the site published, once it has been fetched and verified here.
 
-A name that is typed without thought must not become another user's profile, which decides to which host a bundle goes.
-So a file that is found by its name, and its folder, belong to the user or the system and are not writable by everyone.
-Whoever gives a path has chosen it, and no such question is asked.
+A carelessly typed name must not select another user's profile, because a profile decides which host receives a bundle.
+So a file that is found by name, and its folder, must belong to the user or the system and not be writable by everyone.
+A path is a deliberate choice, so it is not checked.
 """
 
 import os
@@ -26,7 +26,7 @@ CURATED = next(filter(Path.is_dir, [_PACKAGE / "site_profiles"]), _PACKAGE.paren
 VARIABLE = "DEPLOYER_PROFILES"
 
 SUFFIXES = (".yaml", ".yml", ".json")
-#: Ends of names that are not profiles of their own: facts of libraries, and captures, over which a profile stands.
+#: Suffixes of names that are not profiles: facts of libraries, and captures, which a profile extends.
 _PARTS = (".facts", "-captured")
 
 
@@ -36,7 +36,7 @@ class ProfileFolder(NamedTuple):
     Attributes:
         path: its path.
         label: its name for people.
-        chosen: the user named it, so it may belong to anybody.
+        chosen: the user selected this folder, so anybody may own it.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class ProfileFolder(NamedTuple):
 
 
 def folders() -> list[ProfileFolder]:
-    """Return the folders in the order in which they are searched, whether they exist or not; each once."""
+    """Return the distinct folders in search order, whether they exist or not."""
     named = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
     found = [
         ProfileFolder(Path("site_profiles"), "./site_profiles"),
@@ -57,7 +57,7 @@ def folders() -> list[ProfileFolder]:
 
 
 def names(skip_own: bool = False) -> dict[str, Path]:
-    """Return the files that names lead to, by name; with ``skip_own`` only those that came with deployer."""
+    """Return the files by profile name; with ``skip_own`` only the curated ones."""
     found: dict[str, Path] = {}
     for folder in folders():
         if skip_own and folder.path != CURATED:
@@ -76,12 +76,12 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
 
     Args:
         name: a name, or the path of a file.
-        beside: the file whose ``extends`` is ``name``: relative paths begin there. Names in a profile that came with
-            deployer lead to such profiles only.
-        skip: files that are not meant, since they extend the profile: ``lab`` may extend the ``lab`` of a later folder.
+        beside: the file whose ``extends`` is ``name``. Relative paths start there. Names in a curated profile refer
+            only to other curated profiles.
+        skip: files to ignore because they extend the profile: ``lab`` may extend the ``lab`` in a later folder.
 
     Raises:
-        UsageError: the profile does not exist, or other users could have written it.
+        UsageError: the profile does not exist, or other users could have modified it.
     """
     if "/" in name or name.endswith(SUFFIXES):
         return beside.parent / name if beside else Path(name)
@@ -115,7 +115,7 @@ def find(name: str, beside: Path | None = None, skip: Collection[Path] = ()) -> 
 
 
 def published_folder() -> Path:
-    """Return the folder of the profiles that sites published; each has a folder of its own."""
+    """Return the folder of profiles that sites published. Each site has its own folder in it."""
     return xdg.state_folder("published")
 
 
@@ -125,12 +125,12 @@ def is_name(text: str) -> bool:
 
 
 def is_curated(path: Path) -> bool:
-    """Return whether a profile came with deployer."""
+    """Return whether a profile is included with deployer."""
     return CURATED.resolve() in path.resolve().parents
 
 
 def label(path: Path) -> str:
-    """Return where a profile comes from, for people."""
+    """Return the origin of a profile, for display."""
     parent = path.resolve().parent
     if parent.parent == published_folder().resolve():
         return "published by the site"
@@ -147,7 +147,7 @@ def _named(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _check_owner(path: Path) -> None:
-    """Raise UsageError if another user could have written a profile or put it into its folder."""
+    """Raise UsageError if another user could have modified a profile or placed it in its folder."""
     for each in (path.parent, path):
         with files.errors_named(f"read {each}"):
             state = each.stat()

@@ -1,7 +1,7 @@
 """Signatures of site profiles: an OpenSSH signature of the file, in FILE.sig beside it.
 
-It covers the file, and by its digest the file of facts. Each file in ``extends`` has its own signature. The profiles
-that come with deployer need no signature.
+It covers the file and, through its digest, the file of facts. Each file in ``extends`` has its own signature. Profiles
+included with deployer need no signature.
 """
 
 import time
@@ -41,7 +41,7 @@ def sign_profile(path: Path, key: Path) -> Key:
 
     Raises:
         UsageError: the profile is not valid, or the key cannot be used.
-        MissingTool: there is no ssh-keygen that can sign.
+        MissingTool: no ssh-keygen that can sign.
     """
     resolve(str(path))
     message = path.read_bytes()
@@ -58,7 +58,7 @@ def verify_profile(path: Path, allowed: Path) -> list[SignedFile]:
         allowed: an allowed_signers file.
 
     Raises:
-        Refused: a file has no signature, or none by an allowed signer.
+        Refused: a file has no signature from an allowed signer.
         IntegrityError: a signature does not match its file.
     """
     known = signers.parse(signers.given(str(allowed)), str(allowed))

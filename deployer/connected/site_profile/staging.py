@@ -1,4 +1,4 @@
-"""staging: where the image is while ranks run, chosen from a partition's file systems in the profile."""
+"""staging: the place of the image while ranks run, chosen from the partition's file systems in the profile."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,15 +7,15 @@ from deployer.connected.site_profile.machine import Filesystem
 from deployer.contract import runtime_table
 from deployer.contract.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
 
-#: Up to so many nodes, ranks read the image from the shared file system, which needs no memory and no copy at the
-#: start. With more nodes, the tens of thousands of small reads per node are too many for the file system.
+#: Up to this many nodes, ranks read the image from the shared file system, which needs no memory and no initial copy.
+#: With more nodes, the tens of thousands of small reads per node overload the file system.
 FEW_NODES = 4
 
-#: From so many nodes on, Slurm sends the image file from node to node instead of each node reading it.
+#: From this many nodes on, Slurm sends the image file from node to node instead of having each node read it.
 MANY_NODES = 16
 
 _MEMORY_TYPES = ("tmpfs", "ramfs")
-#: Every node has it. /tmp may be small, or cleared during a job.
+#: Every node has it, but /tmp may be small, or cleared during a job.
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  named, not used here
 
 
@@ -27,7 +27,7 @@ class Staging(NamedTuple):
         place: the node's folder for the image.
         room_mb: the size of that folder's file system in MiB, None if unknown.
         max_nodes: the largest number of nodes, None for no limit.
-        broadcast: from so many nodes on, the image file is sent to them; None: never.
+        broadcast: the number of nodes from which the image file is broadcast; None: never.
     """
 
     staging: str
@@ -40,14 +40,14 @@ class Staging(NamedTuple):
 def stagings(runtime: str, filesystems: Mapping[str, Filesystem], mounts: bool) -> list[Staging]:
     """Return the possible stagings of a partition, best first.
 
-    The installed folder is best for a few nodes, then a disk of the node, which needs no memory, then its memory:
-    unpacked, or compressed if users can mount images. If the file systems of a node are unknown, only the folder is
-    possible.
+    For a few nodes the installed folder is best. Next is the node's disk, which needs no memory, then its memory:
+    unpacked, or compressed if users can mount images. If the file systems of a node are unknown, only the installed
+    folder is possible.
 
     Args:
         runtime: the container runtime.
         filesystems: the partition's file systems by path.
-        mounts: a SquashFS file can be mounted.
+        mounts: whether a SquashFS file can be mounted.
     """
     possible = runtime_table.RUNTIMES[runtime].stagings
     own = {path: each for path, each in filesystems.items() if each.shared is False and each.type is not None}

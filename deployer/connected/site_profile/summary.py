@@ -1,4 +1,4 @@
-"""A profile in a few words: what it describes, how old it is, and what only a capture of the site can add."""
+"""The summary of a profile: what it describes, how old it is, and what only a capture of the site can add."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ _UNKNOWN = "unknown"
 
 
 class Summary(NamedTuple):
-    """A profile in a few words.
+    """The summary of a profile.
 
     Attributes:
         batch: the batch system.
         runtimes: the runtimes that the policy allows.
         mpi: the MPIs of the partitions.
-        kind: captured, document, or unverified: where most of it comes from.
+        kind: captured, document, or unverified: the origin of most facts.
         days: the age in days of the oldest facts with a date, None if none has one.
     """
 
@@ -35,7 +35,7 @@ class Summary(NamedTuple):
 
 
 def summary(profile: Profile, today: dt.date) -> Summary:
-    """Return a profile in a few words."""
+    """Return the summary of a profile."""
     scheduler, policy = profile.scheduler, profile.policy
     used = [name for name in profile.partitions for name in profile.partition(name)[1].mpi]
     families = [f"{profile.mpi[name].family} {profile.mpi[name].version or ''}".strip() for name in used]
@@ -50,7 +50,7 @@ def summary(profile: Profile, today: dt.date) -> Summary:
 
 
 def only_captured(profile: Profile) -> list[str]:
-    """Return the facts that a profile lacks and that a capture of the site finds."""
+    """Return the missing facts of a profile that a capture of the site can find."""
     return list(dict.fromkeys(_lacking(profile)))
 
 

@@ -1,7 +1,8 @@
-"""capture HOST: a site's profile made from here. The site's deployer captures its login node and a node per partition.
+"""capture HOST: make a site's profile from here. The site's deployer captures its login node and partitions.
 
-What was begun is kept on the site until all is together, so a command that was cut continues when it is called again.
-What comes back is text from outside: it is read as JSON, and written under names of our own.
+One node per partition is captured. Results stay on the site until the capture is complete, so an interrupted command
+continues when it is called again. The results are untrusted text: they are read as JSON, and written under our own
+file names.
 """
 
 import hashlib
@@ -23,30 +24,30 @@ from deployer.system import files
 
 #: The folder on the site, removed at the end.
 _FOLDER = "~/.deployer-capture"
-#: Pythons to try: RHEL's own is not in PATH, and other systems have a newer one beside a ``python3`` that is too old.
+#: Pythons to try. RHEL's own is not in PATH, and other systems have a newer one beside an outdated ``python3``.
 _PYTHONS = [
     "python3", "/usr/bin/python3", "/usr/libexec/platform-python", *(f"python3.{minor}" for minor in range(14, 5, -1))
 ]  # fmt: skip
-#: Seconds for the capture of the login node, and between two looks at the jobs, at first and at most.
+#: Seconds for the capture of the login node, and between two checks of the jobs: at first, and at most.
 _LOGIN_SECONDS = 300.0
 _FIRST, _LAST = 1.0, 15.0
-#: Bytes.
+#: The size limit in bytes.
 _MAX_PROFILE, _MAX_FACTS = 4 * 1024 * 1024, 32 * 1024 * 1024
 
-#: Keys that a capture must not have, at the top and in ``login``: they decide where bundles go and what users may do.
+#: Keys that a capture must not have, at the top and in ``login``. They decide where bundles go and what is allowed.
 _DECISIONS, _LOGIN_DECISIONS = ("extends", "workspace", "policy"), ("transfer", "inbox")
 
 
 #: A partition as the site's deployer reports it.
 class CapturedPartition(NamedTuple):
-    """How far the capture of a partition is, as the site's program reports it.
+    """The state of a partition's capture, as the site's program reports it.
 
     Attributes:
         name: the partition.
         state: waiting, captured, ...
-        reason: why, in the words of the scheduler or the job.
-        job_id: the scheduler's id of the job, or empty.
-        seconds: since its job was submitted, until it was captured.
+        reason: the reason, in the words of the scheduler or the job.
+        job_id: the scheduler's job id, or empty.
+        seconds: the time from the submission of its job to its capture.
     """
 
     name: str
@@ -57,18 +58,18 @@ class CapturedPartition(NamedTuple):
 
 
 class SiteRequest(NamedTuple):
-    """What to capture.
+    """A capture request.
 
     Attributes:
         host: the login host for ssh.
         output: the profile to write; the capture is written beside it.
         partitions: ``all``, or names separated by commas.
-        name: the site's name (default: the cluster's).
-        ssh_config: an ssh configuration instead of the user's.
+        name: the site's name (default: the cluster's name).
+        ssh_config: an ssh configuration to use instead of the user's.
         folder: a folder on the site that all nodes see.
         workspace: the root folder for the profile.
         options: further words for the site's command.
-        python: the site's Python; None: it is looked for.
+        python: the site's Python; None: search for one.
     """
 
     host: str
@@ -95,12 +96,12 @@ class CapturedSite(NamedTuple):
 
     Attributes:
         name: the site's name.
-        problem: why the profile that was there does not fit the new facts, or None.
-        decisions: what a person must look at; empty if the profile was there already.
+        problem: why the existing profile does not fit the new facts, or None.
+        decisions: points for a person to review; empty if the profile already existed.
         missing: facts that plans still lack.
-        partitions: how the capture of each partition ended.
-        notes: what could not be found out.
-        differences: what differs from the capture that was there before.
+        partitions: the final state of each partition.
+        notes: facts that could not be found.
+        differences: differences from the previous capture.
         seconds: the duration.
     """
 
@@ -119,7 +120,7 @@ def _partition(fields: Fields) -> CapturedPartition:
 
 
 def dry_run(request: SiteRequest) -> dict[str, str]:
-    """Return the jobs that would be submitted, by partition. Only the login node is captured, and nothing is kept."""
+    """Return the jobs that would be submitted, by partition. Captures only the login node and keeps nothing."""
     with _remote(request) as remote:
         remote.prepare(tries=True)
         answer = remote.site([*_words(request, remote), "--dry-run"], _LOGIN_SECONDS, login=True)
@@ -128,10 +129,10 @@ def dry_run(request: SiteRequest) -> dict[str, str]:
 
 
 def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartition]], None]) -> CapturedSite:
-    """Capture a site, and write its capture, its facts and, if there is none yet, a profile with the decisions.
+    """Capture a site. Write its capture and facts and, if there is none yet, a profile with the decisions.
 
     Args:
-        tell: receives the state of all partitions after each look at them.
+        tell: receives the state of all partitions after each check.
 
     Raises:
         TransferError: the connection failed; the next call continues.
@@ -160,7 +161,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
     problem, missing = None, []
     try:
         missing = [f"{each.key}: {each.why}" for each in decisions.lacking(profiles.load(str(request.output)))]
-    except UsageError as error:  # a decision names a removed item, for instance an MPI of an older version
+    except UsageError as error:  # a decision refers to a removed item, such as an older MPI version
         hint = f"the facts are new, and a decision no longer fits them: correct {request.output}"
         problem = UsageError(error.message, hint, error.details)
     return CapturedSite(
@@ -169,7 +170,7 @@ def capture_site(request: SiteRequest, tell: Callable[[Sequence[CapturedPartitio
 
 
 def _before(request: SiteRequest) -> tuple[Profile | None, list[str]]:
-    """Return the capture that is there, or a note why the new one is compared with nothing."""
+    """Return the previous capture, or a note why there is nothing to compare the new one with."""
     if not request.captured.is_file():
         return None, []
     try:
@@ -179,7 +180,7 @@ def _before(request: SiteRequest) -> tuple[Profile | None, list[str]]:
 
 
 def _remote(request: SiteRequest) -> Remote:
-    """Return a connection to a site of which only the host is known. Raises UsageError for an invalid host."""
+    """Return a connection to a site whose host alone is known. Raises UsageError for an invalid host."""
     pythons = [request.python] if request.python else _PYTHONS
     reached = profiles.of_host(request.host, "give the name of a login node", pythons, request.folder)
     return Remote(reached, request.ssh_config)
@@ -192,9 +193,9 @@ def _words(request: SiteRequest, remote: Remote) -> list[str]:
 
 
 def _clean(request: SiteRequest, remote: Remote) -> None:
-    """Remove the result from the site, and our own folder unless a capture in it still waits for jobs."""
+    """Remove the result from the site, and also our folder unless a capture in it still waits for jobs."""
     remote.remove([request.captured.name, request.facts.name])
-    if request.folder == _FOLDER:  # queued jobs start its deployer.pyz
+    if request.folder == _FOLDER:  # queued jobs use its deployer.pyz
         remote.remove(["deployer.pyz", "incoming", "images", "logs", ""], unless="*.parts")
 
 
@@ -203,7 +204,7 @@ def _write(request: SiteRequest, profile: bytes, trees: bytes) -> None:
 
     Raises:
         TransferError: the files do not belong together.
-        Refused: the capture decides what only the user may decide.
+        Refused: the capture contains decisions that only the user may make.
     """
     record = json_records.parse(profile, f"the capture of {request.host}", TransferError)
     facts.read(trees, f"the facts of {request.host}")
@@ -221,7 +222,7 @@ def _write(request: SiteRequest, profile: bytes, trees: bytes) -> None:
 
 
 def _decided(request: SiteRequest, access: Access) -> list[Decision]:
-    """Write the profile over the capture unless it is there, and return its decisions."""
+    """Write the profile over the capture unless it exists, and return its decisions."""
     if request.output.exists():
         return []
     captured = profiles.load(str(request.captured))
@@ -230,7 +231,7 @@ def _decided(request: SiteRequest, access: Access) -> list[Decision]:
     date = captured.source.date or ""
     heading = f"What people decide about {name}. Its facts are in {extends}, captured {date}."
     found = decisions.decide(captured, access)
-    # Absolute: a name without a slash would be the name of a profile.
+    # Use an absolute path: a name without a slash would be a profile's name.
     place = request.output.absolute().with_name(f".{request.output.name}.new")
     try:
         files.write_text(str(place), decisions.text(name, extends, access, found, heading))
@@ -243,6 +244,6 @@ def _decided(request: SiteRequest, access: Access) -> list[Decision]:
 
 
 def stem(host: str) -> str:
-    """Return a profile's file name for a host."""
+    """Return the file name of a host's profile."""
     short = host.rpartition("@")[2].partition(".")[0].lower()
     return re.sub(r"^[^a-z0-9]+", "", re.sub(r"[^a-z0-9_-]+", "-", short)) or "site"

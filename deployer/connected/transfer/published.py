@@ -1,7 +1,7 @@
 """Fetch the profile that a site publishes: /etc/deployer/profile.json with its facts and signature.
 
-Only root may have written it: a folder or file of anybody else is refused, as `ssh` refuses keys that others can write.
-The signature decides whose it is (``connected/site_profile/published.py``).
+Only root may have written it. A folder or file that others can write is refused, as `ssh` refuses such keys. The
+signature proves who made it (``connected/site_profile/published.py``).
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from deployer.system import terminal
 
 
 def fetch(remote: Remote) -> Profile | None:
-    """Return the site's published profile as it is kept here, fetched now if it is new; None if there is none.
+    """Return the kept copy of the site's published profile, updated if it is new; None if there is none.
 
     Raises:
-        Refused: others than root can write it, or its signer is not the pinned one.
+        Refused: users other than root can write it, or its signer is not the pinned one.
         IntegrityError: the signature or the facts do not match.
     """
     there = _look(remote)
@@ -41,12 +41,12 @@ def fetch(remote: Remote) -> Profile | None:
 
 
 def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
-    """Return the profile of a command's ``--site``: of a name or path, or what ``ssh:HOST`` publishes.
+    """Return the profile for a command's ``--site``: from a name or path, or the one that ``ssh:HOST`` publishes.
 
-    A published profile that was fetched earlier and is newer replaces the one that a name or path leads to.
+    A newer published profile that was fetched earlier replaces the profile at a name or path.
 
     Args:
-        ssh_config: an ssh configuration; None: that of the user's settings.
+        ssh_config: an ssh configuration; None: the one in the user's settings.
     """
     if not site.startswith(published.SSH):
         return published.used(site).profile
@@ -57,7 +57,7 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
     if found is None:
         hint = f"ask its admin, or make one: deployer capture {host}"
         raise UsageError(f"{host} publishes no profile: there is no {ADMINS_FOLDER}/{published.PROFILE}", hint)
-    with contextlib.suppress(DeployerError):  # the other one cannot be read
+    with contextlib.suppress(DeployerError):  # the other profile is unreadable
         other = published.used(found.name, lambda _: None).paths[0]
         if other != published.kept_from(host):
             terminal.tell(f"deployer: the {found.name} that {host} publishes is used; --site {found.name} is {other}")
@@ -65,7 +65,7 @@ def profile_of(site: str, ssh_config: Path | None = None) -> Profile:
 
 
 def _look(remote: Remote) -> set[str]:
-    """Return the paths that there are. Raises Refused if others than root can write one of them."""
+    """Return the existing paths. Raises Refused if users other than root can write one of them."""
     found = remote.admins_files()
     for path, file in found.items():
         if f"{ADMINS_FOLDER}/{published.PROFILE}" in found and (file.owner != 0 or file.mode & 0o022):

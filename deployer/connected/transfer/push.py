@@ -1,9 +1,9 @@
 """push: send a bundle to a site, where it is verified and installed.
 
-The site lists the segments that it has, and only the others are sent, in parts. A part receives its final name when it
-is complete. If the connection breaks, the next push does not send the complete parts again. The site rebuilds the
-bundle from parts and kept bundles, and gives it its final name after every byte of it was verified there. It installs a
-bundle of which it lacks much while the parts arrive: their order is that of the file, the manifest comes first.
+The site lists the segments that it has. Only the others are sent, in parts. A part gets its final name when complete,
+so after a broken connection the next push does not send the complete parts again. The site rebuilds the bundle from
+parts and kept bundles, and gives it its final name after verifying every byte. If a site lacks much of a bundle, it
+installs the bundle while the parts arrive: they have the order of the file, with the manifest first.
 """
 
 import functools
@@ -34,9 +34,9 @@ from deployer.contract.verdict import REFUSE, Checked
 from deployer.system import files, terminal, trust
 from deployer.system.verify import Verification, begin, opened, verify_rest
 
-#: The site unpacks and verifies at disk speed, and a shared file system may be slow.
+#: The site unpacks and verifies at disk speed, and shared file systems may be slow.
 _INSTALL_SECONDS = 4 * 3600
-#: Seconds between two looks at what has arrived: each is a `du` on the site's file system.
+#: Seconds between two checks of what has arrived. Each is a `du` on the site's file system.
 _LOOK_SECONDS = 5
 
 
@@ -44,21 +44,21 @@ class PushOptions(NamedTuple):
     """Options of ``push``.
 
     Attributes:
-        full: send all segments, also those that the site has.
-        dry_run: compute what would be sent, and send nothing.
-        transfer_host: send the parts by sftp through this host, for sites whose login nodes are not for data.
+        full: send all segments, including those that the site has.
+        dry_run: compute what would be sent, but send nothing.
+        transfer_host: send the parts with sftp through this host, for sites whose login nodes are not for data.
         force: send a bundle that ``check`` refuses.
-        facts: the cache folder of ``check`` for facts about files; None: no cache.
+        facts: the cache folder of ``check`` for file facts; None: no cache.
         squashfs: also make the image's SquashFS file on the site.
-        without_plan: send a bundle that has no plan for the site. ``run`` cannot use it there.
-        judged: the caller has just checked the plans that it carries.
-        job: the job that is to run, which alone is judged; None: any job.
-        packed: the digest of the bundle that the caller packed. Another one is not sent, and of this one only what is
-            sent is verified here. Empty: all of it is.
-        then: a command of the site's deployer that the same process there runs after the install; empty: none.
-        handed_over: called before the last piece is sent. From there on the site installs, and runs ``then``, alone.
-        installed: called when it is installed, before the answer to ``then``.
-        hear: called with each line that ``then`` says to the user.
+        without_plan: send a bundle without a plan for the site. ``run`` cannot use it there.
+        judged: the caller has just checked the bundle's plans.
+        job: the job to run, which alone is checked; None: any job.
+        packed: the digest of the bundle that the caller packed. Only this bundle is sent, and only the sent segments
+            are verified here. Empty: the whole bundle is verified.
+        then: a command of the site's deployer to run in the same process after the install; empty: none.
+        handed_over: called before the last piece is sent. From then on the site installs, and runs ``then``, alone.
+        installed: called after the install, before the answer to ``then``.
+        hear: called with each line that ``then`` prints for the user.
     """
 
     full: bool = False
@@ -90,17 +90,17 @@ class Pushed(NamedTuple):
     Attributes:
         digest: the bundle's digest.
         sent: bytes sent to the site.
-        received: bytes received from the site: its list of segments.
+        received: bytes received from the site (its segment list).
         parts: the number of parts sent.
         folder: the folder of the installed image on the site, None after a dry run.
         seconds_transfer: the duration of the transfer.
         seconds_install: the duration of verification and installation on the site.
         python: the version of the site's Python.
-        warnings: warnings of the site's deployer.
-        checked: the verdict on the first plan for the site that is not refused, else on the first; None if the bundle
-            has no plan for it.
+        warnings: warnings from the site's deployer.
+        checked: the verdict on the first plan for the site that is not refused, otherwise on the first plan. None if
+            the bundle has no plan for it.
         squashfs: the site's record of the SquashFS file, if it was made.
-        then: the answer of the command that was run after the install; None: none was.
+        then: the answer of the command that ran after the install; None: none ran.
     """
 
     digest: str
@@ -123,7 +123,7 @@ class Pushed(NamedTuple):
         return found
 
     def installed(self, answer: Fields, started: float, sent: float) -> "Pushed":
-        """Return the result after the install, from the site's answer and the times of the transfer."""
+        """Return the result after the install, from the site's answer and the transfer times."""
         return self._replace(
             folder=answer.text("folder"), seconds_transfer=sent - started, seconds_install=time.monotonic() - sent,
             warnings=tuple(answer.words("warnings")),
@@ -138,8 +138,8 @@ class FolderPush(NamedTuple):
         folder: the folder.
         sent: bytes written.
         parts: the number of parts.
-        plans: the names of the sites that the bundle has a plan for.
-        data: the bundle has only data, and needs no plan.
+        plans: the names of the sites that the bundle has plans for.
+        data: the bundle has only data and needs no plan.
     """
 
     digest: str
@@ -159,17 +159,17 @@ def push(
 ) -> Pushed:
     """Send a bundle to a site and install it there. If it is already installed there, nothing is sent.
 
-    After an error, the next push continues where this one ended.
+    After an error, the next push continues from there.
 
     Args:
         connection: use this open and prepared connection instead of a new one.
 
     Raises:
         IntegrityError: the bundle is damaged. Nothing was sent.
-        Refused: the bundle has no plan for the site, or ``check`` refuses all. Nothing was sent.
+        Refused: the bundle has no plan for the site, or ``check`` refuses all plans. Nothing was sent.
         TransferError: the connection failed.
-        SpaceError: the site has not enough space.
-        DeployerError: an error of the site's deployer, with its exit code.
+        SpaceError: the site lacks space.
+        DeployerError: an error from the site's deployer, with its exit code.
     """
     with opened(str(bundle)) as stream:
         verification = begin(stream, str(bundle))
@@ -196,10 +196,10 @@ def push(
 
 
 def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> Verdict | None:
-    """Return the verdict on the first plan for a site that ``check`` does not refuse, else on the first.
+    """Return the verdict on the first plan for a site that ``check`` does not refuse, otherwise on the first.
 
-    None: the bundle has no plan for the site and needs none. Prints the other plans that it refuses, and whether the
-    bundle's plan has another verdict. Raises Refused for a bundle that must not be sent.
+    None: the bundle has no plan for the site and needs none. Prints the refused plans, and whether the bundle's own
+    plan has another verdict. Raises Refused for a bundle that must not be sent.
     """
     found = check_carried(bundle, profile, options.facts)
     if not found and not bundle.manifest.is_data and not options.without_plan:
@@ -209,13 +209,13 @@ def check_for(bundle: Verification, profile: Profile, options: PushOptions) -> V
 
 
 def chosen(found: Sequence[Verdict], profile: Profile, force: bool, jobs: Sequence[str] = ()) -> Verdict:
-    """Return the first verdict that is not a refusal, else the first, of those on all plans for a site.
+    """Return the first verdict on the plans for a site that is not a refusal, otherwise the first verdict.
 
-    Prints the other plans that are refused.
+    Prints the refused plans.
 
     Args:
         force: also return a refusal.
-        jobs: those that may be run; a plan is refused if each of them is.
+        jobs: the jobs that may be run. A plan is refused if all of them are refused.
 
     Raises:
         Refused: all plans are refused.
@@ -238,7 +238,7 @@ def chosen(found: Sequence[Verdict], profile: Profile, force: bool, jobs: Sequen
 
 
 def _warn_of_another_verdict(profile: Profile, now: Verdict) -> None:
-    """Warn if the verdict that ``run`` will show at the site, that of the plan in the bundle, is not the one of now."""
+    """Warn if the verdict in the bundle's plan, which ``run`` will show at the site, differs from the current one."""
     packed = now.plan.checked if now.plan else None
     if packed and packed.verdict != now.checked.verdict:
         terminal.warn(
@@ -248,9 +248,9 @@ def _warn_of_another_verdict(profile: Profile, now: Verdict) -> None:
 
 
 def _has_published(remote: Remote) -> bool:
-    """Return whether the site publishes a profile; it is fetched. Raises Refused and IntegrityError as ``fetch``.
+    """Fetch the site's published profile if there is one. Return whether there is. Raises as ``fetch`` does.
 
-    One that this deployer cannot read, for instance a newer one, must not stop those who have a profile of their own.
+    A profile that this deployer cannot read, such as a newer one, must not stop users with their own profile.
     """
     try:
         return published.fetch(remote) is not None
@@ -267,13 +267,13 @@ def _squash(bundle: Verification, remote: Remote) -> Fields | None:
 
 
 def plans_in(manifest: Manifest) -> list[str]:
-    """Return the names of the sites that a bundle has a plan for."""
+    """Return the names of the sites that a bundle has plans for."""
     found = (member.name for member in manifest.members if member.name.startswith(PLANS_PREFIX))
     return sorted({name[len(PLANS_PREFIX) :].removesuffix(".json").partition("/")[0] for name in found})
 
 
 def _no_plan(profile: Profile, manifest: Manifest) -> Refused:
-    """Return the error for a bundle without a plan for the site. It could replace a bundle that runs there."""
+    """Return the error for a bundle without a plan for the site. It could replace a bundle in use there."""
     label = f"{manifest.name}:{manifest.version}"
     has = ", ".join(plans_in(manifest)) or "none"
     hint = f"pack it again with --site {profile.name}; or send it with --without-plan for `exec` and `shell` only"
@@ -314,7 +314,7 @@ def _sent(stream: IO[bytes], bundle: Verification, remote: Remote, options: Push
 
 @contextmanager
 def _named(bundle: Verification) -> Iterator[None]:
-    """Name the bundle in an error of the site's about it, in place of the file there, which nobody here knows."""
+    """In a site's error about the bundle, use the bundle's name instead of the unfamiliar file name there."""
     manifest, folder = bundle.manifest, bundle.digest.rpartition(":")[2][:32]
     try:
         yield
@@ -342,7 +342,7 @@ def _offered(
 
 
 class _Sending:
-    """A push through one command at the site, which lists what the site has and installs what arrives."""
+    """A push with one site command, which lists what the site has and installs what arrives."""
 
     def __init__(self, stream: IO[bytes], bundle: Verification, remote: Remote, options: PushOptions) -> None:
         self._stream, self._bundle, self._remote, self._options = stream, bundle, remote, options
@@ -353,10 +353,10 @@ class _Sending:
         self._show_installed: Callable[[], None] = lambda: None
 
     def pieces(self, known: Fields) -> Iterator[bytes]:
-        """Return what the site lacks. Its next answer may come before any of it is asked for."""
+        """Return what the site lacks. Its next answer may come before any of this is requested."""
         self._done, shipment = _offered(known, self._stream, self._bundle, self._remote, self._options)
         self._started = time.monotonic()
-        if shipment is None:  # it is installed there, so the site does not wait for a piece
+        if shipment is None:  # already installed, so the site waits for nothing
             self._hand_over()
         return self._sent_of(shipment)
 
@@ -375,7 +375,7 @@ class _Sending:
         self._show_installed()
 
     def watched(self, shown: ExitStack) -> Callable[[int, int], None] | None:
-        """Return what shows the progress of the install, in a bar after that of the parts; None: nobody looks."""
+        """Return a function that shows the install's progress in a bar after that of the parts; None: no bar."""
         bar = progress.late_far_bar("install", shown)
         if bar is None:
             return None
@@ -392,27 +392,27 @@ class _Sending:
         return tell
 
     def answered(self, answer: Fields) -> None:
-        """Receive an answer of the site: the first is about the install, the next of the command after it."""
+        """Receive an answer from the site. The first is about the install, the next about the command after it."""
         if self.installed is None:
             self.installed = self.pushed(answer)
             if self._options.installed:
                 self._options.installed(self.installed)
 
     def pushed(self, answer: Fields) -> Pushed:
-        """Return the result, with the site's last answer."""
+        """Return the result with the site's last answer."""
         if self._done is None:
             raise TransferError(f"{self._remote.host} gave no answer to take", "see the command's log")
         if self._done.folder:
             return self._done
-        sent = self._sent or time.monotonic()  # another push of the same bundle may have been faster
+        sent = self._sent or time.monotonic()  # another push of this bundle may have been faster
         return self._done.installed(answer, self._started, sent)
 
 
 def _uploaded(
     done: Pushed, shipment: Shipment, stream: IO[bytes], bundle: Verification, remote: Remote, host: str
 ) -> Pushed:
-    """Send the parts by sftp through ``host``, which may allow nothing else, and install them."""
-    place = remote.inbox or f"{remote.workspace}/incoming"  # what is put into the inbox is kept
+    """Send the parts with sftp through ``host``, which may allow nothing else, and install them."""
+    place = remote.inbox or f"{remote.workspace}/incoming"  # files in the inbox are kept
     folder = f"{place}/{bundle.digest.split(':')[1][:32]}"
     started = time.monotonic()
     with locked_folder.LockedFolder(locked_folder.PARTS) as local:
@@ -422,7 +422,7 @@ def _uploaded(
         send = functools.partial(remote.upload, parts, folder, host)
         if remote.multiplexes:
             progress.of_size("send", functools.partial(remote.size, folder), shipment.size, send, every=_LOOK_SECONDS)
-        else:  # each look would be a login of its own
+        else:  # each check would need a separate login
             send()
     sent = time.monotonic()
     words = ["receive", folder]
@@ -432,7 +432,7 @@ def _uploaded(
 
 
 def push_to(bundle: Path, folder: Path, receipt: Path | None = None) -> FolderPush:
-    """Write the segments of a bundle that a site lacks into a folder, for transport by other means.
+    """Write the segments that a site lacks into a folder, for transport by other means.
 
     Args:
         receipt: the output of the site's ``receipt`` command. Without it, the complete bundle is written.
@@ -459,7 +459,7 @@ def _verify(verification: Verification, bundle: Path) -> None:
 
 
 def _verify_parts(verification: Verification, shipment: Shipment) -> None:
-    """Verify what is sent of a bundle; its end was verified when it was opened."""
+    """Verify the sent segments of a bundle. Its end was verified when it was opened."""
     segments = delta.inside(verification.manifest.segments, shipment.parts)
     with progress.bar("verify", sum(part.size for part in shipment.parts)) as advance:
         try:
@@ -470,7 +470,7 @@ def _verify_parts(verification: Verification, shipment: Shipment) -> None:
 
 
 def _check_space(remote: Remote, free: int, shipment: Shipment, bundle: Verification) -> None:
-    """Raise SpaceError unless the site has space for the bundle with its parts, and later for the bundle and image."""
+    """Raise SpaceError unless the site has space for the bundle and its parts, and later bundle and image."""
     need = shipment.ending.end + max(shipment.size, bundle.manifest.unpacked)
     if free < need:
         raise SpaceError(

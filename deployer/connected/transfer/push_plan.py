@@ -22,9 +22,9 @@ class PushedPlan(NamedTuple):
         site: the site of the plans.
         sent: bytes of the payload, without ssh's overhead.
         seconds: the duration, with login and verification at the site.
-        plan: the file at the site; None after a dry run.
-        signers: the names under which the site's policies accept the signers.
-        warnings: warnings of the site's deployer.
+        plan: the file on the site; None after a dry run.
+        signers: the signers' names in the site's policies.
+        warnings: warnings from the site's deployer.
     """
 
     bundle: str
@@ -43,11 +43,11 @@ def push_plan(
     """Send the plan update ``path`` to the site of ``profile``.
 
     Args:
-        dry_run: compute what would be sent, and send nothing.
+        dry_run: compute what would be sent, but send nothing.
         force: send a plan that ``check`` refused.
 
     Raises:
-        UsageError: it is not a plan update, or is for another site.
+        UsageError: it is not a plan update, or it is for another site.
         Refused: ``check`` refused it, or a policy of the site forbids it.
         TransferError: the connection failed.
     """
@@ -75,7 +75,7 @@ def push_plan(
 
 
 def _check(update: PlanUpdate) -> None:
-    """Raise Refused if ``check`` refused all plans when they were made, whatever job is run."""
+    """Raise Refused if ``check`` refused all plans for every job when they were made."""
     checked = [plan.checked and plan.checked.of_job("").without(limits.CODES) for plan in update.plans]
     refused = [each for each in checked if each and each.verdict == REFUSE]
     if refused and len(refused) == len(checked):

@@ -1,7 +1,7 @@
-"""One authenticated ssh connection to a site with the user's ssh configuration, and commands of the site's deployer.
+"""One authenticated ssh connection to a site with the user's ssh configuration, and the site's deployer commands.
 
-A master connection is opened once; commands and copies use it. The site's login shell may print anything, so each line
-that this module reads begins with a marker.
+A master connection is opened once, and commands and copies use it. The site's login shell may print anything, so each
+line that this module reads begins with a marker.
 """
 
 import base64
@@ -49,38 +49,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("deployer.remote")
 
-#: Errors of ssh if a control socket cannot be made; and the options to use without one.
+#: Errors from ssh if it cannot make a control socket, and the options to continue without one.
 _NO_MULTIPLEXING = re.compile(r"ControlPath|ControlSocket|control socket|Unix domain socket|mux(server|client)_")
 _ALONE = ("-o", "ControlMaster=no", "-o", "ControlPath=none")
 
 
-#: The beginning of each line that is read.
+#: The prefix of each line that is read.
 MARK = dialogue.ANSWER
-#: The first command of each script: start-up files of the login shell may have printed text without a line end.
+#: The first command of each script: login shell start-up files may have printed text without a line end.
 _NEW_LINE = "echo; echo >&2"
-#: What scripts print when they begin: some start-up files end the login shell before that.
+#: What scripts print at their start. Some start-up files end the login shell before that.
 _BEGUN = f"{MARK}begun"
 _CONNECT_SECONDS = 60  # the user may have to type a passphrase
-_POLL_SECONDS = 0.01  # between two looks for the socket of the connection
-_ASK_SECONDS = 1.0  # after which ssh is asked without one: it costs a process
+_POLL_SECONDS = 0.01  # between two checks for the connection's socket
+_ASK_SECONDS = 1.0  # then ssh itself is asked, which takes a process
 _CALL_SECONDS = 120
-_SIZE_SECONDS = 10  # only for a bar
+_SIZE_SECONDS = 10  # only for a progress bar
 _UPLOAD_SECONDS = 24 * 3600
-#: The most files of a folder that are listed.
+#: The most files of a folder to list.
 _MOST_FILES = 10000
 
-#: The site's half of deployer, in the workspace.
+#: The site half of deployer, in the workspace.
 _TOOL = "deployer.pyz"
 #: A released version, as the site tool prints it for ``--version``.
 _VERSION = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6}){0,5}")
-#: What is read of that output, as `tr` needs it: a word that is not a release's version must not become one.
+#: Characters of that output for `tr` to keep, so that a word that is not a release's version cannot become one.
 _VERSION_CHARACTERS = "a-zA-Z0-9.+-"
-#: Bytes of a path in a batch of sftp, whose lines have two paths and less than 2048 bytes.
+#: Bytes of a path in an sftp batch. A line has two paths and less than 2048 bytes.
 _MAX_SFTP_PATH = 900
-#: The admin's folder at the site. Its path is fixed, so that no user can choose another.
+#: The admin's folder at the site. The path is fixed, so no user can choose another.
 ADMINS_FOLDER = "/etc/deployer"
-#: Prints, for the folder and each file of a published profile that there is, its owner, its permissions and its path.
-#: A link has all permissions, so it is refused: its target may be in a folder that others can write.
+#: Prints the owner, permissions and path of the folder and of each existing file of a published profile. A link is
+#: refused, because it has all permissions: its target may be in a folder that others can write.
 _ADMINS = (
     f"for path in {ADMINS_FOLDER} {ADMINS_FOLDER}/profile.json {ADMINS_FOLDER}/profile.facts.json "
     f"{ADMINS_FOLDER}/profile.json.sig; do\n"
@@ -88,23 +88,23 @@ _ADMINS = (
     "done; true"
 )
 
-#: Succeeds if there is the Python "$p"; if it starts and is new enough.
+#: Succeeds if the Python "$p" exists; if it starts and is new enough.
 _EXISTS = 'command -v "$p"'
 _STARTS = "\"$p\" -c 'import sys; sys.exit(sys.version_info < (3, 6))' </dev/null"
 
-#: Starts a command as after a login, as job.sh is started: with the site's modules and settings. What the login shell
-#: prints goes to standard error.
+#: Starts a command as after a login, with the site's modules and settings, as for job.sh. Output of the login shell
+#: goes to standard error.
 _LOGIN = ["sh", "-c", """exec bash -l -c 'exec "$@" >&3 3>&-' bash "$@" 3>&1 >&2""", "sh"]
 
-#: Begins the line with a Python that cannot be used, and its last words, of which so many characters are shown.
+#: The prefix of a line with an unusable Python and its last output, cut to this many characters.
 _USELESS = f"{MARK}useless="
 _MAX_REASON = 160
 
-#: Variables of the caller that ssh needs.
+#: Environment variables that ssh needs.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "DISPLAY", "KRB5CCNAME", "TERM")
 
 _TRY_SSH = "check that ssh HOST works"
-#: Errors of ssh: a pattern of its output, our message, and the hint.
+#: Errors from ssh: a pattern for its output, our message, and the hint.
 _SSH_ERRORS = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY",
@@ -136,12 +136,12 @@ _SSH_ERRORS = (
 
 
 class Attended(NamedTuple):
-    """How a command of the site's deployer on this terminal ended.
+    """The outcome of a site command on this terminal.
 
     Attributes:
         status: its exit code.
         job: the name of the job that it submitted, empty if none.
-        number: the scheduler's number of that job, empty if none.
+        number: the scheduler's job number, empty if none.
     """
 
     status: int
@@ -153,7 +153,7 @@ class AdminsFile(NamedTuple):
     """A file or folder of the site's admin.
 
     Attributes:
-        owner: the number of its owner.
+        owner: its owner's user id.
         mode: its permissions.
     """
 
@@ -165,11 +165,11 @@ class Remote:
     """A connection to a site's login node, for use in a ``with`` block.
 
     Attributes:
-        host: the login host's name for ssh.
-        workspace: the site's root folder as the profile names it: ``~`` is the user's home on the site, and it may have
-            placeholders. After ``prepare`` it is the path there.
-        inbox: the site's folder for arriving files, likewise; empty: they arrive in the workspace.
-        options: the options that make ssh use the connection.
+        host: the login host, as given to ssh.
+        workspace: the site's root folder as in the profile. ``~`` is the user's home on the site, and placeholders are
+            allowed. After ``prepare`` it is the actual path.
+        inbox: the site's folder for arriving files, with the same rules; empty: they arrive in the workspace.
+        options: the ssh options that select the connection.
     """
 
     def __init__(self, profile: Profile, ssh_config: Path | None = None) -> None:
@@ -189,11 +189,11 @@ class Remote:
         self._given_up = False
 
     def __enter__(self) -> "Remote":
-        """Open the connection, or use an open connection of the user's own ControlMaster.
+        """Open the connection, or use an open connection from the user's own ControlMaster.
 
         Raises:
             TransferError: the connection failed, with the reason.
-            MissingTool: there is no ssh.
+            MissingTool: ssh not found.
         """
         with ExitStack() as cleanup:
             cleanup.callback(self._close)
@@ -202,22 +202,22 @@ class Remote:
         return self
 
     def give_up(self) -> None:
-        """Let another thread that opens or prepares this connection soon end by a TransferError that nobody shows."""
+        """Make another thread that opens or prepares this connection end soon, with a TransferError nobody shows."""
         self._given_up = True
         master = self._master
         if master is not None:
             master.stop()
 
     def _go_on(self, pid: int = 0) -> None:
-        """Raise TransferError if nobody needs the connection any more; or ask a running ssh, ``pid``, to end."""
+        """Raise TransferError if the connection is no longer needed, or end a running ssh, ``pid``."""
         if self._given_up and pid:
-            os.kill(pid, signal.SIGTERM)  # not SIGKILL: ssh may have to turn on the terminal's echo
+            os.kill(pid, signal.SIGTERM)  # not SIGKILL: ssh may need to restore the terminal's echo
         elif self._given_up:
             raise TransferError(f"the connection to {self.host} is not needed any more")
 
     def _open(self) -> None:
         settings = self._settings()
-        if "\ncontrolpath " in settings and self._is_open():  # else ssh knows of no connection to use
+        if "\ncontrolpath " in settings and self._is_open():  # otherwise ssh has no connection to reuse
             return
         self.options = [*self._user_options, *_patience(settings), "-o", f"ControlPath={self._folder.name}/%C"]
         argv = ["ssh", *self.options, "-o", "ControlMaster=yes", "-o", "ControlPersist=no", "-N", self.host]
@@ -242,7 +242,7 @@ class Remote:
         raise TransferError(f"no connection to {self.host} within {_CONNECT_SECONDS} s", self._try(_TRY_SSH))
 
     def _has_socket(self) -> bool:
-        """Return whether ssh has made the socket of our own connection, or is about to. It costs no process."""
+        """Return whether ssh has made our connection's socket, or is about to. This starts no process."""
         return any(path.is_socket() for path in Path(self._folder.name).iterdir())
 
     def _is_open(self) -> bool:
@@ -250,7 +250,7 @@ class Remote:
         return process.run(argv, timeout=20, env=self._env, check=False, tick=self._go_on).returncode == 0
 
     def _settings(self) -> str:
-        """Return the settings that ssh has for the host, one a line; empty: it cannot read them, and will say why."""
+        """Return ssh's settings for the host, one per line; empty if ssh cannot read them (it reports why later)."""
         argv = ["ssh", *self._user_options, "-G", self.host]
         return process.run(argv, timeout=20, env=self._env, check=False, tick=self._go_on).stdout
 
@@ -260,7 +260,7 @@ class Remote:
     def shell(self, script: str, timeout: float = _CALL_SECONDS, check: bool = True) -> Completed:
         """Run a POSIX shell script on the site with any login shell.
 
-        The script goes to standard input of ``sh``: csh cannot read a quoted argument of several lines.
+        The script is sent to standard input of ``sh``, because csh cannot read quoted arguments with several lines.
 
         Args:
             timeout: seconds.
@@ -281,14 +281,14 @@ class Remote:
         return done
 
     def prepare(self, tries: bool = False) -> None:
-        """Find the site's Python, and send our site tool (``deployer.pyz``) unless the workspace has the same one.
+        """Find the site's Python, and send the site tool (``deployer.pyz``) unless the workspace has the same one.
 
-        A newer one is kept and used, with a warning: jobs that wait there were written for it, and it understands our
-        commands. Neither it nor the same one is used unless it is the user's own or root's, or is in a folder of a
-        group whose members trust each other: its owner could change it after it was looked at.
+        A newer tool is kept and used, with a warning: waiting jobs were written for it, and it accepts our commands.
+        An existing tool is used only if it belongs to the user or root, or is in a folder of a group whose members
+        trust each other. Otherwise its owner could change it after the check.
 
         Args:
-            tries: nobody has chosen the Pythons, so each is started: it may be too old, or miss its module.
+            tries: nobody chose these Pythons, so each is started: it may be too old, or its module may be missing.
 
         Raises:
             TransferError: the workspace cannot be used.
@@ -345,11 +345,11 @@ class Remote:
 
     @property
     def multiplexes(self) -> bool:
-        """Return whether all commands share one connection; otherwise each logs in, and may ask the user."""
+        """Return whether all commands share one connection. Otherwise each logs in and may ask the user."""
         return self.options[-len(_ALONE) :] != [*_ALONE]
 
     def admins_files(self) -> "dict[str, AdminsFile]":
-        """Return what there is of the admin's folder and the files of a published profile, by path."""
+        """Return the admin's folder and the existing files of a published profile, by path."""
         if self._admins is None:
             self._admins = _admins_files(self.shell(_ADMINS))
         return self._admins
@@ -367,14 +367,14 @@ class Remote:
         rest: Sequence[str] = (),
         hear: Callable[[str], None] | None = None,
     ) -> Fields:
-        """Run a command of the site's deployer and return its JSON answer. Its errors are raised here.
+        """Run a command of the site's deployer and return its JSON answer. Errors at the site are raised here.
 
         Args:
             words: the command and its arguments, without ``--json``.
             timeout: seconds.
             login: run it as after a login, with the site's modules and settings.
             rest: the words after ``--``.
-            hear: called with each line that it says to the user, such as a warning.
+            hear: called with each line for the user, such as a warning.
         """
         before = _LOGIN if login else []
         after = ["--", *rest] if rest else []
@@ -382,7 +382,7 @@ class Remote:
         return self._answer(self.shell(script, timeout, check=False), words, hear)
 
     def watch(self, words: Sequence[str], timeout: float, tell: Callable[[int, int], None]) -> Fields:
-        """Run a command as ``site`` does, and call ``tell`` with the bytes done and the total bytes at each report."""
+        """Run a command like ``site``, and call ``tell`` with done and total bytes at each report."""
         script = shlex.join(["env", f"{dialogue.PROGRESS}=1", *self._site_argv(words), "--json"])
         stdin = f"{_NEW_LINE}\n{script}\n"
         done = process.run(
@@ -391,7 +391,7 @@ class Remote:
         return self._answer(done, words)
 
     def feed(self, words: Sequence[str], pieces: Iterable[bytes]) -> Fields:
-        """Run a command as ``site`` does, with ``pieces`` on its standard input."""
+        """Run a command like ``site``, with ``pieces`` on its standard input."""
         script = f"{_NEW_LINE}; exec " + shlex.join([*self._site_argv(words), "--json"])
         done = process.feed(self._ssh(["sh", "-c", script]), pieces, _CALL_SECONDS, env=self._env)
         return self._answer(done, words)
@@ -406,13 +406,13 @@ class Remote:
         later: Callable[[Fields], None] | None = None,
         hear: Callable[[str], None] | None = None,
     ) -> Fields:
-        """Run a command that first prints an answer, and send it the pieces that ``reply`` makes of that answer.
+        """Run a command that first prints an answer. Send it the pieces that ``reply`` makes from that answer.
 
         Args:
             words: as in ``site``.
-            timeout: seconds from the last piece on.
+            timeout: seconds after the last piece.
             tell: as in ``watch``.
-            then: the command that it runs afterwards, whose answer is returned; empty: none.
+            then: the command to run afterwards, whose answer is returned; empty: none.
             later: called with each answer after the first.
             hear: as in ``site``.
         """
@@ -441,25 +441,25 @@ class Remote:
         login: bool = False,
         submission: "Submission | None" = None,
     ) -> Attended:
-        """Run a command of the site's deployer on this terminal and return how it ended.
+        """Run a command of the site's deployer on this terminal and return its outcome.
 
         Args:
-            caller: the options with which the user's commands name this site; hints of the command have them.
+            caller: the options with which the user's commands select this site, for hints of the command.
             login: as in ``site``.
-            submission: of a job by this command.
+            submission: the submission of a job by this command.
 
         Raises:
-            TransferError: the connection broke. A job that the command submitted continues.
+            TransferError: the connection broke. The submitted job continues.
         """
         # ssh allocates no terminal: its signals would end the process that watches the job. Variables tell the command
-        # that its output is shown on a terminal, and whether the user can answer.
+        # that its output is on a terminal, and whether the user can answer.
         names = [dialogue.ANNOUNCE]
         names += [dialogue.TERMINAL] if sys.stderr.isatty() else []
         names += [dialogue.ANSWERS] if sys.stderr.isatty() and sys.stdin.isatty() else []
         given = {**dict.fromkeys(names, "1"), **terminal.for_the_site(), dialogue.CALLER: quoted(caller)}
         variables = [f"{name}={value}" for name, value in given.items()]
         script = f"echo {_BEGUN}; exec " + shlex.join(["env", *variables, *self._site_argv(words)])
-        if login:  # the login shell's start-up files may end it
+        if login:  # start-up files may end the login shell
             script = "exec " + shlex.join([*_LOGIN, "sh", "-c", script])
         begun: list[bool] = []
         heard: list[str] = []
@@ -472,7 +472,7 @@ class Remote:
                 submission.reported()
             return found is not None
 
-        # Only `run` announces a job. The output of other commands may be of any kind, and large.
+        # Only `run` announces a job. Other commands may print anything, and much of it.
         announces = words[0] == "run" and "--dry-run" not in words
         status = process.attach(
             self._ssh(["sh", "-c", script]),
@@ -497,12 +497,12 @@ class Remote:
         return Attended(status, job, number)
 
     def fetch(self, path: str, limit: int) -> bytes:
-        """Return the content of a file of the site.
+        """Return the content of a file on the site.
 
         Raises:
-            TransferError: it cannot be read, or has more than ``limit`` bytes.
+            TransferError: the file is unreadable or larger than ``limit`` bytes.
         """
-        # As one line of text with our mark: a login shell may print anything before it.
+        # As one line of text with the marker: a login shell may print anything before it.
         script = f"printf %s {MARK}file=; gzip -9c {shlex.quote(path)} | base64 | tr -d '\\n'; echo"
         lines = [line for line in self.shell(script).stdout.splitlines() if line.startswith(f"{MARK}file=")]
         whole = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
@@ -515,18 +515,18 @@ class Remote:
         return data
 
     def has(self, folder: str, name: str) -> bool:
-        """Return whether a folder of the site has something of this name.
+        """Return whether a folder on the site contains this name.
 
         Raises:
             TransferError: the connection failed.
-            DeployerError: the folder cannot be entered, so nobody knows.
+            DeployerError: the folder cannot be entered, so the answer is unknown.
         """
         found = f"[ -e {shlex.quote(name)} ] || [ -L {shlex.quote(name)} ]"
         script = f"cd -- {shlex.quote(folder)} >/dev/null || exit 5; if {found}; then echo {MARK}has; fi"
         return f"{MARK}has" in self.shell(script).stdout.splitlines()
 
     def files_in(self, folder: str) -> list[tuple[str, int]]:
-        """Return the path and size of each file below a folder of the site, or of the first of very many.
+        """Return path and size of each file below a folder on the site. Very long lists are cut.
 
         Raises:
             TransferError: the connection failed.
@@ -538,10 +538,10 @@ class Remote:
         return [(path, int(size)) for size, path in rows]
 
     def download(self, folder: str, target: Path) -> None:
-        """Copy a folder of the site to ``target``, which gets its name when it is complete.
+        """Copy a folder from the site to ``target``, which gets its name when it is complete.
 
         Raises:
-            UsageError: there is something at ``target``.
+            UsageError: ``target`` exists.
             TransferError: the copy failed.
         """
         if files.lexists(str(target)):
@@ -552,7 +552,7 @@ class Remote:
         with part:
             batch = Path(self._folder.name, "batch")
             new = str(Path(part.name, "new").absolute())
-            batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: with the files' times
+            batch.write_text(f"get -rp {_sftp_quoted(folder)} {_sftp_quoted(new)}\n")  # p: keep the files' times
             argv = ["sftp", "-q", *self.options, "-b", str(batch), self.host]
             sftp = functools.partial(process.run, argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
             done = progress.of_folder("fetch", Path(part.name), self._total_for_bar(folder), sftp)
@@ -563,15 +563,15 @@ class Remote:
                 Path(part.name, "new").rename(target)
 
     def _total_for_bar(self, folder: str) -> int | None:
-        """Return about how many bytes a folder of the site has; None: nobody looks, or it takes too long."""
+        """Return a site folder's approximate size in bytes; None: no bar is shown, or it takes too long."""
         if not (terminal.shows_progress() and self.multiplexes):
             return None
-        with contextlib.suppress(DeployerError):  # the copy reports what is wrong
+        with contextlib.suppress(DeployerError):  # the copy reports the error
             return self.size(folder) or None
         return None
 
     def size(self, folder: str) -> int:
-        """Return about how many bytes a folder of the site has; 0: none, or it cannot be told.
+        """Return the approximate size in bytes of a folder on the site; 0: empty or unknown.
 
         Raises:
             TransferError: the connection failed.
@@ -583,22 +583,22 @@ class Remote:
         return int(found[1]) * 1024 if found else 0
 
     def remove(self, names: Sequence[str], unless: str = "") -> None:
-        """Remove files and folders below the workspace; an empty name means the workspace, if nothing is left in it.
+        """Remove files and folders below the workspace. An empty name means the workspace itself, if it is empty.
 
         Args:
-            unless: a pattern for the shell; if a name in the workspace matches it, nothing is removed.
+            unless: a shell pattern. If a name in the workspace matches it, nothing is removed.
         """
         words = [f"rm -rf {self._path(name)}" if name else f"rmdir {self._path()}" for name in names]
         guard = [f"ls -d {self._path()}/{unless} >/dev/null 2>&1 && exit 0"] if unless else []
         self.shell("\n".join([*guard, *(f"{each} 2>/dev/null" for each in words)]), check=False)
 
     def upload(self, paths: Sequence[Path], target: str, host: str) -> None:
-        """Copy files into the folder ``target`` of the site by sftp through ``host``, which may allow nothing else.
+        """Copy files into the site's folder ``target`` with sftp through ``host``, which may allow nothing else.
 
-        Each file receives its name when it is complete.
+        Each file gets its final name when it is complete.
 
         Raises:
-            SpaceError: the site has no space or quota left.
+            SpaceError: the site has no free space or quota.
             TransferError: the copy failed for another reason.
         """
         lines = [f"-mkdir {_sftp_quoted(target)}"]
@@ -608,7 +608,7 @@ class Remote:
             lines.append(f"rename {_sftp_quoted(path + '.tmp')} {_sftp_quoted(path)}")
         batch = Path(self._folder.name, "batch")
         batch.write_text("\n".join(lines) + "\n")
-        # BatchMode=no: otherwise -b forbids ssh to ask for a passphrase.
+        # BatchMode=no: otherwise -b prevents ssh from asking for a passphrase.
         options = [*self._user_options, *_patience(self._settings()), "-o", "BatchMode=no"]
         argv = ["sftp", "-q", *options, "-b", str(batch), host]
         done = process.run(argv, timeout=_UPLOAD_SECONDS, env=self._env, check=False)
@@ -618,13 +618,13 @@ class Remote:
     # --- internal ---
 
     def _with_variables(self, folder: str, key: str) -> str:
-        """Return a folder of the profile with the values of its placeholders in the user's login shell.
+        """Return a folder from the profile. The user's login shell supplies the values of its placeholders.
 
         Args:
             key: its key in the profile.
 
         Raises:
-            UsageError: a variable is empty there, or its value is unsafe.
+            UsageError: a variable is empty on the site, or its value is unsafe.
         """
         names = placeholders.names(folder)
         if not names:
@@ -641,10 +641,10 @@ class Remote:
         return shlex.quote(whole)
 
     def _put(self, tool: bytes) -> None:
-        """Write our site tool into the workspace. If that fails, or the connection breaks, the one there stays.
+        """Write the site tool into the workspace. If that fails, or the connection breaks, the old one stays.
 
-        It arrives in a folder of its own, because another laptop may send one at the same time. If the folder stays, it
-        is removed as abandoned parts are.
+        It arrives in its own folder, because another laptop may send one at the same time. A leftover folder is removed
+        like abandoned parts.
         """
         self._go_on()
         name = f"incoming/tool-{secrets.token_hex(8)}"
@@ -670,7 +670,7 @@ class Remote:
         return ["ssh", *self.options, self.host, for_any_login_shell(argv)]
 
     def _upload_failed(self, done: Completed, need: int) -> NoReturn:
-        """Raise the reason. sftp prints only "Failure" for a full disk, so the free space is read on the site."""
+        """Raise SpaceError for a full disk. sftp prints only "Failure", so the free space is read on the site."""
         script = f"rm -f {self._path('incoming')}/*/*.tmp; df -Pk {self._path()} | tail -n 1"
         columns = self.shell(script, check=False).stdout.split()
         free = int(columns[-3]) * 1024 if len(columns) >= 6 and columns[-3].isdigit() else need
@@ -684,7 +684,7 @@ class Remote:
             raise SpaceError(f"{where}: no space or quota left", hint)
 
     def _answer(self, done: Completed, words: Sequence[str], hear: Callable[[str], None] | None = None) -> Fields:
-        """Return the answer of a command of the site's deployer that has ended. Its errors are raised here."""
+        """Return the answer of a finished command of the site's deployer. Errors at the site are raised here."""
         self._check_line(done)
         if done.returncode:
             self._raise_far(done)
@@ -693,7 +693,7 @@ class Remote:
         for number in reversed(range(len(lines))):
             if lines[number].startswith("{"):
                 said = lines[number]
-                if said == "{" and "}" in lines[number:]:  # of several lines
+                if said == "{" and "}" in lines[number:]:  # an answer of several lines
                     said = "\n".join(lines[number : lines.index("}", number) + 1])
                 return self._read(said)
         raise TransferError(f"{self.host} gave no answer to {' '.join(words)}", "see the command's log")
@@ -707,18 +707,18 @@ class Remote:
             self._explain(done.stderr or "the connection closed for an unknown reason")
 
     def _not_begun(self, said: str) -> TransferError:
-        """Return the error for a login shell that ended before it ran a command, with what it said."""
+        """Return the error for a login shell that ended before it ran a command, with its output."""
         hint = f"try: ssh {self.host} echo works; if it prints nothing, a start-up file there (~/.bashrc, ~/.cshrc) "
         hint += "ends shells without a terminal, or the site allows no commands: see the file, or ask the site"
         return TransferError(f"{self.host}: the login shell ended before it ran a command{said and ': '}{said}", hint)
 
     def _raise_far(self, done: Completed) -> NoReturn:
-        """Raise the error of the site's deployer here, with its exit code and hint."""
+        """Raise an error of the site's deployer here, with its exit code and hint."""
         lines = done.stderr.splitlines()
         message = next((line for line in reversed(lines) if line.startswith("deployer: error: ")), "")
         hint = next((line[len("hint: ") :] for line in reversed(lines) if line.startswith("hint: ")), "")
         error = DeployerError(f"{self.host}: {message[len('deployer: error: ') :] or done.last_words()}", hint)
-        # Another code is a shell's, or a killed program's: nobody documents it.
+        # Other codes come from a shell or a killed program, and are undocumented.
         error.exit_code = done.returncode if done.returncode in BY_EXIT_CODE else DeployerError.exit_code
         raise error
 
@@ -731,7 +731,7 @@ class Remote:
         raise TransferError(f"{self.host}: {words or 'the connection failed'}", self._try(_TRY_SSH))
 
     def _try(self, hint: str) -> str:
-        """Return a hint with the command that a person can try in place of ``ssh HOST``."""
+        """Return a hint with the command to try in place of ``ssh HOST``."""
         return hint.replace("ssh HOST", quoted(["ssh", *self._user_options, self.host]))
 
     def _close(self) -> None:
@@ -748,7 +748,7 @@ def _patience(settings: str) -> list[str]:
 
 
 def _pass_on(done: Completed, hear: Callable[[str], None] | None) -> None:
-    """Call ``hear`` with each line that a command of the site's deployer said to the user."""
+    """Call ``hear`` with each line that a site command printed for the user."""
     if hear:
         for line in done.stderr.splitlines():
             if line.startswith("deployer: "):
@@ -756,16 +756,16 @@ def _pass_on(done: Completed, hear: Callable[[str], None] | None) -> None:
 
 
 def _has_digest(path: str, data: bytes) -> str:
-    """Return a shell's test whether the file ``path``, which is quoted, has this content."""
+    """Return a shell test whether the file ``path``, already quoted, has this content."""
     return f'[ "$(sha256sum < {path} 2>/dev/null)" = "{hashlib.sha256(data).hexdigest()}  -" ]'
 
 
 def _is_trusted(path: str, folder: str) -> str:
-    """Return a shell's test whether the file ``path`` may be started, which is in ``folder``; both are quoted.
+    """Return a shell test whether ``path`` in ``folder`` may be started. Both are already quoted.
 
-    It is the user's own or root's, or whoever put it there is of a group that shares the folder with the user.
+    Its owner must be the user or root, or its author must be in a group that shares the folder with the user.
     """
-    # Without `find`, the folder is not trusted. H: the folder may be a link, which itself has all permissions.
+    # Without `find`, the folder is not trusted. H: the folder may be a link, and links have all permissions.
     shared = f'[ -w {folder} ] && [ -n "$(find -H {folder} -prune ! -perm -0002 2>/dev/null)" ]'
     roots = f'[ "$(stat -c %u {path} 2>/dev/null)" = 0 ]'
     # A stranger's link could lead elsewhere later.
@@ -773,7 +773,7 @@ def _is_trusted(path: str, folder: str) -> str:
 
 
 def _is_newer(version: str) -> bool:
-    """Return whether a site's tool of this version is newer than this program. Unreleased versions have no order."""
+    """Return whether a site tool of this version is newer than this program. Unreleased versions have no order."""
     both = [version, deployer.__version__]
     if not all(map(_VERSION.fullmatch, both)):
         return False
@@ -790,8 +790,8 @@ def _sftp_quoted(path: str) -> str:
     """Return a path quoted for sftp's batch files.
 
     Raises:
-        TransferError: it has a line end or a NUL, or is too long. The path may be from the site, and a line of a batch
-            can be a local command. sftp splits long lines.
+        TransferError: it has a line end or a NUL, or is too long. The path may come from the site, a batch line can be
+            a local command, and sftp splits long lines.
     """
     whole = path.replace("\\", "\\\\").replace('"', '\\"')
     too_long = len(whole.encode("utf-8", "replace")) > _MAX_SFTP_PATH

@@ -1,12 +1,12 @@
-"""A submission that the site has not answered: the same command again leads to one job, not to two.
+"""Unanswered submissions: repeating the same command leads to one job, not two.
 
-This side chooses the end of the job's name (``run --token``) before the site may submit the job, and keeps it in a file
-until the site has reported the job. The same command finds that file and gives the same name again. The site makes one
-job of a name, and answers with it. If the line breaks after the report, the file says so: the user may have seen how
-that job ended.
+The laptop chooses the end of the job's name (``run --token``) before the site may submit the job. A file keeps it until
+the site has reported the job. A repeated command finds that file and uses the same name again. The site makes one job
+per name and reports it. If the connection breaks after the report, the file records this, because the user may have
+observed how that job ended.
 
-A file is locked while its process lives: then its submission may still be answered, and it is another one. A file that
-cannot be used, such as root's, is a warning.
+A file is locked while its process is alive. Then its submission may still be answered, so another process ignores it.
+A file that cannot be used, such as root's, causes a warning.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from deployer.system import files, terminal
 if TYPE_CHECKING:
     from deployer.connected.transfer.remote import Remote
 
-#: Hexadecimal digits of a digest in the name of a file.
+#: Hexadecimal digits of the digest in a file's name.
 _DIGITS = 16
-#: Seconds after which nobody repeats a command for its answer.
+#: Seconds after which a command is no longer repeated for its answer.
 _KEPT = 30 * 24 * 3600
-#: Seconds after which a site has certainly installed what it received, and submitted its job.
+#: Seconds after which a site has certainly installed the received bundle and submitted its job.
 _LATE = 3 * 3600
-#: The second line of the file of a job that the site has reported, before the line broke.
+#: The second line of the file if the site reported the job before the connection broke.
 _REPORTED = "reported"
-#: Exit codes of the site's `run` by which nothing was submitted; and those with which it ends before that as well.
+#: Exit codes of the site's `run` that prove that nothing was submitted; and those that also occur before a submission.
 _CERTAIN = (UsageError.exit_code, MissingTool.exit_code)
 _ANSWERS = (*_CERTAIN, Refused.exit_code, IntegrityError.exit_code, SpaceError.exit_code)
 
@@ -53,13 +53,13 @@ class UnansweredJob(NamedTuple):
 
     @property
     def is_late(self) -> bool:
-        """Whether the site would have submitted it by now."""
+        """Whether the site would have submitted the job by now."""
         with contextlib.suppress(OSError):
             return time.time() - self.path.stat().st_mtime > _LATE
         return True
 
     def forget(self) -> None:
-        """Forget it: the user knows of it, or there is none."""
+        """Remove the record: the user knows the job, or there is none."""
         with contextlib.suppress(OSError):
             self.path.unlink()
 
@@ -68,16 +68,16 @@ class Submission:
     """A submission by this command.
 
     Args:
-        scope: ``others`` knows submissions of the same scope.
+        scope: ``others`` returns only submissions with the same scope.
         name: the beginning of the job's name.
         site: the name of the site.
         words: the command. The same scope, name, site and words are the same submission.
 
     Attributes:
         job: the name of the job.
-        token: its end, for ``run --token``.
-        recorded: the same command finds the job.
-        is_reported: an earlier process was told the job's name.
+        token: the end of the name, for ``run --token``.
+        recorded: repeating the command finds the job.
+        is_reported: the site reported the job to an earlier process.
     """
 
     def __init__(self, scope: str, name: str, site: str, words: Sequence[str]) -> None:
@@ -102,7 +102,7 @@ class Submission:
         return self._file is not None
 
     def record(self) -> None:
-        """Keep the name of the job, before the site may submit it. Raises DeployerError."""
+        """Record the job's name before the site may submit the job. Raises DeployerError."""
         if self._file:
             return
         part = self._path.with_name(f".{self._path.name}")
@@ -122,7 +122,7 @@ class Submission:
                 raise
 
     def reported(self) -> None:
-        """Note that the site has reported the job: its user may see how it ends."""
+        """Record that the site has reported the job, so that the user may observe how it ends."""
         if self._file:
             with contextlib.suppress(OSError):
                 self._file.seek(0, os.SEEK_END)
@@ -130,21 +130,21 @@ class Submission:
                 self._file.flush()
 
     def answered(self) -> None:
-        """Forget it: this process knows the job."""
+        """Remove the record, because this process knows the job."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
         self.close()
 
     def ended(self, code: int, remote: "Remote") -> None:
-        """Forget it if the site's `run` ended with this exit code and has certainly submitted nothing."""
+        """Remove the record if this exit code of the site's `run` proves that nothing was submitted."""
         certain = code in _CERTAIN
-        with contextlib.suppress(DeployerError):  # then it may have
+        with contextlib.suppress(DeployerError):  # then it may have submitted
             certain = certain or (code in _ANSWERS and status_of(remote, self.job) is None)
         if certain:
             self.answered()
 
     def others(self) -> Iterator[UnansweredJob]:
-        """Yield the jobs of this scope and site whose submission by other words had no answer."""
+        """Yield this scope and site's unanswered jobs that were submitted with other words."""
         for path in sorted(self._folder.glob(f"{self._scope}-*")):
             found = None if path.name.startswith(self._begin) else _taken(path)
             if found:
@@ -153,7 +153,7 @@ class Submission:
                         yield UnansweredJob(path.name.split("-", 2)[2], path)
 
     def close(self) -> None:
-        """Let others have the file: this process gets no answer any more."""
+        """Release the file to others: this process will receive no more answers."""
         if self._file:
             self._file.close()
             self._file = None
@@ -167,10 +167,10 @@ class Submission:
 
 
 def status_of(remote: "Remote", job: str) -> Fields | None:
-    """Return the status of a job; None: the site has none of this name."""
+    """Return the status of a job, or None if the site has no job of this name."""
     try:
         return remote.site(["status", job])
-    except DeployerError as error:  # an error of the site's program has only the exit code of its class
+    except DeployerError as error:  # errors from the site's program have only an exit code
         if error.exit_code != UsageError.exit_code:
             raise
         return None
@@ -187,7 +187,7 @@ def _digest(*words: str) -> str:
 
 
 def _taken(path: Path) -> IO[str] | None:
-    """Return an open file that no living process has; None: it has one, or was removed just now."""
+    """Open a file that no living process holds. Return None if one holds it, or it was just removed."""
     with contextlib.ExitStack() as cleanup:
         try:
             stream = cleanup.enter_context(path.open("r+", encoding="utf-8"))

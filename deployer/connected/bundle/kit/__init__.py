@@ -1,9 +1,9 @@
-"""The kit: tools that a site may lack to run a bundle, included in the bundle in parts.
+"""The kit: tools that a site may lack to run a bundle, shipped in the bundle as parts.
 
-``charliecloud`` is ch-run; ``udocker`` is a runtime with its engine; ``squashfs-tools`` makes SquashFS images. A part
-is made on this machine from files that its recipe pins by SHA-256, and tested. It is published by rename as
-``kit/KEY/`` in the cache, where KEY covers all that it depends on. A part includes its licences and, if these require
-it, its sources.
+``charliecloud`` is ch-run; ``udocker`` is a runtime and its engine; ``squashfs-tools`` makes SquashFS images. Each part
+is made on this machine from files that its recipe pins by SHA-256, and then tested. It is published by rename as
+``kit/KEY/`` in the cache. KEY covers everything that the part depends on. Each part includes its licences and, if
+they require it, its sources.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ class KitPart(NamedTuple):
 
     Attributes:
         recipe: its pins and files.
-        make: makes the part in a folder.
+        make: makes the part in the given folder.
         programs: the files that it compiles or takes from packages, each with the pin of its source or package.
-        serves: returns whether a site can use the part.
-        optional: returns whether a site can do without it: then it is left out with a warning if it cannot be made.
+        serves: returns whether a site can use it.
+        optional: returns whether a site can do without it. Such a part is skipped with a warning if it cannot be made.
     """
 
     recipe: Recipe
@@ -78,15 +78,15 @@ PARTS: Mapping[str, KitPart] = {
 
 
 def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: Say) -> dict[str, Path]:
-    """Return the kit of a bundle: its members and their files in the cache.
+    """Return the kit of a bundle as members, with their files in the cache.
 
     Args:
-        asked: parts to include in any case.
-        sites: parts that one of these sites can use are included too. If all sites can do without such a part and it
+        asked: parts to include always.
+        sites: parts that one of these sites can use are also included. If no site strictly needs such a part and it
             cannot be made, it is left out with a warning.
 
     Raises:
-        DeployerError: a part cannot be made, see ``members``.
+        DeployerError: a part cannot be made; see ``members``.
     """
     found: dict[str, Path] = {}
     sites = list(sites)
@@ -104,13 +104,13 @@ def carried(asked: Collection[str], sites: Iterable[tuple[Profile, Plan]], say: 
 
 
 def members(name: str, say: Say) -> dict[str, Path]:
-    """Return one part of the kit: its members and their files in the cache. It is made if the cache lacks it.
+    """Return the members of one part and their files in the cache. Make the part if the cache lacks it.
 
     Raises:
         MissingTool: a tool to make it is missing.
         TransferError: a download failed.
         IntegrityError: a download does not match its pin.
-        JobFailed: it does not compile, or fails its test.
+        JobFailed: the compilation or the test failed.
     """
     part = PARTS[name]
     folder = caches.KIT.folder / part.recipe.key()
@@ -118,13 +118,13 @@ def members(name: str, say: Say) -> dict[str, Path]:
         host = settings.from_host(None, None, os.environ)
         with caches.KIT.new_entry(folder.name) as new:
             part.make(new, new.parent, host, say)
-    os.utime(folder)  # its last use, for `cache prune`
+    os.utime(folder)  # the last use, for `cache prune`
     found = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {KIT_PREFIX + path.relative_to(folder).as_posix(): path for path in found}
 
 
 def packages(contents: Mapping[str, FileContent]) -> list[Package]:
-    """Return the packages of compiled programs among a bundle's members. They have no metadata of their own."""
+    """Return the packages of compiled programs among a bundle's members. They have no package metadata."""
     return list(_packages(contents))
 
 

@@ -1,8 +1,8 @@
-"""The kit's part charliecloud: ch-run for sites whose nodes have user namespaces, but no ch-run or an old one.
+"""The kit part charliecloud: ch-run for sites whose nodes have user namespaces, but no ch-run or an old one.
 
-It is Debian's ch-run with the loader and the libraries for which it was compiled, so it needs nothing of the site but
-the kernel. Nothing is compiled here. Debian 12's is taken: the oldest version that deployer uses, with the fewest
-libraries, in an archive that does not change any more. Its glibc runs on Linux 3.2 and later.
+It consists of Debian's ch-run, and the loader and libraries that it was compiled for. It needs only the kernel from
+the site. Nothing is compiled here. The part uses Debian 12: the oldest version that deployer supports, with the fewest
+libraries, in an archive that no longer changes. Its glibc runs on Linux 3.2 and later.
 """
 
 import shutil
@@ -21,8 +21,8 @@ FOLDER = CHARLIECLOUD_FOLDER
 
 _SOURCE = "lzo2-source"
 _LOADER = "ld-linux-x86-64.so.2"
-#: The files that are taken, by package. Names of libraries are their sonames. ch-run asks for the user's name, for
-#: which the C library loads the host's modules: those of older hosts need the small libraries that glibc 2.34 merged.
+#: Files to take from each package. Libraries are listed by soname. ch-run looks up the user's name, for which the C
+#: library loads NSS modules from the host. Modules of older hosts need the small libraries merged into glibc 2.34.
 _FILES: Mapping[str, tuple[str, ...]] = {
     "charliecloud-runtime": ("ch-run",),
     "libc6": (_LOADER, "libc.so.6", "libdl.so.2", "libpthread.so.0", "libresolv.so.2", "librt.so.1"),
@@ -34,7 +34,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "zlib1g": ("libz.so.1",),
     "libzstd1": ("libzstd.so.1",),
 }
-#: The SBOM's evidence of each package: the first of its files.
+#: For each package, the file that the SBOM lists as evidence: the first one.
 PROGRAMS = {f"{FOLDER}/{names[0]}": package for package, names in _FILES.items()}
 
 
@@ -46,10 +46,10 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
         work: a folder for temporary files.
 
     Raises:
-        MissingTool: there is no mmdebstrap, or no package for this machine.
+        MissingTool: mmdebstrap or the package for this architecture is missing.
         TransferError: a download failed.
         IntegrityError: a download does not match its pin.
-        JobFailed: it does not start.
+        JobFailed: ch-run does not start.
     """
     pins = RECIPE.pins()
     say(f"kit: fetch Charliecloud {pins['charliecloud-runtime']['version']} and its libraries")
@@ -71,14 +71,14 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
 
 
 def _copy(root: Path, name: str, folder: Path) -> None:
-    """Copy the file ``name`` of an unpacked package, to which links of the package may lead."""
+    """Copy the file ``name`` from an unpacked package, following links within the package."""
     inside = root.resolve()
     [path] = {found for path in root.rglob(name) if (found := path.resolve()).is_relative_to(inside)}
     shutil.copyfile(path, folder / name)
 
 
 def check(folder: Path, version: str) -> None:
-    """Raise JobFailed unless the ch-run in ``folder`` starts with its own libraries only, and has this version."""
+    """Raise JobFailed unless ch-run in ``folder`` has this version and starts with only its own libraries."""
     loader = [str(folder / _LOADER), "--library-path", str(folder)]
     try:
         listed = process.run([*loader, "--list", str(folder / "ch-run")], 60).stdout

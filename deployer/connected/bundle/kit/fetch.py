@@ -1,4 +1,4 @@
-"""Download the inputs of the kit: wheels by pip, sources and packages by apt, with this machine's settings.
+"""Download the kit's inputs with this machine's settings: wheels with pip, sources and packages with apt.
 
 Each file must match its pinned SHA-256 before it is used.
 """
@@ -40,18 +40,18 @@ def wheel(recipe: Recipe, name: str, work: Path, host: BuildSettings) -> Path:
 def debian(
     recipe: Recipe, sources: Sequence[str], work: Path, host: BuildSettings, libraries: Sequence[str] = ()
 ) -> list[Path]:
-    """Download Debian sources and packages with apt, in a separate root that mmdebstrap makes.
+    """Download Debian sources and packages with apt, in a temporary root made by mmdebstrap.
 
     Args:
-        sources: names of pins of upstream sources.
+        sources: pin names of upstream sources.
         work: the folder for the files.
-        libraries: names of pins of packages with libraries or programs.
+        libraries: pin names of packages with libraries or programs.
 
     Returns:
         The files, sources first.
 
     Raises:
-        MissingTool: there is no mmdebstrap.
+        MissingTool: mmdebstrap not found.
         TransferError: a download failed.
         IntegrityError: a file does not match its pin.
     """
@@ -75,13 +75,13 @@ def debian(
 def command(
     sources: Sequence[PinRecord], work: Path, host: BuildSettings, libraries: Sequence[PinRecord] = ()
 ) -> list[str]:
-    """Return the mmdebstrap command that makes no root, and lets apt download sources and packages into ``work``."""
+    """Return an mmdebstrap command that makes no root; apt downloads sources and packages into ``work``."""
     suite = [*libraries, *sources][0]["suite"]
     argv = ["mmdebstrap", "--variant=custom", "--format=null", '--aptopt=Acquire::Check-Valid-Until "false"']
     argv += [f'--aptopt={name} "{value}"' for name, value in sorted(host.apt.items())]
     if host.sources:
         argv.append(f"--setup-hook=cat >\"$1\"/etc/apt/sources.list <<'END'\n{host.sources.rstrip()}\nEND")
-    # The mirror is the one that mmdebstrap or this machine's settings use for Debian.
+    # Use the Debian mirror from mmdebstrap or this machine's settings.
     suites = [("deb", suite), *(("deb-src", pin["suite"]) for pin in sources)]
     lines = [f'echo "{kind} $mirror {suite} main"' for kind, suite in dict.fromkeys(suites)]
     argv.append(
@@ -106,7 +106,7 @@ def checked(recipe: Recipe, path: Path, sha256: str) -> Path:
 
     Raises:
         TransferError: the file was not downloaded.
-        IntegrityError: it has another SHA-256.
+        IntegrityError: its SHA-256 differs.
     """
     if not path.is_file():
         raise TransferError(f"the download for the kit has another version than {path.name}", recipe.leave_out)

@@ -27,8 +27,8 @@ class Recipe(NamedTuple):
 
     Attributes:
         name: the part's name, and its folder below ``recipes`` with ``pins.yaml``, ``README.txt`` and other inputs.
-        version: raise it if the same pins give a different part.
-        leave_out: the end of a hint: how to pack without the part.
+        version: increase it if the same pins produce a different part.
+        leave_out: the end of a hint: how to pack without this part.
         compiled: the part depends on this machine's compiler and C library.
     """
 
@@ -46,7 +46,7 @@ class Recipe(NamedTuple):
         return _pins(self.folder / "pins.yaml")
 
     def package(self, name: str) -> Mapping[str, str]:
-        """Return the file name and digest of a pinned Debian package for this machine."""
+        """Return the file name and digest of a pinned Debian package for this machine's architecture."""
         machine = os.uname().machine
         files: Mapping[str, Mapping[str, str]] = self.pins()[name]["files"]
         if machine not in files:
@@ -55,11 +55,11 @@ class Recipe(NamedTuple):
 
     @property
     def compiler(self) -> str:
-        """Return the hint for a machine without compiler."""
+        """Return the hint for a machine without a compiler."""
         return f"apt-get install gcc make patch libc6-dev, {self.leave_out}"
 
     def key(self) -> str:
-        """Return a short digest of all that the part depends on."""
+        """Return a short digest of everything that the part depends on."""
         recipe = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.folder.iterdir())}
         return caches.key(self.version, recipe, *(self._compiler() if self.compiled else ()), os.uname().machine)
 
@@ -74,7 +74,7 @@ class Recipe(NamedTuple):
         return text.format(machine=os.uname().machine, libc=_libc(), command=command, **values)
 
     def unpack(self, archive: Path, target: Path) -> Path:
-        """Unpack a Debian package or a source into ``target``. Return the folder with its content."""
+        """Unpack a Debian package or a source into ``target``. Return the folder that contains its files."""
         target.mkdir(exist_ok=True)
         if archive.suffix == ".deb":
             process.run(["dpkg-deb", "-x", str(archive), str(target)], 60, hint=self.compiler)
@@ -87,8 +87,8 @@ class Recipe(NamedTuple):
         """Run one command to compile ``what`` in the folder ``top``.
 
         Raises:
-            MissingTool: there is no compiler.
-            JobFailed: it does not compile.
+            MissingTool: no compiler found.
+            JobFailed: the compilation failed.
         """
         done = process.run(argv, _TIMEOUT, cwd=str(top), check=False, hint=self.compiler)
         if done.returncode != 0:
@@ -98,13 +98,13 @@ class Recipe(NamedTuple):
             raise JobFailed(f"the kit's {what} does not compile: {said}", self.compiler)
 
     def finish(self, program: Path, made: Path, command: str) -> None:
-        """Put a tested program into the folder of the part, with the README."""
+        """Put a tested program and the README into the part's folder."""
         shutil.copyfile(program, made / program.name)
         (made / program.name).chmod(0o755)
         (made / f"README.{self.name}").write_text(self.readme(command))
 
     def strip(self, program: Path, target: Path) -> None:
-        """Write the program without symbols to ``target``."""
+        """Write the program to ``target`` without debug symbols."""
         process.run(["strip", "-o", str(target), str(program)], 60, hint=self.compiler)
 
 

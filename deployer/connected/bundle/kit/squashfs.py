@@ -1,7 +1,7 @@
-"""The kit's part squashfs-tools: mksquashfs for sites that can mount images but have no mksquashfs.
+"""The kit part squashfs-tools: mksquashfs for sites that can mount images but lack mksquashfs.
 
-It is compiled statically from Debian's copy of the upstream source, with gzip, which every site can read, and zstd,
-which needs a tenth of the time. Before it is kept, ``unsquashfs`` of the same source must read its output.
+It is compiled statically from Debian's copy of the upstream source. It supports gzip, which every site can read, and
+zstd, which takes a tenth of the time. Before it is kept, ``unsquashfs`` from the same source must read its output.
 """
 
 import filecmp
@@ -24,7 +24,7 @@ PROGRAM = "mksquashfs"
 _READER = "unsquashfs"
 _COMPRESSIONS = ("gzip", "zstd")
 _OTHERS = ("XZ", "LZO", "LZ4", "LZMA_XZ", "XATTR")
-#: Commands in each library's source folder. zstd is built without its legacy formats and its dictionary builder.
+#: Commands in each library's source folder. zstd excludes legacy formats and the dictionary builder.
 _ZLIB = ["sh", "-c", "./configure --static && make libz.a"]
 _ZSTD = ["make", "--jobs=4", "-C", "lib", "libzstd.a", "CFLAGS=-O2"]
 _ZSTD += [f"ZSTD_{name}=0" for name in ("LEGACY_SUPPORT", "LIB_DICTBUILDER", "LIB_DEPRECATED")]
@@ -38,10 +38,10 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
         work: a folder for temporary files.
 
     Raises:
-        MissingTool: there is no compiler or no mmdebstrap.
+        MissingTool: no compiler or mmdebstrap found.
         TransferError: the sources cannot be downloaded.
         IntegrityError: a source does not match its pin.
-        JobFailed: it does not compile, or fails its test.
+        JobFailed: the compilation or the test failed.
     """
     pins = RECIPE.pins()
     version = pins["squashfs-tools"]["version"]
@@ -50,14 +50,14 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
     say(f"kit: compile mksquashfs {version}")
     command = _compile(work, dict(zip(pins, sources, strict=True)))
     check(work / PROGRAM, work / _READER, work)
-    # The licence of mksquashfs requires the sources of all linked libraries.
+    # mksquashfs's licence requires the sources of all linked libraries.
     for path in sources:
         shutil.copyfile(path, made / path.name)
     RECIPE.finish(work / PROGRAM, made, command)
 
 
 def _compile(work: Path, sources: Mapping[str, Path]) -> str:
-    """Compile mksquashfs and its reader in ``work``. Return the commands as the README prints them."""
+    """Compile mksquashfs and unsquashfs in ``work``. Return the commands as the README prints them."""
     tops = {name: RECIPE.unpack(path, work / name) for name, path in sources.items()}
     zlib, zstd, tools = tops["zlib"], tops["zstd"] / "lib", tops["squashfs-tools"] / RECIPE.name
     words = [f"{name.upper()}_SUPPORT=1" for name in _COMPRESSIONS] + [f"{name}_SUPPORT=0" for name in _OTHERS]
@@ -75,7 +75,7 @@ def check(program: Path, reader: Path, work: Path) -> None:
     """Test a compiled mksquashfs.
 
     Raises:
-        JobFailed: ``reader`` cannot read its output, or one and two threads give different bytes.
+        JobFailed: ``reader`` cannot read its output, or its output depends on the number of threads.
     """
     folder = work / "sample"
     shutil.rmtree(folder, ignore_errors=True)

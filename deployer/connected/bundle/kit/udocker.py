@@ -1,8 +1,8 @@
-"""The kit's part udocker: a runtime for sites without user namespaces, and its engine for mode P1, proot.
+"""The kit part udocker: a runtime for sites without user namespaces, and proot, its engine for mode P1.
 
-udocker is a wheel. proot is compiled statically from Debian's copy of the source, because all of Debian's own builds
-fail with udocker. One fails silently: its processes see the host's root. So the new build must pass a test of its root
-before it is kept.
+udocker is a wheel. proot is compiled statically from Debian's copy of the source, because udocker fails with all of
+Debian's own builds. One of them fails silently: its processes see the host's root. So the new build is kept only if
+its processes see the right root.
 """
 
 import os
@@ -31,10 +31,10 @@ def make(made: Path, work: Path, host: BuildSettings, say: Callable[[str], None]
         work: a folder for temporary files.
 
     Raises:
-        MissingTool: there is no compiler, mmdebstrap or pip.
+        MissingTool: no compiler, mmdebstrap or pip found.
         TransferError: a download failed.
         IntegrityError: a download does not match its pin.
-        JobFailed: proot does not compile, or fails the test of its root.
+        JobFailed: proot does not compile, or its processes see the wrong root.
     """
     pins = RECIPE.pins()
     say(f"kit: fetch udocker {pins['udocker']['version']}")
@@ -57,7 +57,7 @@ def _compile(work: Path, source: Path, talloc: Path) -> str:
     process.run(patch, 60, cwd=str(top), hint=RECIPE.compiler)
     [library] = (work / "talloc").rglob("libtalloc.a")
     words = {
-        # Without this, make runs git, which may find an unrelated repository around this folder.
+        # Otherwise make runs git, which may find an unrelated repository above this folder.
         "VERSION": "",
         "CFLAGS": f"-O2 -I{work}/talloc/usr/include",
         "LDFLAGS": f"-L{library.parent} -ltalloc -static -Wl,-z,noexecstack",
@@ -69,7 +69,7 @@ def _compile(work: Path, source: Path, talloc: Path) -> str:
 
 
 def check_root(proot: Path, work: Path) -> None:
-    """Raise JobFailed unless a process under ``proot`` sees the given root, and not the host's."""
+    """Raise JobFailed unless a process under ``proot`` sees the given root instead of the host's."""
     root = work / "root"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir()

@@ -1,5 +1,5 @@
-"""Bind maps: the files of a site's MPI, fabric and GPU driver that a job sees, their paths, and the environment.
+"""Bind maps: the host files that a job sees (MPI, fabric, GPU driver), their paths, and the environment.
 
-One topic per module: ``installation`` (an MPI on its own path), ``packaged`` (an MPI among the system's own libraries),
+Modules by topic: ``installation`` (an MPI on its own path), ``packaged`` (an MPI in system folders),
 ``system`` (single libraries from system folders), ``fabric``, ``gpu``. ``bindmap`` combines them.
 """

@@ -1,4 +1,4 @@
-"""The bind map of a partition, combined from all topics, for a plan."""
+"""The bind map of a partition, combined from all topics for a plan."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from deployer.contract.plan import Bind
 
 
 class BindMap(NamedTuple):
-    """The host's files that a job sees.
+    """The host files that a job sees.
 
     Attributes:
         binds: binds of folders.
-        host: single files of the host.
-        environment: variables by which programs find the files.
-        passed: names of variables that are passed from the host.
-        identities: the identities of the libraries that jobs get with the MPI, by path.
+        host: single host files.
+        environment: variables with which programs find the files.
+        passed: names of host variables to pass to the job.
+        identities: the identities of the libraries that come with the MPI, by path.
     """
 
     binds: list[Bind]
@@ -32,7 +32,7 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     """Return the bind map of the partition ``name`` with the first of its MPIs.
 
     Raises:
-        Unknown: it is unknown how to bind the partition's MPI, or the captured GPU driver has two versions.
+        Unknown: facts needed to bind the partition's MPI are missing, or the captured GPU driver has two versions.
     """
     chosen = next(iter(partition.mpi), None)
     mpi = profile.mpi[chosen] if chosen else None
@@ -49,7 +49,7 @@ def make(profile: Profile, name: str, partition: Partition) -> BindMap:
     if gpus:
         passed = gpu.passed(gpus)
         environment = {**gpu.environment(partition.fabric), **environment}
-    if gpus and partition.driver and partition.driver.kind == "nvidia":  # others have no part outside of the image
+    if gpus and partition.driver and partition.driver.kind == "nvidia":  # others are completely in the image
         single += _of_driver(host, partition.driver)
         environment = {"LD_LIBRARY_PATH": LIBRARIES, **environment}
     environment |= (mpi.environment if mpi else {}) | partition.environment

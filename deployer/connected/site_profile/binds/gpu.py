@@ -1,7 +1,7 @@
-"""NVIDIA's driver in the container: its libraries for computing, all of the running driver's version.
+"""NVIDIA's driver in the container: its compute libraries, all with the running driver's version.
 
-The vendor-neutral libGL and libOpenCL are not bound: they belong to the image. Devices need no bind, because the
-container sees the host's /dev. Each rank sees all GPUs of the job, and Horovod selects one by local rank.
+The vendor-neutral libGL and libOpenCL are not bound, because they belong to the image. Devices need no bind, because
+the container sees the host's /dev. Each rank sees all GPUs of the job. Horovod selects one by local rank.
 """
 
 import re
@@ -11,33 +11,33 @@ from deployer.connected.site_profile.profile import Driver, Fabric, NodeGpus
 from deployer.contract.errors import Unknown
 from deployer.contract.hostfiles import FILE, LINK, HostFile
 
-#: libcuda opens the others by name: the compilers of PTX and NVVM, and debugger support. NCCL uses libnvidia-ml.
+#: libcuda opens the others by name: the PTX and NVVM compilers, and debugger support. NCCL uses libnvidia-ml.
 _COMPUTE = re.compile(r"^lib(cuda|cudadebugger|nvidia-(ml|ptxjitcompiler|nvvm|gpucomp|cfg))\.so\.[\d.]+$")
 _VERSION = re.compile(r"\.so\.(\d{3,}\.[\d.]+)$")
 
 _SMI = "nvidia-smi"
-#: Names of network interfaces, which are not adapters with verbs.
+#: Names of network interfaces that are not adapters with verbs.
 _INTERFACE = re.compile(r"^(e[nt]|ib|bond|team|br|hs)\w*$")
 
-#: By vendor: the variable that selects a node's GPUs. Schedulers set it, and ranks get it.
+#: The variable that selects a node's GPUs, by vendor. Schedulers set it, and ranks receive it.
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
 
-#: By vendor: the one that also sets their order. For Intel's, the order of the words has no effect (Level Zero).
+#: The variable that also sets the order of GPUs, by vendor. Intel's ignores the order of its words (Level Zero).
 ORDER = {vendor: name for vendor, name in _VISIBLE.items() if vendor != "intel"}
-#: Fabrics whose adapters NCCL cannot use through verbs: psm2's verbs are not for data, Slingshot has none.
+#: Fabrics whose adapters NCCL cannot use through verbs: psm2's verbs carry no data, and Slingshot has no verbs.
 _WITHOUT_VERBS = ("omni-path", "slingshot")
 
 
 def passed(gpus: NodeGpus) -> tuple[str, ...]:
-    """Return the variables by which the scheduler assigns GPUs; those of all vendors if the vendor is unknown."""
+    """Return the variables with which the scheduler assigns GPUs; all vendors' if the vendor is unknown."""
     return (_VISIBLE[gpus.kind],) if gpus.kind else tuple(_VISIBLE.values())
 
 
 def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
-    """Return the driver's libraries for computing, named by soname, with their links.
+    """Return the driver's compute libraries, under their sonames, with their links.
 
     Raises:
-        Unknown: libcuda has another version than the driver, so the facts mix two drivers.
+        Unknown: libcuda's version differs from the driver's, so the facts mix two drivers.
     """
     found: list[HostFile] = []
     for name, path in sorted(driver.libraries.items()):
@@ -49,7 +49,7 @@ def libraries(host: CapturedHost, driver: Driver) -> list[HostFile]:
             if name == "libcuda.so.1":
                 text = f"{path} belongs to driver {version.group(1)}, but the profile's driver is {driver.version}"
                 raise Unknown(text, "capture the node again: `python3 deployer.pyz capture --node`")
-            continue  # a leftover of another driver, which libcuda refuses
+            continue  # a leftover from another driver, which libcuda rejects
         found.append(library(path, "the GPU driver's", name))
         full = f"{name.partition('.so')[0]}.so.{version.group(1) if version else driver.version}"
         if full != name and (version or driver.version):

@@ -1,7 +1,7 @@
-"""The site's MPI in the container: its complete prefix on the same path, and the environment to find it.
+"""The site's MPI in the container: its complete prefix on the same path, and the variables to find it.
 
-An incomplete MPI is worse than none: without LD_LIBRARY_PATH, Intel MPI loads the container's libfabric (seen in the
-lab), and Open MPI's plugins differ between releases with the same soname.
+An incomplete MPI is worse than none. Without LD_LIBRARY_PATH, Intel MPI loads the container's libfabric (observed in
+the lab). Open MPI's plugins differ between releases that have the same soname.
 """
 
 import posixpath
@@ -13,18 +13,18 @@ from deployer.contract.errors import Refused
 from deployer.contract.hostfiles import LIBRARIES, LINK, HostFile
 from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES, Bind
 
-#: mpi4py's names of the families. Its wheel supports both, and would use the one whose library it finds first.
+#: mpi4py's names of the families. Its wheel supports both and would use the first library that it finds.
 _MPI4PY = {MPICH_ABI: "mpich", OPENMPI: "openmpi"}
 
-#: Debian's name of MPICH's library. Without it, a program linked to this name silently uses the container's library.
+#: Debian's name for MPICH's library. Without it, a program linked to this name silently uses the container's library.
 _DEBIAN = "libmpich.so.12"
 
 _PMI = "I_MPI_PMI_LIBRARY"
 
-#: The folder in which Cray MPICH has its library under the name of MPICH's ABI.
+#: Cray MPICH's folder for its library under the name of MPICH's ABI.
 _CRAY, _CRAY_ABI = "cray", "lib-abi-mpich"
 
-#: MVAPICH binds each rank's threads to one core, even if the launcher has given it more. The launcher pins the ranks.
+#: MVAPICH binds each rank's threads to one core, even if the launcher assigned more. The launcher pins the ranks.
 _MVAPICH = {"MV2_ENABLE_AFFINITY": "0", "MVP_ENABLE_AFFINITY": "0"}
 
 
@@ -32,7 +32,7 @@ def check(name: str, mpi: Mpi) -> None:
     """Check that this MPI can be bound into a container.
 
     Raises:
-        Refused: programs of containers cannot find its library.
+        Refused: programs in containers cannot find its library.
         Unknown: facts are missing.
     """
     if mpi.family == _CRAY and posixpath.basename(mpi.library_path) != SONAMES[MPICH_ABI]:
@@ -45,9 +45,9 @@ def check(name: str, mpi: Mpi) -> None:
 
 
 def binds(mpi: Mpi) -> list[Bind]:
-    """Return binds of the installation and of the folders that it needs, on the same paths.
+    """Return the binds of the installation and of its other folders, on the same paths.
 
-    The prefix of an MPI among the system's own libraries is not bound: ``packaged`` has its files.
+    The prefix of an MPI in system folders is not bound: ``packaged`` handles its files.
     """
     needed = [Bind(path, path, "what the site's MPI needs, on the same path") for path in mpi.binds]
     if mpi.in_system or any(f"{mpi.prefix}/".startswith(f"{path}/") for path in mpi.binds):
@@ -56,14 +56,14 @@ def binds(mpi: Mpi) -> list[Bind]:
 
 
 def alias(mpi: Mpi) -> list[HostFile]:
-    """Return a link from Debian's name to the site's library. It has no effect if no program needs that name."""
+    """Return a link from Debian's name to the site's library. Programs that do not need the name ignore it."""
     if ABIS.get(mpi.family) != MPICH_ABI or mpi.in_system or mpi.library_path.endswith("/" + _DEBIAN):
         return []
     return [HostFile(f"lib/{_DEBIAN}", LINK, mpi.library_path, "Debian's name of the site's MPI library")]
 
 
 def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostFile]:
-    """Return the PMI library of Intel MPI, if the site's settings name a system library.
+    """Return Intel MPI's PMI library if the site's settings point to a system library.
 
     Args:
         environment: receives the library's path in the container.
@@ -78,7 +78,7 @@ def pmi(host: CapturedHost, mpi: Mpi, environment: dict[str, str]) -> list[HostF
 
 
 def environment(mpi: Mpi) -> dict[str, str]:
-    """Return the variables by which the loader finds the site's MPI before the image's, and the MPI its plugins."""
+    """Return the variables that put the site's MPI before the image's, and lead the MPI to its plugins."""
     folders = [] if mpi.in_system else [f"{mpi.prefix}/{folder}" for folder in mpi.libraries]
     found = {"LD_LIBRARY_PATH": ":".join([*folders, LIBRARIES])}
     found["MPI4PY_MPIABI"] = _MPI4PY[ABIS[mpi.family]]
@@ -88,7 +88,7 @@ def environment(mpi: Mpi) -> dict[str, str]:
         found |= _MVAPICH
     if mpi.family == "openmpi":
         found["OPAL_PREFIX"] = mpi.prefix
-        # The launcher's PMIx also offers its data in files of the host (PMIX_SERVER_TMPDIR), and authentication by
-        # munge. Neither is in the container, and the library would warn about both.
+        # The launcher's PMIx also offers its data in host files (PMIX_SERVER_TMPDIR), and authentication with munge.
+        # The container has neither, and the library would warn about both.
         found |= {"PMIX_MCA_gds": "hash", "PMIX_MCA_psec": "native"}
     return found | packaged.environment(mpi)

@@ -1,8 +1,8 @@
-"""An MPI among the system's own libraries, as distributions package it, and folders that an MPI has outside its prefix.
+"""An MPI in system folders, as distributions package it, and folders of an MPI outside its prefix.
 
-Its library folder cannot be bound: the host's C library is in it. So its libraries are single host files, with all that
-they need, under their sonames. Its plugins, help texts and settings are folders of host files, and variables lead to
-them. Without these variables, Open MPI would load the plugins of the image's own release, from the same path.
+Its library folder cannot be bound, because it also has the host's C library. So its libraries and everything that they
+need are single host files, under their sonames. Its plugins, help texts and settings are folders of host files, and
+variables point to them. Otherwise Open MPI would load the plugins of the image's own release from the same path.
 """
 
 import posixpath
@@ -15,7 +15,7 @@ from deployer.contract.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
 from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI
 
 _PLUGINS = "OPAL_PKGLIBDIR"
-#: Where the container has each folder, below the folder of host files.
+#: The container path of each folder, below the folder of host files.
 _NAMES: dict[FolderVariable, str] = {
     "OPAL_PKGLIBDIR": "lib/openmpi",
     "OPAL_PKGDATADIR": "lib/openmpi-help",
@@ -23,12 +23,12 @@ _NAMES: dict[FolderVariable, str] = {
     "PMIX_PKGLIBDIR": "lib/pmix",
     "PMIX_PKGDATADIR": "lib/pmix-help",
 }
-#: The names by which programs are linked to a library of MPICH's ABI: everyone's, and Debian's.
+#: The library names for MPICH's ABI that programs are linked to: the common one, and Debian's.
 _MPICH_NAMES = ("libmpi.so.12", "libmpich.so.12")
 
 
 def check(name: str, mpi: Mpi) -> None:
-    """Raise Unknown if facts are missing that are required to bind an MPI of the system."""
+    """Raise Unknown if facts required to bind a system MPI are missing."""
     if not mpi.files:
         missing = "its libraries were not captured"
     elif mpi.family == OPENMPI and _PLUGINS not in mpi.folders:
@@ -43,7 +43,7 @@ def check(name: str, mpi: Mpi) -> None:
 
 
 def files(mpi: Mpi) -> list[HostFile]:
-    """Return the MPI's own libraries under their sonames, if it is among the system's; not what they need."""
+    """Return the MPI's own libraries under their sonames, without dependencies, if it is in system folders."""
     if not mpi.in_system:
         return []
     own = {facts.dynamic.soname or posixpath.basename(path): path for path, facts in sorted(mpi.files.items())}
@@ -58,7 +58,7 @@ def files(mpi: Mpi) -> list[HostFile]:
 
 
 def folders(mpi: Mpi) -> list[HostFile]:
-    """Return the folders that the MPI finds by variables."""
+    """Return the folders that the MPI finds through variables."""
     return [
         HostFile(_NAMES[variable], DIRECTORY, path, f"a folder of the site's MPI, {variable}")
         for variable, path in mpi.folders.items()
@@ -66,14 +66,14 @@ def folders(mpi: Mpi) -> list[HostFile]:
 
 
 def plugins(host: CapturedHost, mpi: Mpi) -> list[str]:
-    """Return the captured files in the folders that the MPI finds by variables."""
+    """Return the captured files in the folders that the MPI finds through variables."""
     return sorted(path for path in host.files.files if posixpath.dirname(path) in mpi.folders.values())
 
 
 def environment(mpi: Mpi) -> dict[str, str]:
-    """Return the variables that lead to the folders.
+    """Return the variables that point to the folders.
 
-    Those of Open MPI are set for an MPI of the system even if it has no such folder: the image's would be used instead.
+    Open MPI's are set for a system MPI even if it lacks the folder. Otherwise the image's folder would be used.
     """
     wanted: list[FolderVariable] = list(mpi.folders)
     if mpi.in_system and mpi.family == OPENMPI:

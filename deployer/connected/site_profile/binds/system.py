@@ -1,11 +1,12 @@
-"""Single libraries from the host's system folders: the rule that decides between the host's and the image's library.
+"""Single libraries from the host's system folders: the rule that chooses between the host's and the image's library.
 
-For a library that a host file needs, and that is in a system folder, by soname:
+The rule applies to a library that a host file needs and that is in a system folder, by soname:
 
-- the C library and its family are never the host's: loader and libc.so.6 belong together, and programs need their own;
-- libraries that talk to a kernel driver, a daemon of the host, or the other half of the MPI are always the host's;
-- all others (compilers' run-time libraries, libnuma, libnl) are the image's if it has them, otherwise the host's. The
-  image's programs keep the libraries that they were built with, and newer releases only add versions of symbols.
+- the C library and its family always come from the image: loader and libc.so.6 belong together, and programs need their
+own;
+- libraries that talk to a kernel driver, a host daemon, or the other half of the MPI always come from the host;
+  - all others (compilers' run-time libraries, libnuma, libnl) come from the image if it has them, else from the host.
+  The image's programs keep the libraries that they were built with, and newer releases only add symbol versions.
 """
 
 import posixpath
@@ -18,11 +19,11 @@ from deployer.connected.site_profile.profile import SiteFiles
 from deployer.contract.dynamic import Facts
 from deployer.contract.hostfiles import FILE, HostFile
 
-#: glibc's libraries, and the kernel's virtual one.
+#: glibc's libraries, and the kernel's virtual library.
 _NEVER = re.compile(
     r"^(ld-linux.*|ld64|lib(c|m|mvec|dl|rt|pthread|util|resolv|nsl(?=\.so\.1$)|anl|BrokenLocale|thread_db|nss_\w+))\.so\.\d+$"
 )
-#: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; Open MPI's parts and what they need;
+#: Omni-Path, verbs, UCX, EFA, XPMEM, Slingshot; libfabric; PMI, Slurm, munge; Open MPI's parts and their dependencies;
 #: NVIDIA.
 _HOSTS = re.compile(
     r"^lib(psm2|psm_infinipath|ibverbs|rdmacm|ibumad|ibmad|mlx[45]|hns|mana|efa|uc[pstm]|uc[st]_\w+|xpmem|cxi"
@@ -37,8 +38,8 @@ class CapturedHost(NamedTuple):
     Attributes:
         files: facts of files, and links.
         view: finds files through links.
-        inside: paths below the MPI's prefix, by file name.
-        outside: paths of system libraries, by file name.
+        inside: paths below the MPI's prefix, by base name.
+        outside: paths of system libraries, by base name.
         prefix: the MPI's prefix, "" for none.
     """
 
@@ -58,31 +59,31 @@ class CapturedHost(NamedTuple):
         return path.startswith(self.prefix + "/")
 
     def facts(self, path: str) -> Facts | None:
-        """Return the captured facts of a file, following links, or None."""
+        """Return the captured facts of a file after following links, or None."""
         real = self.view.resolve(path)
         return self.files.files.get(real) if real else None
 
 
 def captured(files: SiteFiles, prefix: str) -> CapturedHost:
-    """Return the captured files of a site for an MPI at ``prefix`` ("" for none)."""
+    """Return the captured files of a site, for an MPI at ``prefix`` ("" for none)."""
     inside: dict[str, str] = {}
     outside: dict[str, str] = {}
-    for path in [*files.links, *files.files]:  # links are included: their name is the soname
+    for path in [*files.links, *files.files]:  # include links: their name is the soname
         known = inside if prefix and path.startswith(prefix + "/") else outside
         known.setdefault(posixpath.basename(path), path)
     return CapturedHost(files, JobFilesystem(Captured(files.files, files.links)), inside, outside, prefix or "/nowhere")
 
 
 def needs(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:
-    """Return the libraries outside of the prefix that ``roots`` need, directly or not: name to path.
+    """Return libraries outside the prefix that ``roots`` need directly or indirectly, as names with paths.
 
-    The path is empty if the library was not captured.
+    The path is empty for a library that was not captured.
     """
     return {name: path for name, path in _closure(host, roots).items() if name not in host.inside}
 
 
 def tree_needs(host: CapturedHost, root: str) -> set[str]:
-    """Return the files below the prefix, without links, that the loader maps together with ``root``."""
+    """Return the files below the prefix, without links, that the loader maps with ``root``."""
     paths = [root, *(path for name, path in _closure(host, [root]).items() if name in host.inside)]
     return {real for real in map(host.view.resolve, paths) if real}
 
@@ -100,7 +101,7 @@ def _closure(host: CapturedHost, roots: Iterable[str]) -> dict[str, str]:
 
 
 def libraries(found: dict[str, str], why: str) -> list[HostFile]:
-    """Return host files for needed libraries by the rule above, without libraries that were not captured."""
+    """Return host files for needed libraries by the rule above. Uncaptured libraries are left out."""
     return [
         library(path, why, name, spare=not _HOSTS.match(name))
         for name, path in sorted(found.items())
@@ -109,5 +110,5 @@ def libraries(found: dict[str, str], why: str) -> list[HostFile]:
 
 
 def library(path: str, why: str, name: str | None = None, spare: bool = False) -> HostFile:
-    """Return one library, under the name that the loader requests."""
+    """Return one library under the name that the loader requests."""
     return HostFile(f"lib/{name or posixpath.basename(path)}", FILE, path, why, spare)

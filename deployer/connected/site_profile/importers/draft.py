@@ -1,6 +1,6 @@
-"""The draft of a profile: facts with the line that each comes from, and what a file says that a profile cannot express.
+"""The draft of a profile: facts with their source lines, and settings that a profile cannot express.
 
-The first fact about a place counts; a later one that differs is noted.
+The first fact about a place is used; a later one that differs is noted.
 """
 
 import copy
@@ -16,9 +16,9 @@ from deployer.connected.site_profile.model import Profile
 from deployer.contract.json_records import Record
 from deployer.contract.text import fault, printable
 
-#: Characters of a file's own text in a note, and notes in a draft. The rest is counted.
+#: The most characters of a file's own text in a note, and the most notes in a draft. The rest is only counted.
 _MAX_SHOWN, _MAX_NOTES = 120, 200
-#: Lines that are named after a value that several lines gave.
+#: The most source lines to list for a value that several lines give.
 _MAX_ORIGINS = 3
 
 
@@ -38,12 +38,12 @@ class FileLine(NamedTuple):
 
 
 class Unexpressed(NamedTuple):
-    """Something that a file says and a profile cannot express.
+    """A setting in a file that a profile cannot express.
 
     Attributes:
-        kind: a few words that are the same for all such lines, for counting.
+        kind: a short text that is the same for all such lines, for counting.
         text: the file's own text, printable and short.
-        origin: its line.
+        origin: the line that it came from.
     """
 
     kind: str
@@ -63,14 +63,14 @@ class _Fact(NamedTuple):
 
 
 class Draft:
-    """Facts for one profile, by place, from any number of files."""
+    """Facts for one profile, by place. They may come from any number of files."""
 
     def __init__(self) -> None:
         self._facts: dict[KeyPath, _Fact] = {}
         self._notes: dict[Unexpressed, None] = {}
 
     def set(self, place: KeyPath, value: Any, origin: FileLine) -> None:
-        """Add a fact. If the place has another value, that one stays and ``value`` is noted."""
+        """Add a fact. If the place already has another value, keep that and note ``value``."""
         known = self._facts.get(place)
         if known is None:
             self._facts[place] = _Fact(value, [origin])
@@ -80,17 +80,17 @@ class Draft:
             self.note(f"{'.'.join(place)} differs from {known.origins[0]}", _shown(value), origin)
 
     def get(self, *place: str) -> Any:
-        """Return the value at a place, or None."""
+        """Return the value at a place, or None if unset."""
         known = self._facts.get(place)
         return known.value if known else None
 
     def note(self, kind: str, text: object, origin: FileLine) -> None:
-        """Note what the profile cannot express."""
+        """Note a setting that the profile cannot express."""
         self._notes[Unexpressed(kind, _shown(text), origin)] = None
 
     @property
     def unexpressed(self) -> list[Unexpressed]:
-        """Return the notes, each once."""
+        """Return the distinct notes."""
         return list(self._notes)
 
     def count(self) -> int:
@@ -98,16 +98,16 @@ class Draft:
         return sum(place[0] not in ("format", "name", "description", "source") for place in self._facts)
 
     def finish(self) -> None:
-        """Complete the draft: nothing may be added after it.
+        """Complete the draft. Nothing may be added afterwards.
 
-        What the profile's model does not accept is removed and noted, with the reason.
+        Facts that the profile's model rejects are removed and noted, with the reason.
         """
         while problems := self._problems():
             if not sum([self._drop(place, reason) for place, reason in problems]):
                 raise RuntimeError(f"the draft lacks {problems[0]}")
 
     def _problems(self) -> list[tuple[KeyPath, str]]:
-        """Return the places that the profile's model does not accept, with the reasons."""
+        """Return the places that the profile's model rejects, with the reasons."""
         found: list[tuple[KeyPath, str]] = []
         try:
             Profile.model_validate(self.tree())
@@ -139,11 +139,11 @@ class Draft:
         return {**found, "notes": notes} if notes else found
 
     def sources(self) -> dict[str, list[str]]:
-        """Return the lines of each fact, by its place."""
+        """Return the source lines of each fact, by its place."""
         return {".".join(place): [str(each) for each in fact.origins] for place, fact in self._facts.items()}
 
     def yaml(self) -> str:
-        """Return the draft as YAML, with a comment at each fact that names its lines."""
+        """Return the draft as YAML. A comment at each fact lists its source lines."""
         return "\n".join(["# yaml-language-server: $schema=schema.json", *self._lines((), self.tree(), "")]) + "\n"
 
     def _lines(self, above: KeyPath, tree: dict[str, Any], indent: str) -> Iterator[str]:
@@ -170,7 +170,7 @@ class Draft:
         return f"  # {', '.join(origins[:_MAX_ORIGINS])}{more}"
 
     def _drop(self, place: KeyPath, reason: str) -> bool:
-        """Remove the facts at and below ``place``, else the fact around it or its neighbours. Return False if none."""
+        """Remove the facts at and below ``place``, else its parent or siblings. Return False if nothing was found."""
         dropped = [known for known in self._facts if known[: len(place)] == place]
         dropped = dropped or [known for known in self._facts if place[: len(known)] == known][-1:]
         dropped = dropped or [known for known in self._facts if len(place) > 1 and known[:-1] == place[:-1]]

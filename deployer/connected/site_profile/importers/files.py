@@ -10,19 +10,19 @@ from deployer.contract.errors import UsageError
 from deployer.contract.text import printable
 from deployer.system import files
 
-#: Bytes. The largest real file seen has 120 kB.
+#: The size limit in bytes. The largest real file found has 120 kB.
 _MAX_BYTES = 1024 * 1024
 _HINT = "give slurm.conf, gres.conf, or a file that slurm.conf includes"
 
 
 def draft(paths: Sequence[Path], name: str | None = None) -> Draft:
-    """Return the draft of a profile from files, which all describe one cluster.
+    """Return the draft of a profile from files that describe one cluster.
 
     Args:
-        name: the name of the profile. None: the cluster's name in slurm.conf, or the name of the first file.
+        name: the profile's name. None: the cluster's name in slurm.conf, or the first file's name.
 
     Raises:
-        UsageError: a file cannot be read, or is not of Slurm.
+        UsageError: a file cannot be read, or is not a Slurm file.
     """
     if name is not None and name != _site_name(name):
         hint = f"write --name {_site_name(name)}"
@@ -41,7 +41,7 @@ def draft(paths: Sequence[Path], name: str | None = None) -> Draft:
 
 def _read(path: Path, names: Sequence[str]) -> tuple[str, str]:
     """Return the name of a file for messages, and its text."""
-    # Two files of one name are told apart by their paths.
+    # Two files with the same name are distinguished by path.
     name = printable(path.name if names.count(path.name) == 1 else str(path))
     text = files.read_text(str(path), _HINT, _MAX_BYTES)
     if "\0" in text:
@@ -52,5 +52,5 @@ def _read(path: Path, names: Sequence[str]) -> tuple[str, str]:
 
 
 def _site_name(text: str) -> str:
-    """Return a text as the name of a profile."""
+    """Convert a text to a valid profile name."""
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._") or "site"

@@ -9,16 +9,16 @@ from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
 from deployer.contract.errors import UsageError
 
-#: Names that partitions of a profile can have.
+#: Valid names for partitions of a profile.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
-#: Nodes of a site, after all ranges are expanded.
+#: The most nodes of a site, after all ranges are expanded.
 _MAX_NODES = 200_000
 _MAX_INCLUDES = 20
-#: Kinds of node in a partition that become partitions of the profile.
+#: The most kinds of node in a partition that become partitions of the profile.
 _MAX_KINDS = 16
-#: Members of all partitions together, and the names of all node expressions together.
+#: The most members of all partitions together, and the most names of all node expressions together.
 _MAX_MEMBERS = 4_000_000
-#: Characters of a node's name, with two for each range.
+#: The most characters of a node's name; each range counts as two.
 _MAX_NAME = 256
 
 _PAIR = re.compile(r"(?<![\w.])([A-Za-z_][\w.]*)\s*\+?=\s*(\"(?:[^\"\\]|\\.)*\"|\S*)")
@@ -28,11 +28,11 @@ _BRACKETS = re.compile(r"\[([^\]]*)\]")
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 _LOOKS = re.compile(r"(?im)^[ \t]*(NodeName|PartitionName|ClusterName|ControlMachine|SlurmctldHost)\s*=")
 _LOOKS_GRES = re.compile(r"(?im)^[ \t]*((NodeName\s*=\s*\S+\s+)?Name\s*=\s*\w+\s|AutoDetect\s*=)")
-#: What no slurm.conf has, but a template of one.
+#: Text that occurs only in a template of slurm.conf, never in a real one.
 _TEMPLATES = ("{{", "{%", "<%", "${")
-#: Who makes the GPUs that gres.conf finds by a vendor's library, or by devices.
+#: The vendors of GPUs that gres.conf detects with a vendor's library or by device files.
 _VENDORS = {"nvml": "nvidia", "nvidia": "nvidia", "rsmi": "amd", "oneapi": "intel"}
-#: Settings of a partition that no key of a profile expresses, with the words of their note.
+#: Settings of a partition without an equivalent in a profile, with the text of their note.
 _NOT_EXPRESSED = {
     "allowaccounts": "who may use a partition",
     "allowgroups": "who may use a partition",
@@ -56,7 +56,7 @@ _NOT_EXPRESSED = {
 
 
 class _Record(NamedTuple):
-    """A line of the file with its settings, by key in lower case."""
+    """A line of the file with its settings; keys are in lower case."""
 
     values: dict[str, str]
     origin: FileLine
@@ -76,7 +76,7 @@ class _Node(NamedTuple):
 
 
 def is_slurm_conf(text: str) -> bool:
-    """Return whether a text is a slurm.conf or a part of it."""
+    """Return whether a text is a slurm.conf or part of one."""
     return _LOOKS.search(text) is not None
 
 
@@ -92,10 +92,10 @@ class SlurmConf:
         """Read files.
 
         Args:
-            texts: the contents by file name. An ``Include`` is followed if its file is one of them.
+            texts: the contents by file name. An ``Include`` is followed if its file is among them.
 
         Raises:
-            UsageError: the files describe too many nodes, or include each other without end.
+            UsageError: the files describe too many nodes, or include each other endlessly.
         """
         self._draft = draft
         self._texts = texts
@@ -113,7 +113,7 @@ class SlurmConf:
     def facts(self) -> None:
         """Write all facts to the draft."""
         named = self._named_by_includes()
-        # An included file is read where it is included. One that is still unread after the others is in a circle.
+        # An included file is read at its Include. A file that is still unread after the others is in a cycle.
         for name, text in sorted(self._texts.items(), key=lambda item: (item[0] in named, is_gres_conf(item[1]))):
             if name not in self._included:
                 self._file(name, text, 0)
@@ -124,7 +124,7 @@ class SlurmConf:
     # ------------------------------------------------------------------------------------------------------- reading
 
     def _named_by_includes(self) -> set[str]:
-        """Return the base names of the files that other files include."""
+        """Return the base names of included files."""
         lines = (line for name, text in self._texts.items() for line, _ in _lines(text, name))
         return {found.group(1).rpartition("/")[2] for found in map(_INCLUDE.match, lines) if found}
 
@@ -253,7 +253,7 @@ class SlurmConf:
                 self._draft.note(words, f"{name}: {key}={value}", record.origin)
 
     def _members(self, record: _Record) -> tuple[list[_Node], int]:
-        """Return the known nodes of a partition, and the number of the others."""
+        """Return the known nodes of a partition, and the number of unknown ones."""
         text = record.values.get("nodes", "")
         found: list[_Node] = list(self._nodes.values()) if text.upper() == "ALL" else []
         if found:
@@ -294,7 +294,7 @@ class SlurmConf:
 
 
 def _lines(text: str, name: str) -> Iterator[tuple[str, FileLine]]:
-    """Yield the lines without comments, with continued ones as one."""
+    """Yield the lines without comments. Continued lines are joined."""
     parts: list[str] = []
     begin = 1
     for number, line in enumerate(text.splitlines(), 1):
@@ -317,7 +317,7 @@ def _unquoted(value: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Split at commas that are not in brackets of any kind."""
+    """Split at commas outside brackets of any kind."""
     found, depth, begin = [], 0, 0
     for sign in re.finditer(r"[,\[\]()]", text):
         depth = max(0, depth + (sign.group() in "[(") - (sign.group() in "])"))
@@ -382,9 +382,9 @@ def _node(values: Mapping[str, str], origin: FileLine) -> _Node:
     return _Node(shape, frozenset(filter(None, names.split(","))), origin)
 
 
-@lru_cache(maxsize=16)  # many lines have the Gres of a DEFAULT line
+@lru_cache(maxsize=16)  # many lines inherit the Gres of a DEFAULT line
 def _gpus(gres: str) -> tuple[int | None, str | None]:
-    """Return number and type of the GPUs in a node's ``Gres``; the type is None if there are several."""
+    """Return the number and type of the GPUs in a node's ``Gres``. The type is None if there are several types."""
     count, kinds = 0, set()
     for each in _words(gres):
         name, *rest = re.sub(r"\([^()]*\)", "", each).split(":")
@@ -401,21 +401,21 @@ def _count(text: str | None) -> int | None:
 
 
 def _time(text: str) -> str | None:
-    """Return a time limit as a profile has it. Slurm's own forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    """Return a time limit in the form of a profile. Slurm's forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
     if text.upper() in ("INFINITE", "UNLIMITED"):
         return "infinite"
     found = _TIME.fullmatch(text)
     if found is None or len(text) > 20:
         return None
     days, first, second, third = (int(each) if each else 0 for each in found.groups())
-    hours = found.group(1) or found.group(4)  # else the first number is minutes
+    hours = found.group(1) or found.group(4)  # otherwise the first number is minutes
     seconds = days * 86400 + (first * 3600 + second * 60 + third if hours else first * 60 + second)
     days, rest = divmod(seconds, 86400)
     return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}" if seconds else None
 
 
 def _telling(groups: Mapping[_Kind, Sequence[_Node]]) -> dict[_Kind, str] | None:
-    """Return for each kind of node a feature that all of its nodes have and no other node has; None if one lacks it."""
+    """Return for each kind of node a feature that all its nodes and no others have; None if a kind has none."""
     found: dict[_Kind, str] = {}
     if len(groups) > _MAX_KINDS:
         return None
