@@ -82,7 +82,7 @@ class Donor(NamedTuple):
         """
         try:
             theirs = os.open(self.rootfs, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # removed meanwhile
+        except OSError:  # removed in the meantime
             return
         try:
             linking = _Linking(self.layer, theirs, root, folders, read, source)
