@@ -194,7 +194,7 @@ def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
         left -= taken
     connection.sendall(b"!")
     with suppress(socket.timeout, ConnectionError):
-        connection.recv(1)  # let the other side close first: otherwise the kernel blocks this node's port for some programs
+        connection.recv(1)  # the other side must close first: otherwise the kernel blocks this port for some programs
 
 
 def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:

@@ -47,7 +47,7 @@ class NodeRecords:
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            # After a partial write, repeat the whole line: another rank may have appended since. An error has the reason.
+            # After a partial write, repeat the whole line: another rank may have appended. An error has the reason.
             if os.write(self._descriptor, line) < len(line) and os.write(self._descriptor, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:

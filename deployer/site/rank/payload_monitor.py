@@ -226,7 +226,7 @@ class _Others:
 class _GracePeriod:
     """The time between a request to end this rank, one of the signals ``awaited``, and its end.
 
-    Launchers kill all ranks as soon as one has failed. Therefore a rank that is asked to end makes a file at ``mark``. A
+    Launchers kill all ranks as soon as one fails. Therefore a rank that is asked to end makes a file at ``mark``. A
     rank whose payload has ended waits until the folder of these files is empty, which it tests by trying to remove it.
     Listing the folder every second in thousands of ranks would overload a shared file system.
     """
@@ -250,7 +250,7 @@ class _GracePeriod:
         return self._since is not None
 
     def await_others(self) -> None:
-        """Wait, up to the limit, until all ranks that were asked to end have ended, including those asked a moment later."""
+        """Wait, up to the limit, for all ranks that were asked to end, including those asked a moment later."""
         _remove(self._mark)
         while time.time() < (self._since or 0) + GRACE:
             time.sleep(_LAST_WORDS)
@@ -291,7 +291,7 @@ def shared_memory() -> "Optional[int]":
 
 
 def _members(pid: int, outside: bool) -> "List[int]":
-    """Return the payload's processes, ending with those that left the runtime ``pid`` if it is outside the container."""
+    """Return the payload's processes; those that left the runtime ``pid``, outside the container, are last."""
     own = mapped_mpi.family(pid)
     return own + [member for member in mapped_mpi.family(os.getpid())[1:] if member not in own] if outside else own
 

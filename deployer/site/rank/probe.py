@@ -146,7 +146,7 @@ def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", o
     record.update(stage=rank_record.SUMMING, rank=library.rank, size=library.size)
     records.add(name, rank_record.dumps(record))
     record["measures"].update(allreduce=allreduce.measure(library))
-    # Only if a node has several ranks: tested with Intel MPI 2021.15, MPICH 4.2 and Open MPI 5.0.
+    # Libraries map it only if a node has several ranks: tested with Intel MPI 2021.15, MPICH 4.2 and Open MPI 5.0.
     # A library in an image that is staged there is not mapped as shared and writable.
     mapped = mapped_mpi.maps(os.getpid()).splitlines()
     record.update(shared_memory=any(" rw-s " in line and " /dev/shm/" in line for line in mapped))

@@ -41,8 +41,8 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
     """Return the environment of the payload of rank ``task``, in which variables that are already set stay.
 
     Args:
-        meet: NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE, from ``site.jobs.rendezvous``; address, port and interface may
-            be empty.
+        meet: NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE, from ``site.jobs.rendezvous``; address, port and interface
+            may be empty.
         environment: the rank's environment, with the variables of its launcher.
     """
     nodes, per_node, address, port, interface = (meet.split(",") + [""] * 5)[:5]
