@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         self.error("unknown command: %r%s" % (word, guess(word, self._commands())))
 
     def _commands(self) -> List[str]:
-        """Return the command names to suggest, without commands that only programs call."""
+        """Return the command names to suggest, without those that only deployer itself calls."""
         actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         return [str(name) for action in actions for name in action.choices]
 

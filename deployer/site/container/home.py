@@ -1,8 +1,8 @@
 """Homes: private folders for each job on each of its nodes, and for each process of ``exec`` and ``shell``.
 
-A home is HOME and TMPDIR in the container. /tmp itself, which the container shares with the host, cannot be used,
-because all users can write to it: another user's ``/tmp/.bashrc``, or a ``.pth`` file below ``/tmp/.local``, would run
-as this user. ``node_folder`` explains how a folder in /tmp can be private.
+A home is HOME and TMPDIR in the container. /tmp itself cannot be used: the container shares it with the host, and all
+users can write to it. Another user's ``/tmp/.bashrc``, or a ``.pth`` file below ``/tmp/.local``, would run as this
+user. ``node_folder`` explains how a folder in /tmp can be private.
 
 The homes of killed jobs are removed when the user's next home is made on the node.
 """

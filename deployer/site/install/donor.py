@@ -190,7 +190,7 @@ class _Linking(object):
         return self._link(own_files)
 
     def _state(self, file: LayerFile) -> Optional[os.stat_result]:
-        """Return the state of the donor's file; None if install did not make it like this."""
+        """Return the state of the donor's file; None if it differs from what install makes."""
         state = self._look(file.path)
         if state is None:
             return None

@@ -59,7 +59,7 @@ def find(store: Store, keep: int) -> List[Garbage]:
 def collect(garbage: List[Garbage]) -> List[Garbage]:
     """Remove everything that is not spared, and return all items.
 
-    Items that only another user can remove are then marked as spared: in a group's root folder, only the user who
+    Items that only another user can remove are then marked as spared. In a group's root folder, only the user who
     installed an image can remove its files.
     """
     return [item if item.spared else _removed(item) for item in garbage]

@@ -76,7 +76,7 @@ class Parcel(NamedTuple):
         seal: the seal in the ending.
         manifest: the manifest in the ending.
         parts: the parts that have arrived.
-        begun: the beginnings that have arrived, the longest first.
+        begun: the partial files that have arrived, longest first.
     """
 
     folder: str

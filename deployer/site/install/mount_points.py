@@ -95,7 +95,7 @@ def _make_now(folder: int, name: str) -> None:
     if read_only:
         os.chmod(folder, mode | stat.S_IWUSR)
     try:
-        with suppress(FileExistsError):  # another process of this user makes it too
+        with suppress(FileExistsError):  # another process of this user made it first
             os.mkdir(name, 0o555 if read_only else 0o755, dir_fd=folder)
     finally:
         if read_only:

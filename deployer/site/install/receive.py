@@ -218,7 +218,7 @@ def remove_damaged(folder: str) -> None:
 
 
 def undamaged(stream: IO[bytes], segments: Iterable[Segment], start: int = 0) -> int:
-    """Return the place in a bundle of the first wrong segment, for a file that begins at ``start``."""
+    """Return the place in a bundle up to which segments are undamaged, in a file that begins at ``start``."""
     for segment in segments:
         stream.seek(segment.offset - start)
         if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:

@@ -3,7 +3,7 @@
 If the extension is incompatible, TensorFlow continues without a message. Its API proves nothing (``get_backend()``
 returns GPU on a CPU). The extension has a library of kernels for each instruction set, which only ``import tensorflow``
 maps. Three events show that the import has ended: Horovod's library for TensorFlow is mapped; more CPU time was used
-than an import takes (which a slow disk or a busy node does not increase); or the payload has ended.
+than an import takes; or the payload has ended. A slow disk or a busy node does not increase the CPU time.
 """
 
 import os

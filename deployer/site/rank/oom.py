@@ -11,7 +11,7 @@ MYPY = False
 if MYPY:  # see ``rank``
     from typing import Optional, Tuple
 
-    #: Counts in this process's control group, since the group was made, and on this node, since it booted; None if the
+    #: Counts in this process's control group since the group was made, and on this node since it booted. None if the
     #: kernel does not count (before 4.13).
     Kills = Tuple[Optional[int], Optional[int]]
 

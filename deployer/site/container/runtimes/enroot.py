@@ -1,10 +1,10 @@
 """enroot on an unpacked image. Written from the sources of 3.0 to 4.1.2; tested with 4.1.2.
 
 By default, ``enroot start`` opens a lock file in the image's folder for writing. It also obeys the image's /etc/fstab,
-/etc/environment and /etc/rc, which can bring host files and variables into the container. Therefore enroot starts an
-empty folder in the private folder on the node, and the image is the first mount, over that folder's root. enroot then
-continues with the image, but has already read and written its own files in the empty folder. The administrator's
-mounts, variables and hooks are not used.
+/etc/environment and /etc/rc, which can bring host files and variables into the container. Therefore it is started with
+an empty folder in the private folder on the node, and the image is the first mount, over the root of that folder. By
+then, enroot has already read and written its own files in the empty folder. The administrator's mounts, variables and
+hooks are not used.
 """
 
 from typing import List

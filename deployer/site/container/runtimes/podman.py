@@ -1,9 +1,9 @@
 """Podman without root and without an image store, on an unpacked image. Tested with 4.3.
 
-By default, Podman needs ranges of extra user numbers (/etc/subuid), keeps files in the home and in /run/user, leaves a
-process behind that holds its user namespace, and obeys several configuration files and variables. Therefore a rank
-starts it in a user namespace with only the user's own number, and with configuration and state in the private folder on
-the node.
+By default, Podman needs ranges of extra user numbers (/etc/subuid) and keeps files in the home and in /run/user. It
+also leaves a process behind that holds its user namespace, and obeys several configuration files and variables.
+Therefore a rank starts it in a user namespace with only the user's own number. Configuration and state are in the
+private folder on the node.
 """
 
 from typing import List
