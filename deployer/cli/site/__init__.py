@@ -1,1 +1,1 @@
-"""The site's command line, which deployer.pyz carries."""
+"""The site's command line, in deployer.pyz."""

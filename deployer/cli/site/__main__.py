@@ -1,12 +1,12 @@
-"""The first module of deployer.pyz, which Python compiles at each start: so it is short.
+"""The first module of deployer.pyz; it is short because Python compiles it at each start.
 
-Ranks do not start it: see ``contract.first_bytes``. With -I nothing of the user's home is used.
+Ranks do not start it: see ``contract.first_bytes``. With -I, Python uses nothing from the user's home.
 """
 
 import os
 import sys
 
-if sys.version_info < (3, 6):  # the other modules are not even syntax for such a Python
+if sys.version_info < (3, 6):  # the other modules are syntax errors in such a Python
     sys.stderr.write(
         "deployer: error: this is Python %d.%d; deployer needs Python 3.6 or newer\n"
         "hint: start it by a newer one: python3, or one that `module avail python` shows\n" % sys.version_info[:2]

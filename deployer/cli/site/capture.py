@@ -1,4 +1,4 @@
-"""The site's command that collects the facts of the site: capture."""
+"""The site's command that collects facts about the site: capture."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ from deployer.site.jobs import survey
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.system import files, terminal
 
-#: Seconds between two looks at the jobs, at first and at most.
+#: Initial and maximum seconds between two checks of the jobs.
 _FIRST, _LAST = 0.5, 15.0
 
 
@@ -110,7 +110,7 @@ def _survey(args: argparse.Namespace) -> int:
     while True:
         partitions = survey.step(request)
         for partition in partitions:
-            now = (partition.state, partition.seconds // 60)  # again each minute that it waits
+            now = (partition.state, partition.seconds // 60)  # changes each minute while it waits
             if not args.json and shown.get(partition.name) != now:
                 terminal.tell("deployer: %s" % str(partition))
                 shown[partition.name] = now
@@ -139,8 +139,8 @@ def _survey(args: argparse.Namespace) -> int:
 
 
 def _show_jobs(args: argparse.Namespace, request: Any) -> int:
-    """Print the jobs that a survey would submit. The login node is captured for it, and nothing new is kept."""
-    begun = files.lexists(request.folder)  # its jobs may wait in the queue
+    """Print the jobs that a survey would submit, after a capture of the login node; keep no new files."""
+    begun = files.lexists(request.folder)  # its jobs may be in the queue
     profile = survey.login(request).profile
     scripts = {part.name: survey.script(request, profile, part) for part in survey.parts(request, profile)}
     if not begun:

@@ -1,6 +1,6 @@
-"""What both command lines share: from words to a call, from errors to exit codes.
+"""The common part of both command lines: from words to a call, and from errors to exit codes.
 
-Modules that not every command needs are imported where they are used: each start waits for what is imported here.
+Modules that only some commands need are imported where they are used, because imports here delay every start.
 """
 
 import argparse
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: The text of --root.
+#: The help text of --root.
 ROOT = "the root folder, which has images and jobs (default: $DEPLOYER_ROOT, or the folder of deployer.pyz)"
-#: The text of --signers.
+#: The help text of --signers.
 SIGNERS = "require a signature by one of these allowed signers (ssh-keygen format)"
 _QUIET = "print only errors, warnings and results: no progress, no `next:`"
-#: Spaces between the columns of a table; the columns that its last one must have to be wrapped.
+#: Spaces between the columns of a table, and the minimum width at which its last column is wrapped.
 _GAP, _NARROWEST = 2, 24
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with errors of ours: one line, a hint, exit code 2.
+    """An argument parser with deployer's errors: one line, a hint, exit code 2.
 
     Attributes:
-        example: a command line that ``--help`` shows last; may be empty.
+        example: a command line at the end of ``--help``; may be empty.
     """
 
     example = ""
@@ -76,19 +76,19 @@ class Parser(argparse.ArgumentParser):
         self.error("unknown command: %r%s" % (word, guess(word, self._commands())))
 
     def _commands(self) -> List[str]:
-        """Return the names to suggest, without commands that only our own programs call."""
+        """Return the command names to suggest, without those that only deployer itself calls."""
         actions = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         return [str(name) for action in actions for name in action.choices]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does; ``parser`` of the result is the parser of the innermost command."""
+        """Parse like argparse; ``parser`` in the result is the parser of the innermost command."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if not hasattr(parsed, "parser"):
             parsed.parser = self
         return parsed, unknown
 
     def explain(self, words: Sequence[str], unknown: Sequence[str], rest: Sequence[str]) -> UsageError:
-        """Return the error for words that the parser of a command does not know.
+        """Return the error for words that a command's parser does not know.
 
         Args:
             words: all words before a bare ``--``.
@@ -113,13 +113,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class Command(NamedTuple):
-    """A command as ``--help`` lists it.
+    """A command in the list of ``--help``.
 
     Attributes:
         name: the command.
         module: the module of ``deployer.cli`` that registers it.
         summary: one line.
-        example: the words after it in the command line that its ``--help`` shows
+        example: the words after the command in the example of its ``--help``
     """
 
     name: str
@@ -129,14 +129,14 @@ class Command(NamedTuple):
 
 
 class _NoParser:
-    """Stands for the parser of a command that was not requested: it accepts what modules call to describe it."""
+    """A stand-in for the parser of a command that was not requested; it accepts all calls that describe a command."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: self
 
 
 class _WantedOnly(argparse._SubParsersAction):  # type: ignore[type-arg]
-    """Makes the parser of one command only, because argparse takes longer than most commands."""
+    """An action that makes only the requested command's parser: argparse takes longer than most commands."""
 
     wanted: Optional[str] = None
 
@@ -147,15 +147,15 @@ class _WantedOnly(argparse._SubParsersAction):  # type: ignore[type-arg]
 
 
 class Front(Parser):
-    """The parser of a command line, with its commands by task.
+    """The parser of a command line, with its commands grouped by task.
 
-    Only the module of the requested command is imported: some take a while, and each rank of a job starts the site's
-    command line anew.
+    Only the module of the requested command is imported, because some imports are slow and a job starts the site's
+    command line several times.
 
     Attributes:
         internal: commands that people do not call, with their modules.
         elsewhere: how to call the commands of the other command line.
-        paths: what users want, each with the commands that lead there.
+        paths: users' goals, each with the commands to reach it.
     """
 
     def __init__(
@@ -199,10 +199,10 @@ class Front(Parser):
             parser.example = _line(self.prog, wanted, command.example)
 
     def command_parsers(self) -> List[Parser]:
-        """Return the parsers of all commands that ``--help`` lists, in its order."""
+        """Return the parsers of all commands in ``--help``, in the same order."""
         parsers = []
         for name in self.table:
-            # Each in a parser of its own, since modules register more than one command each.
+            # Use a new front for each command, because a module may register several commands.
             front = Front(self.prog, self.text, self.groups)
             front.add_wanted([name])
             parsers.append(front._sub.choices[name])
@@ -227,7 +227,7 @@ class Front(Parser):
 
 
 def _joined(prog: str, paths: Sequence[Tuple[str, Sequence[str]]]) -> str:
-    """Return the end of ``--help``: what users want, and the commands that lead there."""
+    """Return the end of ``--help``: users' goals, and the commands to reach them."""
     return "".join(
         "%s:\n%s\n" % (goal, "".join("  %s\n" % _line(prog, words) for words in commands)) for goal, commands in paths
     )
@@ -239,7 +239,7 @@ def _line(prog: str, *words: str) -> str:
 
 
 def _add_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add the option to a parser and to those of its verbs; none of them overrides what another one has read."""
+    """Add the option to a parser and its verbs' parsers, none of which overrides a value that another has read."""
     parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=_QUIET)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and not isinstance(action, _WantedOnly):
@@ -248,7 +248,7 @@ def _add_quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
-    """Add the option for how ranks start at a site, in place of what its profile says."""
+    """Add the option that overrides the site profile's way to start ranks."""
     from deployer.contract.plan import LAUNCHES
 
     parser.add_argument(
@@ -270,8 +270,8 @@ def add_command(
 
     Args:
         function: returns the exit code; None means 0.
-        text: may be left out for a command that a command line lists: its summary is used.
-        has_record: it can also print a record for programs.
+        text: the description; default: the summary in the command line's list.
+        has_record: whether it can also print a record for programs.
     """
     command = subparsers.add_parser(name, help=text, description=text)
     if has_record:
@@ -281,20 +281,20 @@ def add_command(
 
 
 def add_store_command(subparsers: Any, *words: Any, **keywords: Any) -> Any:
-    """Register a command on the store under --root as ``add_command`` does, and return its parser."""
+    """Register a command on the store under --root, like ``add_command``, and return its parser."""
     command = add_command(subparsers, *words, **keywords)
     command.add_argument("--root", metavar="DIR", help=ROOT)
     return command
 
 
 def from_options(kind: Type[_T], args: argparse.Namespace, **known: Any) -> _T:
-    """Return a record, a NamedTuple, whose fields are ``known``, or else the options of the same names."""
+    """Return a NamedTuple whose fields come from ``known``, or else from the options with the same names."""
     given = {name: value for name, value in vars(args).items() if name in kind._fields}  # type: ignore[attr-defined]
     return kind(**{**given, **known})
 
 
 def count(text: str) -> int:
-    """Return a number of at least 1."""
+    """Parse a number of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
@@ -302,7 +302,7 @@ def count(text: str) -> int:
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Print warnings for the user on stderr, and that the own key signed, which is none."""
+    """Print warnings to stderr. That the user's own key signed is printed as a note, not as a warning."""
     for warning in warnings:
         (terminal.tell if warning.endswith(OWN_KEY) else terminal.warn)(warning)
 
@@ -310,13 +310,13 @@ def warn(warnings: Iterable[str]) -> None:
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), stream: Optional[IO[str]] = None
 ) -> List[str]:
-    """Return the lines of a table; columns named in ``right`` are aligned right.
+    """Return the lines of a table; the columns in ``right`` are right-aligned.
 
-    If the table is wider than the terminal, the last column is wrapped. If it is too narrow for that, it is moved to
-    lines of its own; if that is not enough, each cell is. A table that no terminal shows has a line per row.
+    If the table is wider than the terminal, the last column is wrapped. If that column would be too narrow, it moves to
+    separate lines; if that is not enough, each cell does. Without a terminal, the table has one line per row.
 
     Args:
-        stream: where it is printed; default: standard output.
+        stream: where the table will be printed; default: standard output.
     """
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     whole, room = sum(widths) + _GAP * (len(head) - 1), terminal.room()
@@ -342,7 +342,7 @@ def table(
 
 
 def _coloured(line: str, cells: Sequence[str], stream: Optional[IO[str]]) -> str:
-    """Return the line of a row with the cells in colour that are a word of ours, such as a state."""
+    """Return the line of a row, with colour in the cells that are one of deployer's words, such as a state."""
     start, parts = 0, []
     for cell in cells:
         end = start + len(cell) + _GAP
@@ -354,7 +354,7 @@ def _coloured(line: str, cells: Sequence[str], stream: Optional[IO[str]]) -> str
 
 
 def _records(head: Sequence[str], rows: Sequence[Sequence[str]], stream: Optional[IO[str]]) -> List[str]:
-    """Return the lines of a table that is too wide: a line per cell."""
+    """Return the lines of a table that is too wide, with one line per cell."""
     lines = []
     for row in rows:
         lines += [terminal.heading(line, stream) for line in wrapped(row[0])]
@@ -364,14 +364,14 @@ def _records(head: Sequence[str], rows: Sequence[Sequence[str]], stream: Optiona
 
 
 def can_ask() -> bool:
-    """Return whether a person can answer, at this terminal or at the laptop's."""
+    """Return whether a person can answer, at this terminal or the laptop's."""
     return (sys.stdin.isatty() and sys.stderr.isatty()) or os.environ.get(ANSWERS) == "1"
 
 
 def wrapped(text: str, first: str = "", others: str = "  ") -> List[str]:
-    """Return the lines of a text that fit, after ``first`` and ``others``.
+    """Wrap a text into lines that fit the terminal, with the prefixes ``first`` and ``others``.
 
-    A longer word, such as a path, is not split, nor is a command in backticks: people paste them.
+    Longer words, such as paths, and commands in backticks are not split, so that people can paste them.
     """
     import textwrap
 
@@ -387,9 +387,9 @@ def wrapped(text: str, first: str = "", others: str = "  ") -> List[str]:
 
 
 def shortened(text: str, taken: int, is_name: bool = True) -> str:
-    """Return a text as it fits beside ``taken`` columns; ``...`` replaces the middle of a name, or the last words.
+    """Shorten a text to fit beside ``taken`` columns; ``...`` replaces the middle of a name, or the last words.
 
-    It is whole if no terminal shows it.
+    Without a terminal, the text is not shortened.
     """
     room = terminal.room() - taken
     if len(text) <= room or not terminal.room():
@@ -401,9 +401,9 @@ def shortened(text: str, taken: int, is_name: bool = True) -> str:
 
 
 def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]] = None) -> None:
-    """Print what a verdict means and its reasons: each finding once, and each remedy once, after its findings.
+    """Print the meaning of a verdict and its reasons: each finding once, and each remedy once, after its findings.
 
-    On a terminal, long lines are wrapped. ``ways`` are sentences about how ranks would run.
+    On a terminal, long lines are wrapped. ``ways`` are sentences that describe how ranks would run.
     """
     out = stream or sys.stdout
 
@@ -424,7 +424,7 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
 
 
 def show_result(args: argparse.Namespace, record: Any, *lines: str) -> None:
-    """Print a result: with --json the record, else the lines."""
+    """Print a result: the record with --json, otherwise the lines."""
     if args.json:
         terminal.show_json(record)
     else:
@@ -432,7 +432,7 @@ def show_result(args: argparse.Namespace, record: Any, *lines: str) -> None:
 
 
 def more(codes: Sequence[str], prog: str = "") -> str:
-    """Return the line that names the command which explains codes; ``prog`` is the program's name."""
+    """Return the line with the command that explains codes; ``prog`` is the program's name."""
     ours = prog or os.path.basename(sys.argv[0])
     at_laptop = CALLER in os.environ or not ours.endswith(".pyz")
     words = "deployer" if at_laptop else "python3 " + ours
@@ -441,13 +441,13 @@ def more(codes: Sequence[str], prog: str = "") -> str:
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:
-    """Parse ``argv``, call the command and return its exit code; errors are printed, never raised.
+    """Parse ``argv``, call the command, and return its exit code; errors are printed, never raised.
 
-    Words after a bare ``--`` are the user's own command or arguments. The parser never sees them; the command gets them
-    as ``args.rest``. ``args.words`` are the other words as typed.
+    Words after a bare ``--`` are the user's own command or arguments. They are not parsed, but passed to the command as
+    ``args.rest``. ``args.words`` has the other words as typed.
     """
     with contextlib.ExitStack() as held:
-        held.enter_context(terminal.manners(bool({"-q", "--quiet"} & {*argv}), False))  # of errors of the parser
+        held.enter_context(terminal.manners(bool({"-q", "--quiet"} & {*argv}), False))  # for the parser's errors
         return _run(parser, argv, log_folder, held)
 
 
@@ -457,7 +457,7 @@ def _run(
     log = None
     try:
         if isinstance(parser, Front):
-            parser.add_wanted(argv)  # here, because Ctrl-C may interrupt its imports
+            parser.add_wanted(argv)  # inside the try block, because Ctrl-C may interrupt its imports
         mark = argv.index("--") if "--" in argv else len(argv)
         args, unknown = parser.parse_known_args(argv[:mark])
         args.words, args.rest = argv[:mark], argv[mark + 1 :]
@@ -477,7 +477,7 @@ def _run(
     except KeyboardInterrupt:
         terminal.complain(["deployer: interrupted"])
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has ended: `deployer logs | head`
+    except BrokenPipeError:  # the reader of the output has ended: `deployer logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (DeployerError, OSError, MemoryError) as raised:
@@ -494,7 +494,7 @@ def _run(
             terminal.complain([more(topics, parser.prog)])
         _debug()
         return error.exit_code
-    except Exception as error:  # a defect of ours: still one line, and what is needed to fix it
+    except Exception as error:  # a bug in deployer: still print one line, and the facts needed to fix it
         import logging
 
         logging.getLogger("deployer").debug("defect", exc_info=True)
@@ -506,7 +506,7 @@ def _run(
 
 
 def command(args: argparse.Namespace, *words: str) -> str:
-    """Return a command of this program as the user types it: if a laptop called, with the laptop's `deployer`."""
+    """Return a command of this program in the form to type, with `deployer` if a laptop called this program."""
     from deployer.contract.shell import quoted
 
     name, rest = words[0], list(words[1:])
@@ -527,7 +527,7 @@ def suggest(args: argparse.Namespace, *words: str) -> None:
 
 
 def _debug() -> None:
-    """Print the current exception if a developer asked for it."""
+    """Print the current exception if a developer requested it."""
     if os.environ.get("DEPLOYER_DEBUG") == "1":
         import traceback
 
@@ -535,9 +535,9 @@ def _debug() -> None:
 
 
 def show_anything() -> None:
-    """Let standard output accept any text: characters that the locale cannot show are escaped.
+    """Let standard output accept any text, by escaping characters that the locale cannot show.
 
-    Python 3.6 uses ASCII in the C locale, which is what a login without settings has.
+    Python 3.6 uses ASCII in the C locale, which is the locale of a login without settings.
     """
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors != "backslashreplace":
@@ -546,7 +546,7 @@ def show_anything() -> None:
 
 
 def _named(error: Exception) -> DeployerError:
-    """Return an unexpected error of the operating system, such as an unreadable folder, as an error of ours."""
+    """Convert an unexpected error of the operating system, such as an unreadable folder, into a DeployerError."""
     if not isinstance(error, OSError):  # a MemoryError
         return SpaceError("there is not enough memory for this command", "see `ulimit -v`; use a node with more memory")
     from deployer.system import files

@@ -1,4 +1,4 @@
-"""doctor: find what is broken, from the kernel to training on two nodes."""
+"""doctor: find faults, from the kernel to training on two nodes."""
 
 import argparse
 import os
@@ -13,9 +13,9 @@ from deployer.site.doctor.climb import Climb, Ground, Step
 from deployer.site.storage import store
 from deployer.system import files, terminal
 
-#: Seconds for each of its jobs, waiting time in the queue included.
+#: Seconds for each of its jobs, including the waiting time in the queue.
 _PATIENCE = 600
-#: As the file of a report: standard output.
+#: The file name that means standard output for a report.
 SCREEN = "-"
 #: Columns before the observation of a step: its state and name.
 _INDENT = 20
@@ -35,7 +35,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def seconds(text: str) -> float:
-    """Return a finite number of seconds."""
+    """Parse a finite number of seconds."""
     number = float(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError("must be a number above 0")
@@ -52,11 +52,11 @@ def _doctor(args: argparse.Namespace) -> int:
     last = problem_report.last_job(ground) if args.report else ""
     path = new_file(args)
     if path:
-        files.write_text(path, problem_report.text(ground, Climb([], None), last))  # it stays after Ctrl-C
+        files.write_text(path, problem_report.text(ground, Climb([], None), last))  # so that it remains after Ctrl-C
     examined = ladder.examine(ground, tell)
     if path:
         files.write_text(path, problem_report.text(ground, examined, last))
-        if CALLER not in os.environ:  # else the laptop fetches it
+        if CALLER not in os.environ:  # otherwise the laptop fetches it
             announce(path)
     elif args.report:
         terminal.show_text(problem_report.text(ground, examined, last))
@@ -69,7 +69,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def new_file(args: argparse.Namespace) -> str:
-    """Return the file for the report; empty: there is none, or it is printed. Raises UsageError if it exists."""
+    """Return the report's file; empty without a report or if it is printed. Raises UsageError if the file exists."""
     path = "" if args.report in (None, SCREEN) else str(args.report)
     if path and files.lexists(path):
         raise UsageError("%s exists" % path, "name a new file, or remove it")
@@ -77,5 +77,5 @@ def new_file(args: argparse.Namespace) -> str:
 
 
 def announce(path: str) -> None:
-    """Tell that the report was written."""
+    """Print that the report was written."""
     terminal.tell("wrote %s; nothing was sent: read it before you attach it to an issue" % path)

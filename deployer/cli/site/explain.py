@@ -1,4 +1,4 @@
-"""explain: the page of a finding's code or of an exit code, from the documents that travel with the program."""
+"""explain: print the page on a finding's code or an exit code, from the documents in the program."""
 
 import argparse
 from typing import Any, List
@@ -21,12 +21,12 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def _codes() -> List[str]:
-    """Return the codes that can be explained, for completion."""
+    """Return the codes that have an explanation, for shell completion."""
     return sorted({page.code for page in pages.pages(documents.read())})
 
 
 def topic(text: str, exit_code: int) -> str:
-    """Return what to explain about an error: the code of the first finding that its text names, or its exit code."""
+    """Return the topic that explains an error: the code of the first finding in its text, or its exit code."""
     try:
         return pages.mentioned(pages.pages(documents.read()), text) or str(exit_code)
     except Exception:  # noqa: BLE001  the error itself is what matters

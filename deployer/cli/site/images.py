@@ -1,4 +1,4 @@
-"""Commands on bundles and installed images: verify, list, remove, gc."""
+"""Commands for bundles and installed images: verify, list, remove, gc."""
 
 import argparse
 import os
@@ -18,10 +18,10 @@ from deployer.site.storage import space, store
 from deployer.system import files, policy, terminal
 from deployer.system import verify as verifying
 
-#: gc's defaults: the number of images of each name to keep, and the age of job folders to remove.
+#: Defaults of gc: the number of images to keep per name, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400
 
-#: What a site's admin writes, so that help alone leads there.
+#: The help text for a site's administrator about policies.
 _POLICY = (
     'The admin\'s policy is /etc/deployer/policy.json, for instance {"schema": "deployer.policy", "format": 1, '
     '"min_reader": 1, "require_signature": true, "allowed_signers": "allowed_signers"}. The file allowed_signers '
@@ -53,7 +53,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def duration(text: str) -> int:
-    """Return the seconds of a number of days or hours."""
+    """Parse a number of days or hours, and return it in seconds."""
     match = re.match("^([0-9]{1,6})([dh])\\Z", text)
     if not match:
         raise argparse.ArgumentTypeError("%r is not a number of days or hours, such as 30d or 12h" % text)
@@ -93,7 +93,7 @@ def _known_root() -> Optional[str]:
 def _list(args: argparse.Namespace) -> int:
     where = _existing(args)
     images = where.installed()
-    newest = {image.receipt.name: image.folder for image in reversed(images)}  # the last one counts: the newest
+    newest = {image.receipt.name: image.folder for image in reversed(images)}  # the last one, the newest, counts
     current = set(newest.values())
     if args.json:
         records = [dict(image.receipt.record(), folder=image.folder) for image in images]
@@ -115,7 +115,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _existing(args: argparse.Namespace) -> store.Store:
-    """Return the store. Raises UsageError if there is no root folder: the path is probably wrong."""
+    """Return the store. Raises UsageError if the root folder does not exist: the path is probably wrong."""
     where = store.locate(args.root)
     if not files.is_folder(where.root):
         raise UsageError(

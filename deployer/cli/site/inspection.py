@@ -1,4 +1,4 @@
-"""inspect: what is in a bundle, in a folder that push --to wrote, or in an installed image."""
+"""inspect: show the contents of a bundle, of a folder that push --to wrote, or of an installed image."""
 
 import argparse
 from typing import Any, Dict, List, Optional, Tuple
@@ -18,7 +18,7 @@ from deployer.site.storage.space import human
 from deployer.system import files, terminal, trust
 from deployer.system.verify import opened, read_manifest_block, read_seal
 
-#: Columns for a member's size.
+#: Width of the column with a member's size.
 _SIZE = 14
 
 
@@ -54,7 +54,7 @@ def _inspect(args: argparse.Namespace) -> int:
 
 
 def _read(path: str) -> Tuple[Manifest, Seal, List[Key]]:
-    """Return the manifest, seal and keys of a bundle or its parts. Raises IntegrityError, for a wrong signature too."""
+    """Return the manifest, seal and keys of a bundle or its parts. Raises IntegrityError, also for bad signatures."""
     if files.is_folder(path):
         parcel = incoming.open_parcel(path)
         seal, block = parcel.seal, parcel.ending[: -sealed_file.TAIL]
@@ -67,7 +67,7 @@ def _read(path: str) -> Tuple[Manifest, Seal, List[Key]]:
 
 
 def show_manifest(manifest: Manifest) -> None:
-    """Print what a bundle has: its image, jobs, members and data."""
+    """Print the contents of a bundle: its image, jobs, members and data."""
     image = manifest.image
     what = "only data" if manifest.is_data else "%d entries, %s" % (image.entries, human(image.raw_size))
     terminal.show(*common.wrapped("%s:%s  %s, %s" % (manifest.name, manifest.version, what, manifest.codec["name"])))

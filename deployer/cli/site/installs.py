@@ -44,7 +44,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def add_squashfs(command: Any) -> None:
-    """Register the option for a SquashFS file, which all commands that install share."""
+    """Register the option for a SquashFS file, which all commands that install images share."""
     text = "also make its SquashFS file, for --staging squashfs, with the site's mksquashfs or else the kit's"
     command.add_argument("--squashfs", action="store_true", help=text)
 
@@ -54,7 +54,7 @@ def _install(args: argparse.Namespace) -> int:
 
     def work(meter: Meter) -> InstallOutcome:
         outcome = installing.install(args.bundle, where, meter, args.jobs, args.keep, args.signers)
-        # A bundle that is already installed was not read again. Its file may not really be that bundle, so it is kept.
+        # The file of an already installed bundle was not verified and may be something else, so it stays in place.
         keeps = args.keep and not outcome.known
         bundle = installing.keep(args.bundle, where, outcome.image) if keeps else args.bundle
         return outcome._replace(bundle=bundle)
@@ -64,7 +64,7 @@ def _install(args: argparse.Namespace) -> int:
 
 
 def _suggest(args: argparse.Namespace, image: InstalledImage) -> None:
-    """Print the command that runs an image's job, if it has one."""
+    """Print the command that runs an image's job, if the image has one."""
     if image.manifest().jobs:
         plan = ["--plan", "SITE"] if len(image.sites()) > 1 else []
         common.suggest(args, "run", image.receipt.label, *plan)
@@ -85,7 +85,7 @@ def show_received(
     jobs: Optional[int] = None,
     done: str = "rebuilt, verified and installed",
 ) -> InstalledImage:
-    """Call ``receiving``, which installs a bundle, print the result, and return the image."""
+    """Install a bundle with ``receiving``, print the result, and return the image."""
     started = time.time()
     with Meter("install") as meter:
         image, known, warnings, bundle = receiving(meter)
@@ -130,7 +130,7 @@ def _take_plan(args: argparse.Namespace) -> int:
 
 
 def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional[Squashed]":
-    """Make the SquashFS file of an image and return it; None if it exists already."""
+    """Make the SquashFS file of an image and return it; None if the file already exists."""
     if files.is_file(squash.path(image.folder)):
         return None
     with Meter("squash") as meter:
@@ -138,7 +138,7 @@ def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional
 
 
 def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str:
-    """Return which SquashFS file an image has."""
+    """Return a line about the SquashFS file of an image."""
     return squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder)
 
 

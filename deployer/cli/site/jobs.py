@@ -1,4 +1,4 @@
-"""Commands for jobs on the site: run, exec, shell, jobs, status, logs, cancel. Those that job.sh calls: ``steps``."""
+"""Commands for jobs at the site: run, exec, shell, jobs, status, logs, cancel. For job.sh's commands, see ``steps``."""
 
 import argparse
 import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add the parsers of these commands; each sets ``run``, a function from the arguments to the exit code."""
+    """Register these commands; each parser sets ``run``, a function from the arguments to the exit code."""
     _add_run(subparsers)
     _add_exec(subparsers)
     _add_watching(subparsers)
@@ -42,10 +42,10 @@ def _add_run(subparsers: Any) -> None:
     parser.add_argument("--force", action="store_true", help="submit it even if check predicts that it will not run")
     parser.add_argument("--dry-run", action="store_true", help="print the batch script and submit nothing")
     parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
-    # For push, whose process has just looked for all files of the image. It is part of the protocol between versions:
-    # a site keeps a newer deployer.pyz than the laptop's, so the option cannot be removed.
+    # For push, whose process has just checked all files of the image. It is part of the protocol between versions:
+    # a site may keep a newer deployer.pyz than the laptop's, so the option cannot be removed.
     parser.add_argument("--just-checked", action="store_true", help=argparse.SUPPRESS)
-    # For a laptop, which knows the job's name before it submits it: of this name, there is never a second job.
+    # For a laptop, which knows the job's name before it submits the job. There is never a second job with this name.
     parser.add_argument("--token", type=_token, help=argparse.SUPPRESS)
     parser.epilog = (
         "Words after -- are added to the end of the job's command. If the bundle has no job, they are the command."
@@ -54,7 +54,7 @@ def _add_run(subparsers: Any) -> None:
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a job that is submitted: its layout, its limits and its container."""
+    """Add the options of a submitted job: its layout, limits and container."""
     parser.add_argument("--nodes", type=int, metavar="N", help="number of nodes (default: the job's)")
     parser.add_argument("--ranks-per-node", type=int, metavar="R", help="ranks per node (default: the job's)")
     parser.add_argument("--threads", type=int, metavar="T", help="threads per rank (default: the job's)")
@@ -108,7 +108,7 @@ def _add_exec(subparsers: Any) -> None:
 
 
 def _add_starting(subparsers: Any, name: str, function: Callable[[argparse.Namespace], int]) -> Any:
-    """Add a command that starts a container here."""
+    """Register a command that starts a container here."""
     parser = common.add_store_command(subparsers, name, function, has_record=False)
     parser.add_argument("image", metavar=REFERENCE, help="an installed image")
     _add_plan(parser)
@@ -124,7 +124,7 @@ def _add_watching(subparsers: Any) -> None:
         parser.add_argument("job", metavar="JOB", nargs="?", help=job % default)
         if name == "status":
             parser.add_argument("--wait", action="store_true", help="wait until the job ends; exit 1 if it failed")
-            parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` printed its log
+            parser.add_argument("--after-log", action="store_true", help=argparse.SUPPRESS)  # `deploy` printed the log
         if name == "logs":
             parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the job has ended")
 
@@ -163,7 +163,7 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> "RunRequest":
-    """Return the request for a job that options make, most of which are called as its fields."""
+    """Return the request for a job from options, most of which have the names of its fields."""
     from deployer.site.run.request import RunRequest
     from deployer.site.run.submission import SubmissionOptions
 
@@ -219,10 +219,10 @@ def _run(args: argparse.Namespace) -> int:
 def _wait(
     args: argparse.Namespace, store: Store, folder: str, tail: bool = True, repeated: Optional[bool] = None
 ) -> int:
-    """Follow a submitted job to its end, and print how it ended; with ``tail`` the log's end if it failed.
+    """Follow a submitted job to its end, and print how it ended; with ``tail``, also the log's end if it failed.
 
     Args:
-        repeated: `run` has submitted it before; None: this is not `run`.
+        repeated: whether an earlier `run` has submitted the job; None: the command is not `run`.
     """
     failure: Optional[JobFailed] = None
     try:
@@ -257,13 +257,13 @@ def _wait(
 
 
 def _repeats(failure: JobFailed, line: str) -> bool:
-    """Return whether a line of a job's log, as its step ``result`` printed it, is a part of an error."""
+    """Return whether a line in a job's log, printed by the step ``result``, is part of an error."""
     known = line.startswith("deployer: error ") and line.split(": ", 2)[-1] in failure.message
     return known or line == "hint: %s" % failure.hint or line.startswith("deployer: more: ")
 
 
 def _suggest_result(args: argparse.Namespace, folder: str) -> None:
-    """Print the command for what a job wrote: only the laptop has one."""
+    """Print the command that fetches a job's output; only the laptop has one."""
     if CALLER in os.environ:
         common.suggest(args, "result", os.path.basename(folder))
 
@@ -329,7 +329,7 @@ def _table(statuses: "List[Status]", stream: Optional[IO[str]] = None) -> List[s
     for status in statuses:
         launch = status.launch
         when = time.strftime("%m-%d %H:%M", time.localtime(launch.created))
-        # A job's name begins with its bundle's.
+        # A job's name begins with its bundle's name.
         rows.append([status.job_id or "-", status.state, when, str(launch.nodes), launch.version, launch.job])
     return common.table(("NUMBER", "STATE", "CREATED", "NODES", "VERSION", "JOB"), rows, ("NODES",), stream)
 
@@ -370,10 +370,10 @@ def _cancel(args: argparse.Namespace) -> int:
 
 
 def _the_active_one(store: Store, silent: bool) -> str:
-    """Return the folder of the active job; the user selects among several; if none is active, the last job's.
+    """Return the folder of the active job, or of the last job if none is active; ask the user if several are active.
 
     Raises:
-        UsageError: several jobs are active, and no one can be asked.
+        UsageError: several jobs are active, and no user can answer.
     """
     active = overview.look(store).active
     if len(active) < 2:

@@ -1,4 +1,4 @@
-"""A log file for each command, below the root folder."""
+"""Log files, one per command, below the root folder."""
 
 import io
 import logging
@@ -18,17 +18,17 @@ class _LogFile(logging.FileHandler):
         return io.open(self.baseFilename, "a", encoding="utf-8", errors="backslashreplace")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's own name
-        """Lose a line that cannot be written: on a full disk a command such as ``gc`` must still work and be read."""
+        """Discard a line that cannot be written: on a full disk, ``gc`` must still work and print only its output."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
     def close(self) -> None:
-        with suppress(OSError):  # what is left to write
+        with suppress(OSError):  # buffered lines that cannot be written
             super().close()
 
 
 def start_log(folder: str, command: str) -> Optional[str]:
-    """Log to a new file in ``folder``; return its path, or None if it cannot be written, which is not an error."""
+    """Log to a new file in ``folder``, and return its path; None, without an error, if it cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
         for old in sorted(name for name in os.listdir(folder) if name.endswith(".log"))[:-_KEPT]:
@@ -39,7 +39,7 @@ def start_log(folder: str, command: str) -> Optional[str]:
         return None
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     logger = logging.getLogger("deployer")
-    # Those of another command of this process.
+    # Remove the log files of earlier commands in this process.
     for earlier in [handler for handler in logger.handlers if isinstance(handler, _LogFile)]:
         logger.removeHandler(earlier)
         earlier.close()

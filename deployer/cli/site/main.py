@@ -8,7 +8,7 @@ from deployer.cli.site import common
 from deployer.cli.site.common import Command
 from deployer.contract.errors import UsageError
 
-#: The commands by task, as ``--help`` lists them.
+#: The commands by task, in the order of ``--help``.
 GROUPS = {
     "receive and install bundles": (
         Command(
@@ -62,7 +62,7 @@ GROUPS = {
     "get help": (Command("explain", "site.explain", "explain the code of a finding or an exit code", "mpi.family"),),
 }
 
-#: What users of a site want, and the commands that lead there in this order.
+#: The goals of a site's users, each with the commands to reach it, in order.
 PATHS = (
     (
         "to run a bundle that arrived as a file",
@@ -75,9 +75,9 @@ PATHS = (
     ),
 )
 
-#: Commands that job.sh calls, on every node; people do not.
+#: Commands that job.sh calls on every node; people do not call them.
 FOR_JOBS = ("probe", "result", "stage", "shield", "start", "again", "inside")
-#: Those and the commands that push calls.
+#: These commands, and those that push calls.
 INTERNAL = dict(dict.fromkeys(FOR_JOBS, "site.steps"), known="site.transfers", take="site.transfers")
 
 
@@ -97,9 +97,10 @@ def front() -> common.Front:
 
 
 def _log_folder(words: List[str]) -> Optional[str]:
-    """Return ROOT/logs if a root folder is known; otherwise there is no place to write to.
+    """Return ROOT/logs, or None if no root folder is known.
 
-    Commands that job.sh calls on every node write no log file: their output is the job's, and many share one folder.
+    Commands that job.sh calls on every node write no log file, because their output is in the job's log, and many of
+    them would share one folder.
     """
     command = next((word for word in words if word not in ("-q", "--quiet")), "-")
     if command.startswith("-") or command in FOR_JOBS:

@@ -1,4 +1,4 @@
-"""Progress of long work at the site: how much is done, how fast, and how long the rest takes."""
+"""Progress of long operations at the site: the amount done, the rate, and the remaining time."""
 
 import os
 import sys
@@ -13,9 +13,9 @@ _REFRESH = 0.2
 
 
 class Meter(object):
-    """Progress: one line on a terminal, lines for a laptop that requests them, otherwise silent.
+    """A progress meter: one line on a terminal, lines for a laptop that requests them, otherwise no output.
 
-    The count of bytes starts again when the total changes.
+    The byte count starts again when the total changes.
     """
 
     def __init__(self, what: str) -> None:
@@ -48,7 +48,7 @@ class Meter(object):
         try:
             sys.stderr.write("%s%d %d\n" % (dialogue.PROGRESS_LINE, self.done, self.total))
             sys.stderr.flush()
-        except OSError:  # the laptop is gone: the work continues
+        except OSError:  # the laptop has disconnected: the work continues
             self.told = False
 
     def __enter__(self) -> "Meter":
@@ -63,7 +63,7 @@ class Meter(object):
 
 
 def line(what: str, done: int, total: int, seconds: float) -> str:
-    """Return how much is done, how fast, and how long the rest takes at this rate."""
+    """Return the amount done, the rate, and the remaining time at this rate."""
     part = "%s %3d %% of %s" % (what, 100 * done // max(total, 1), space.human(total))
     if not (done and seconds > 0):
         return part

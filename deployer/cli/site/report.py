@@ -1,4 +1,4 @@
-"""deployer report: the measured figures of several jobs as one table."""
+"""report: print the measurements of several jobs in one table."""
 
 import argparse
 from typing import Any, Sequence, Tuple
@@ -18,7 +18,7 @@ def add_parsers(subparsers: Any) -> None:
 
 
 def add_options(command: argparse.ArgumentParser, what: str) -> None:
-    """Add what the report has on both sides; ``what`` is a JOB."""
+    """Add the report's options for both command lines; ``what`` describes a JOB."""
     command.add_argument("job", metavar="JOB", nargs="+", help=what)
     command.add_argument("--csv", action="store_true", help="print one CSV table")
     command.add_argument(
@@ -30,7 +30,7 @@ def add_options(command: argparse.ArgumentParser, what: str) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report of jobs of this site."""
+    """Print the report on jobs at this site."""
     from deployer.site.jobs import report as reports
 
     collected = reports.collect(args.job, lambda: locate(args.root))
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 def show(
     args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]], beside: Sequence[Run] = ()
 ) -> Sequence[Row]:
-    """Print the report in the form that was asked for, and return its rows. Raises JobFailed if there are no runs."""
+    """Print the report in the requested form, and return its rows. Raises JobFailed if there are no runs."""
     without = ["%s: %s" % item for item in left_out]
     if not runs:
         raise JobFailed(

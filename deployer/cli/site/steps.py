@@ -1,7 +1,7 @@
 """The commands that job.sh calls: probe, result, start, again, shield, inside, stage.
 
-All ranks of a job wait for them, so this module imports little, and the modules of a command when it runs. ``rank``,
-and the probe of a rank, do not use this module: see ``deployer.site.rank.first_module``.
+All ranks of a job wait for them, so this module imports little, and imports a command's modules only when the command
+runs. ``rank`` and a rank's probe do not use this module: see ``deployer.site.rank.first_module``.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from typing import Any
 from deployer.cli.site import common
 from deployer.system import terminal
 
-#: The steps that ``result`` judges.
+#: The steps that ``result`` checks.
 _STEPS = ("hosts", "network", "stage", "probe", "payload")
 
 
 def add_parsers(subparsers: Any) -> None:
-    """Add the parsers of these commands; each sets ``run``, a function from the arguments to the exit code."""
+    """Register these commands; each parser sets ``run``, a function from the arguments to the exit code."""
     add = subparsers.add_parser
     parser = add("probe", description="Called by job.sh: evidence from a node.")
     which = parser.add_mutually_exclusive_group(required=True)
@@ -144,7 +144,7 @@ def _result(args: argparse.Namespace) -> int:
 
 
 def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
-    """Judge a job after a step, print what is wrong, and return the exit code for job.sh."""
+    """Check a job after a step, print its problems, and return the exit code for job.sh."""
     from deployer.contract import records
     from deployer.contract.findings import ERROR, Finding
     from deployer.contract.json_records import Fields

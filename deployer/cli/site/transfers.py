@@ -1,4 +1,4 @@
-"""Commands about what the site has and what arrives: receipt; and those that push calls: known, take."""
+"""Commands for the site's bundles and transfers: receipt, and those that push calls, known and take."""
 
 import argparse
 import os
@@ -46,7 +46,7 @@ def _known(args: argparse.Namespace) -> int:
 
 
 def _about(where: Store, digest: str) -> Dict[str, object]:
-    """Return what is here of a bundle, for ``push``."""
+    """Return the facts for ``push`` about the parts of a bundle that are already here."""
     if not files.is_folder(where.root):
         raise UsageError("there is no folder %s" % where.root, "push creates it; or give another with --root DIR")
     present = inventory.whole(where, digest)
@@ -72,7 +72,7 @@ def _take(args: argparse.Namespace) -> int:
     if answer["folder"]:
         terminal.show_json(answer)
         return _then(args)
-    from deployer.cli.site.installs import show_received  # while the laptop looks for what to send: it is slow
+    from deployer.cli.site.installs import show_received  # slow, so it runs while the laptop selects what to send
     from deployer.site.install import arriving, receive
 
     if args.rest:
@@ -87,10 +87,10 @@ def _take(args: argparse.Namespace) -> int:
 
 
 def _then(args: argparse.Namespace) -> int:
-    """Run the command after ``--`` in this process, which saves a start of Python and its imports."""
+    """Run the command after ``--`` in this process, to save a start of Python and its imports."""
     if not args.rest:
         return 0
     from deployer.cli.site.main import main
 
-    os.environ.pop(dialogue.PROGRESS, None)  # it is not for jobs
+    os.environ.pop(dialogue.PROGRESS, None)  # jobs must not inherit it
     return main(args.rest)

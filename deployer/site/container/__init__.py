@@ -1,1 +1,1 @@
-"""An installed image as a container: binds, environment, runtimes."""
+"""Containers made from installed images: binds, environment, runtimes."""

@@ -1,4 +1,4 @@
-"""An installed image and a plan as a Container: binds and environment, for both ``run`` and ``exec``."""
+"""Combine an installed image and a plan into a Container, with binds and environment, for ``run`` and ``exec``."""
 
 import os
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -22,19 +22,19 @@ from deployer.system import files, observations
 
 #: The private folder of the job or process on each node (see ``home``), known when the job or process starts.
 OWN = Variable("home")
-#: The folder for TensorFlow's plug-ins in packages, such as Intel's extension, and the variable for more such folders.
+#: The folder for TensorFlow plug-ins among packages, such as Intel's extension, and the variable for more such folders.
 _PLUGINS, _PLUGIN_PATH = "tensorflow-plugins", "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
-#: Keeps Python from using packages below the user's home.
+#: Prevents Python from using packages below the user's home.
 _NO_USER_SITE = "PYTHONNOUSERSITE"
 _PROOT = "PROOT_"
 
 
 class Home(NamedTuple):
-    """The user's choices for the home.
+    """The user's choices for the home folder.
 
     Attributes:
         chosen: a folder that replaces the private one of the job or process, or None.
-        user_site: Python uses the packages that users install in their home.
+        user_site: whether Python uses the packages that users install in their homes.
     """
 
     chosen: Optional[str] = None
@@ -56,15 +56,15 @@ def make(
     """Return the container of ``installed`` at a site.
 
     Args:
-        plan: None for a bundle that was packed for no site: nothing of the host is passed or bound.
-        binds: follow the plan's.
-        environment: overrides the image's variables; the plan's override both.
+        plan: None for a bundle that was not packed for a site: nothing from the host is passed or bound.
+        binds: further binds, after the plan's.
+        environment: variables that override the image's; the plan's override both.
         variant: the folder of the Horovod variant to use, if the bundle has any.
         contained: False: the host's environment replaces the image's, and the home is the user's own unless another one
             is chosen.
         own: the user's choices for the home.
         makes_targets: as in ``Runtime``.
-        users: the user's variables, over all others.
+        users: the user's variables, which override all others.
     """
     whole = environment_of(image) if contained else {}
     if contained and own.user_site:
@@ -82,7 +82,7 @@ def make(
         bound.append(Bind(installed.app, plans.APP, "the bundle's app folder"))
     bound += _overlays(installed, variant, whole)
     hook = plan.environment.get(observations.HOOK_VARIABLE) if plan else None
-    if hook:  # a rehearsal: a sitecustomize of the bundle's packages would hide its own
+    if hook:  # a rehearsal: a sitecustomize in the bundle's packages would hide the hook's
         del whole[observations.HOOK_VARIABLE]
         whole["PYTHONPATH"] = observations.before(hook, whole.get("PYTHONPATH", ""))
     if own.chosen is not None:
@@ -103,20 +103,20 @@ def make(
 
 
 def needs_home(container: Container) -> bool:
-    """Return whether the job or process needs a private folder; without a container, the user's home is used."""
+    """Return whether the job or process needs a private folder; without a container, it uses the user's home."""
     return OWN in shell.variables([container.private, *container.environment.values()])
 
 
 def has_workdir(image: Image) -> bool:
-    """Return whether an image has a working folder. Its root does not count: it is read-only."""
+    """Return whether an image has a working folder. The root does not count because it is read-only."""
     return image.workdir.strip("/") != ""
 
 
 def environment_of(image: Image) -> Dict[str, str]:
     """Return the environment of an image, without its home, which does not exist or is read-only.
 
-    Variables of proot are left out too: it runs outside the container, with the payload's environment. (It is
-    static, so LD_* and similar variables have no effect on it.)
+    Proot's variables are left out too, because proot runs outside the container with the payload's environment. (proot
+    is static, so LD_* and similar variables have no effect on it.)
     """
     variables = {"PATH": DEFAULT_PATH}
     variables.update(entry.partition("=")[::2] for entry in image.env if "=" in entry and not entry.startswith(_PROOT))
@@ -127,7 +127,7 @@ def environment_of(image: Image) -> Dict[str, str]:
 
 
 def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str], makes: bool) -> List[Bind]:
-    """Return the plan's binds. Raises Refused if the image has no target for one: it was not packed for this site."""
+    """Return the plan's binds. Raises Refused if the image lacks a target: it was not packed for this site."""
     for bind in plan.binds:
         problem = targets.objection(installed.rootfs, bind.target, makes)
         if problem:
@@ -142,7 +142,7 @@ def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str],
 
 
 def _of_host(plan: Plan) -> List[Bind]:
-    """Return the plan's binds without a container: each is a path of the host under another name."""
+    """Return the plan's binds for use without a container, where each gives a host path another name."""
     single = hostfiles.for_image(plan.host, lambda _: True)  # the host has every spare library
     return list(plan.binds) + [
         Bind(item.source, item.target, item.why) for item in single if item.kind != hostfiles.LINK
@@ -150,7 +150,7 @@ def _of_host(plan: Plan) -> List[Bind]:
 
 
 def _overlays(installed: InstalledImage, variant: Optional[str], environment: Dict[str, str]) -> List[Bind]:
-    """Return the binds of the bundle's Python packages, and put them before the image's own in ``environment``.
+    """Return the binds of the bundle's Python packages, and put them before the image's packages in ``environment``.
 
     The variant is first, because it was compiled for this site's MPI.
     """
@@ -162,13 +162,13 @@ def _overlays(installed: InstalledImage, variant: Optional[str], environment: Di
     for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
         having = [bind for bind in overlays if files.is_folder(os.path.join(bind.source, folder))]
         searched = ["%s/%s" % (bind.target, folder) for bind in having]
-        if environment.get(name):  # an empty entry would be the current folder
+        if environment.get(name):  # an empty entry would mean the current folder
             searched.append(environment[name])
         if searched:
             environment[name] = ":".join(searched)
     for bind in overlays:
         if files.is_folder(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
-            # TensorFlow looks for them only in folders named site-packages, and does not report that it found none.
+            # TensorFlow searches for plug-ins only in folders named site-packages, without an error if it finds none.
             environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
     return overlays
 
@@ -177,7 +177,7 @@ def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
     """Return the bind of the home that the user chose.
 
     Raises:
-        UsageError: others can write to the folder.
+        UsageError: other users can write to the folder.
         Refused: the image in ``rootfs`` has no target for it.
     """
     path = homes.check_chosen(folder)
@@ -190,12 +190,12 @@ def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
 def parse_binds(
     options: Sequence[str], rootfs: Optional[str], makes_targets: bool = False, others: Sequence[str] = ()
 ) -> List[Bind]:
-    """Return the user's ``SRC[:DST]`` words as binds; without DST the same path is used.
+    """Return the user's ``SRC[:DST]`` words as binds; DST defaults to SRC.
 
     Args:
-        rootfs: the unpacked image; None without a container, where any target is only another name.
+        rootfs: the unpacked image; None without a container, where a target is only another name.
         makes_targets: as in ``Runtime``.
-        others: other runtimes of the plan that make targets.
+        others: other runtimes in the plan that make targets.
 
     Raises:
         UsageError: the source does not exist, or nothing can be bound to the target.
@@ -212,7 +212,7 @@ def parse_binds(
         if not target.startswith("/") or ".." in target.split("/") or not target.strip("/."):
             raise UsageError("--bind %s: the target must be an absolute path without .., and not /" % option)
         if ":" in target:
-            # Apptainer would make this path, and the program would not find its own.
+            # Apptainer would make a path with the colon, and the program would not find the path that it expects.
             raise UsageError(
                 "--bind %s: the target has a colon" % option, "binds have no options: leave out what follows"
             )
@@ -243,7 +243,7 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str, makes: bo
 
 
 def _offers(target: str, rootfs: str, others: Sequence[str]) -> str:
-    """Return a hint that names what would make a bind possible."""
+    """Return a hint that lists the ways to make a bind possible."""
     there = [
         name for name in plans.MOUNT_FOLDERS if not name.startswith("/deployer/") and files.is_folder(rootfs + name)
     ]
@@ -262,6 +262,6 @@ def user_environment() -> Dict[str, str]:
 
         try:
             environment["USER"] = pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:  # an account that is missing in the node's passwd
+        except KeyError:  # the account is missing in the node's passwd
             environment["USER"] = str(os.getuid())
     return environment

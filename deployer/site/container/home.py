@@ -1,10 +1,10 @@
-"""Homes: each job has a private folder on each of its nodes, and so has each process of ``exec`` and ``shell``.
+"""Homes: private folders for each job on each of its nodes, and for each process of ``exec`` and ``shell``.
 
-It is HOME and TMPDIR in the container. /tmp itself, which the container shares with the host, belongs to all users:
-another user's ``/tmp/.bashrc``, or a ``.pth`` file below ``/tmp/.local``, would run as this user. ``node_folder``
-explains how a folder in /tmp can be private.
+A home is HOME and TMPDIR in the container. /tmp itself cannot be used: the container shares it with the host, and all
+users can write to it. Another user's ``/tmp/.bashrc``, or a ``.pth`` file below ``/tmp/.local``, would run as this
+user. ``node_folder`` explains how a folder in /tmp can be private.
 
-The homes of killed jobs are removed when this user's next home is made on the node.
+The homes of killed jobs are removed when the user's next home is made on the node.
 """
 
 import os
@@ -16,21 +16,21 @@ from deployer.contract.errors import DeployerError, UsageError
 from deployer.site.container import node_folder
 from deployer.system import afterwards, files
 
-#: The path of a home is this, the user's number, a hyphen, and random characters. /tmp exists in every image, is
-#: writable, and is local to the node.
+#: The path of a home consists of this, the user's number, a hyphen, and random characters. /tmp exists in every image,
+#: is writable, and is local to the node.
 BEGIN = "/tmp/deployer-home-"  # noqa: S108
-#: The name of a link in a job's home to the job's folder.
+#: The name of the link from a job's home to the job's folder.
 _JOB = ".deployer-job"
-#: Seconds for which a home without a process may still be in use: a job has no process between two steps.
+#: Seconds for which a home without a process counts as in use: a job has no process between two steps.
 _STALE = 3600.0
 
 
 def make(path: str, job: str = "", has_ended: Callable[[str], bool] = lambda _: False) -> None:
-    """Make the new folder ``path`` for this user only; remove the homes of dead jobs beside it.
+    """Make the new folder ``path`` for this user only, and remove the homes of dead jobs beside it.
 
     Args:
-        job: the folder of its job; empty: it is the home of a process.
-        has_ended: whether the job in a folder has ended.
+        job: the folder of its job; empty for the home of a process.
+        has_ended: returns whether the job in a folder has ended.
     """
     reap(has_ended)
     node_folder.make(path, "programs need a folder of their own there on each node: is it full, or closed to users?")
@@ -39,8 +39,8 @@ def make(path: str, job: str = "", has_ended: Callable[[str], bool] = lambda _: 
 
 
 def for_process() -> str:
-    """Make and return a home for this process and the program that it becomes; it is removed when they have ended."""
-    # Slurm kills the process that waits for the end of a step's process: then the name shows whose home it was.
+    """Make and return a home for this process and the program that it becomes; it is removed after their end."""
+    # The name contains the owner, because Slurm kills the process that waits for the end of a step's process.
     path = "%s-%d.%s" % (_new(), os.getpid(), afterwards.began(os.getpid()))
     make(path)
     afterwards.run(lambda: files.remove_tree(path))
@@ -79,11 +79,11 @@ def reap(has_ended: Callable[[str], bool] = lambda _: False) -> None:
             try:
                 files.remove_tree(path)
             except (OSError, DeployerError):
-                continue  # another start of ours may be removing it too
+                continue  # another process of this user may be removing it too
 
 
 def _is_abandoned(path: str, has_ended: Callable[[str], bool]) -> bool:
-    """Return whether the home's process or job has ended, or a job's home was unchanged for long."""
+    """Return whether the home's process or job has ended, or a job's home was unchanged for a long time."""
     pid, _, start = path.rpartition("-")[2].partition(".")
     if start and pid.isdigit():
         return afterwards.began(int(pid)) != start
@@ -96,13 +96,13 @@ def _is_abandoned(path: str, has_ended: Callable[[str], bool]) -> bool:
 
 
 def _is_named(path: str) -> bool:
-    """Return whether a process of this user has ``path`` in its environment or its arguments."""
+    """Return whether a process of this user has ``path`` in its environment or arguments."""
     wanted = os.fsencode(path)
     return any(wanted in _text(name, what) for name in os.listdir("/proc") for what in ("environ", "cmdline"))
 
 
 def _text(process: str, what: str) -> bytes:
-    """Return the kernel's data on a process of this user; empty for other users' and for ended processes."""
+    """Return the kernel's data on a process; empty for other users' processes and ended ones."""
     if not process.isdigit() or int(process) == os.getpid():
         return b""
     try:

@@ -1,4 +1,4 @@
-"""The folder of stubs below an installed image, and the binds of a plan's single host files over them."""
+"""The folder of stubs below an installed image, and the binds of a plan's single host files over these stubs."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
     """Return the binds of the plan's host files for this image, in the required order, and make their stubs.
 
     Raises:
-        Refused: the image was flattened by a deployer that made no target for them.
+        Refused: the image was flattened with a deployer version that made no target for them.
     """
     wanted = hostfiles.for_image(plan.host, lambda path: files.lexists(installed.rootfs + path))
     if not wanted:
@@ -34,9 +34,9 @@ def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
 
 
 def _stubs(home: str, wanted: List[HostFile]) -> str:
-    """Return the folder of stubs. It is named after its content, so several processes at once make the same.
+    """Return the folder of stubs, whose name depends on its content, so that concurrent processes make the same.
 
-    It is made again if a site's purge has removed it.
+    It is made again if the site's purge has removed it.
     """
     text = json_records.dumps([[item.name, item.kind, item.source * (item.kind == hostfiles.LINK)] for item in wanted])
     folder = os.path.join(home, "host", hashlib.sha256(text).hexdigest()[:16])

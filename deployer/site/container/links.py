@@ -1,4 +1,4 @@
-"""The links of a job: found in the bundle's data and app on the site, and made in a new folder (``contract.links``)."""
+"""A job's links to the bundle's data and app at the site, made in a new folder (``contract.links``)."""
 
 import os
 import stat
@@ -10,14 +10,14 @@ from deployer.site.storage.data import InstalledData
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
-#: Folders of a source that are looked into, as a multiple of the links that a job can have.
+#: Maximum number of folders to search in a source, as a multiple of the links that a job can have.
 _FOLDERS = 10
 
 
 def resolve(
     installed: InstalledImage, carriers: List[InstalledData], asked: Mapping[str, str]
 ) -> List[Tuple[str, str]]:
-    """Return a place and a path of the container for each file of a job's links.
+    """Return a place and a container path for each file of a job's links.
 
     Raises:
         UsageError: a source does not exist, or is neither a file nor a folder.
@@ -40,7 +40,7 @@ def _too_many(source: str, most: int, what: str) -> Refused:
 
 
 def make(folder: str, targets: Mapping[str, str]) -> None:
-    """Make links in ``folder``, which is new and this user's: target by path. Folders between are real."""
+    """Make links in this user's new ``folder``: target by path. Intermediate folders are real folders."""
     with files.errors_named("make the links of the job in " + folder):
         for place, target in targets.items():
             path = os.path.join(folder, place)
@@ -59,7 +59,7 @@ def _on_host(installed: InstalledImage, carriers: List[InstalledData], source: s
 
 
 def _files(path: str, source: str) -> Iterator[str]:
-    """Yield the files at and below ``path``, each with a slash before it; an empty text if it is a file itself."""
+    """Yield the files below ``path``, each after a slash; yield an empty text if ``path`` itself is a file."""
     pending, folders = [""], 0
     while pending:
         below = pending.pop()

@@ -1,7 +1,7 @@
 """Private folders in places that all users of a node share, such as /tmp and /dev/shm.
 
-A name there proves nothing: another user may have taken it first. So a private folder has an unpredictable name and
-must be new when it is made. Later uses check its owner again.
+A name in such a place is not safe, because another user may have taken it first. Therefore a private folder has an
+unpredictable name and must be new when it is made. Later uses check its owner again.
 """
 
 import glob
@@ -18,12 +18,12 @@ def make(path: str, hint: str) -> None:
     """Make the new folder ``path`` for this user only."""
     check_place(os.path.dirname(path))
     with files.errors_named("make " + path, hint):
-        os.mkdir(path, 0o700)  # fails for anything that exists, a link included
+        os.mkdir(path, 0o700)  # fails if anything exists there, including a link
     check(path)
 
 
 def check_place(place: str) -> None:
-    """Raise Refused for a place in which other users can rename our folders."""
+    """Raise Refused for a place in which other users can rename this user's folders."""
     state = files.status(place)
     if state and state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:
         why = "every user can rename files in %s: its sticky bit is not set" % place
@@ -31,14 +31,14 @@ def check_place(place: str) -> None:
 
 
 def check(path: str) -> None:
-    """Raise Refused unless ``path`` is a folder (not a link) that this user owns and that is closed to all others."""
+    """Raise Refused unless ``path`` is a folder (not a link) that this user owns and no other user can access."""
     if not is_own(path):
         hint = "another user made or opened it, or the file system changes owners: ask the site"
         raise Refused("%s is not this user's own folder" % path, hint)
 
 
 def is_own(path: str) -> bool:
-    """Return whether ``path`` is a folder of this user that is closed to all others."""
+    """Return whether ``path`` is a folder that this user owns and no other user can access."""
     state = files.status(path, follow=False)
     if state is None or not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
         return False
@@ -46,13 +46,13 @@ def is_own(path: str) -> bool:
 
 
 def own(begin: str) -> Iterator[str]:
-    """Yield this user's private folders with paths of the form: ``begin``, the user's number, a hyphen, anything."""
+    """Yield this user's private folders: their paths are ``begin``, the user's number, a hyphen, and any characters."""
     for path in glob.glob("%s%d-*" % (glob.escape(begin), os.getuid())):
         if is_own(path):
             yield path
 
 
 def age(path: str) -> float:
-    """Return the seconds since an entry of the folder was made or removed; 0 if the folder does not exist."""
+    """Return the seconds since an entry in the folder was made or removed; 0 if the folder does not exist."""
     state = files.status(path, follow=False)
     return time.time() - state.st_mtime if state else 0.0

@@ -1,4 +1,4 @@
-"""Whether a runtime can be used on this host: its program or engine exists, and the kernel has what it needs."""
+"""Check whether a runtime can be used on this host: its program or engine exists, and the kernel is suitable."""
 
 import shutil
 from typing import Optional, Sequence
@@ -13,7 +13,7 @@ from deployer.site.container.container import user_environment
 from deployer.site.container.runtimes.interface import Here, Runtime
 from deployer.system import process
 
-#: Seconds for a program to print its version; a cold shared file system takes some.
+#: Seconds for a program to print its version, which takes a while on a cold shared file system.
 _PATIENCE = 60.0
 
 
@@ -23,7 +23,7 @@ def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool 
     Args:
         modules: as in ``Here``.
         engine: as in ``Here``.
-        here: the process runs on this host. If so, user namespaces are tested by making them.
+        here: whether the process will run on this host. If so, user namespaces are tested by making one.
     """
     path = None if runtime.known.carried else shutil.which(runtime.program)
     reason = runtime.veto(Here(path, list(modules), engine))
@@ -35,12 +35,12 @@ def objection(runtime: Runtime, modules: Sequence[str], engine: str, here: bool 
 
 
 def _unusable(name: str, program: str, carried: bool) -> Optional[str]:
-    """Return why a program cannot be used: its version is too old, or it is the kit's and does not start.
+    """Return why a program cannot be used: its version is too old, or it is from the kit and does not start.
 
-    A site's own may start on the nodes, if not here.
+    If a site's own program does not start here, it may still start on the nodes.
     """
     try:
-        with home.temporary() as folder:  # podman makes folders in /tmp whatever it is asked
+        with home.temporary() as folder:  # podman makes folders in /tmp at every call
             environment = dict(user_environment(), XDG_RUNTIME_DIR=folder)
             done = process.run([program, "--version"], _PATIENCE, environment, check=False)
     except DeployerError as error:

@@ -1,4 +1,4 @@
-"""The targets of binds in an installed image: what is at a path, and what prevents a bind there."""
+"""Checks of bind targets in an installed image: what exists at a path, and what prevents a bind there."""
 
 import os
 import stat
@@ -14,24 +14,24 @@ def objection(rootfs: str, target: str, makes: bool = False) -> Optional[str]:
 
     Args:
         rootfs: the unpacked image.
-        makes: the runtime makes targets that the image lacks.
+        makes: whether the runtime makes targets that the image lacks.
     """
     part = mount_points.in_the_way(target, partial(_is_folder, rootfs))
     if part is None:
         return "the image is read-only and has no %s" % target if not makes and lacks(rootfs, target) else None
     if files.is_link(rootfs + part):
         return "%s is a link in the image, to %s" % (part, os.readlink(rootfs + part))
-    return None if part == "/" + target.strip("/") else "%s is a file in the image" % part  # a file can be bound to one
+    return None if part == "/" + target.strip("/") else "%s is a file in the image" % part  # a file can cover a file
 
 
 def lacks(rootfs: str, target: str) -> bool:
-    """Return whether an image has nothing at ``target``, and nothing that prevents making it."""
+    """Return whether an image has nothing at ``target``, and nothing that prevents making the target."""
     look = partial(_is_folder, rootfs)
     return mount_points.in_the_way(target, look) is None and look(target) is None
 
 
 def has_folder(rootfs: str, target: str) -> bool:
-    """Return whether an image has a folder at ``target``, not through a link."""
+    """Return whether an image has a folder at ``target``, without following links."""
     return mount_points.in_the_way(target, partial(_is_folder, rootfs)) is None and not lacks(rootfs, target)
 
 

@@ -1,1 +1,1 @@
-"""Jobs that start inside-out: one container per node, with the image's own MPI and launcher in it."""
+"""Jobs that start inside-out, with one container per node that runs the image's own MPI and launcher."""

@@ -1,4 +1,4 @@
-"""The addresses by which nodes of a job reach this one, and how they are written as one word."""
+"""The addresses at which a job's nodes reach this one, and their format as one word."""
 
 import socket
 from typing import List, Sequence, Tuple
@@ -20,6 +20,6 @@ def render(hosts: Sequence[str], port: int) -> str:
 
 
 def parse(word: str) -> List[Tuple[str, int]]:
-    """Return the addresses in a word of ``render``. Raises ValueError."""
+    """Return the addresses in a word from ``render``. Raises ValueError."""
     hosts, _, port = word.rpartition(":")
     return [(host, int(port)) for host in hosts.split(",") if host]

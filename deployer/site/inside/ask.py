@@ -1,4 +1,4 @@
-"""The program that a launcher in a container calls in place of ssh: ask [OPTIONS] NODE WORDS..."""
+"""The program that a launcher in a container calls instead of ssh: ask [OPTIONS] NODE WORDS..."""
 
 import select
 import signal
@@ -13,8 +13,8 @@ FAILED = 255
 
 
 def ask(addresses: Sequence[Tuple[str, int]], key: bytes, words: Sequence[str]) -> int:
-    """Let a node run ``words`` in its container, and return their exit code."""
-    # The job's end is for the ranks to decide; the launcher may have unblocked the signal.
+    """Run ``words`` in a node's container, and return their exit code."""
+    # The ranks decide when the job ends; the launcher may have unblocked the signal.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     words = list(words)
     while words and words[0].startswith("-"):
@@ -23,7 +23,7 @@ def ask(addresses: Sequence[Tuple[str, int]], key: bytes, words: Sequence[str]) 
         with closing(connect(addresses, key)) as channel:
             channel.send({"ask": words[0] if words else "", "text": " ".join(words[1:])})
             while True:
-                select.select([channel], [], [])  # the daemon runs as long as the job: reading alone has a time limit
+                select.select([channel], [], [])  # a read has a time limit, but the daemon runs as long as the job
                 for message in channel.receive():
                     return int(message["code"])
     except ChannelError as error:

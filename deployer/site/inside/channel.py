@@ -1,8 +1,8 @@
-"""Messages between the processes of a job that starts inside-out: JSON lines with a proof that the sender has the key.
+"""Messages between a job's processes when it starts inside-out: JSON lines, each with a proof of the sender's key.
 
-The network is the cluster's, so whoever connects must first prove that it has the job's key, and so must the other end.
-The key itself is never sent. Each message has a proof too, made for its direction and number: none can be altered,
-repeated or left out.
+Everyone on the cluster can use the network, so both ends of a connection must first prove that they have the job's key.
+The key itself is never sent. Each message also has a proof for its direction and number, so no message can be altered,
+repeated or omitted.
 """
 
 import hashlib
@@ -14,22 +14,22 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 _HELLO = "deployer-inside-1"
 _NONCE = 32
-#: The longest line before and after the other end has proven the key; the command of a daemon may be long.
+#: Maximum length of a line before and after the other end has proven the key; the command of a daemon may be long.
 _MAX_STRANGER, _MAX_LINE = 512, 4 * 1024 * 1024
-#: Seconds in which the other end must take a message, and prove the key.
+#: Seconds in which the other end must accept a message, and prove the key.
 PATIENCE = 30.0
-#: Seconds without news after which the kernel asks the other end, and between questions; after so many it is gone.
+#: Idle seconds before the kernel probes the other end, seconds between probes, and the number of probes that may fail.
 _IDLE, _BETWEEN, _QUESTIONS = 60, 15, 4
 
 Message = Dict[str, Any]
 
 
 class ChannelError(Exception):
-    """The connection has ended, or what came is not from a process of this job."""
+    """Error: the connection has ended, or a message is not from a process of this job."""
 
 
 class Channel(object):
-    """One end of a connection. ``receive`` is called when there is something to read."""
+    """One end of a connection. Call ``receive`` when there is data to read."""
 
     def __init__(self, connection: socket.socket, key: bytes, serves: bool) -> None:
         connection.settimeout(PATIENCE)
@@ -48,7 +48,7 @@ class Channel(object):
             self._write("%s %s" % (_HELLO, self._own))
 
     def fileno(self) -> int:
-        """Return the number of the connection, for a selector."""
+        """Return the connection's descriptor, for a selector."""
         return self._connection.fileno()
 
     @property
@@ -63,7 +63,7 @@ class Channel(object):
         self._sent += 1
 
     def receive(self) -> List[Message]:
-        """Return the messages that have arrived; at least one read is made. Raises ChannelError."""
+        """Read at least once, and return the messages that have arrived. Raises ChannelError."""
         try:
             piece = self._connection.recv(64 * 1024)
         except OSError as error:
@@ -96,7 +96,7 @@ class Channel(object):
         return [message]
 
     def _meet(self, line: str) -> None:
-        """Take a line of the beginning: ``HELLO NONCE``, ``NONCE PROOF``, ``PROOF``."""
+        """Handle a line of the handshake: ``HELLO NONCE``, ``NONCE PROOF``, ``PROOF``."""
         if self._serves:
             self._other, _, proof = line.partition(" ")
             self._compare(proof, self._proof("client"))
@@ -136,7 +136,7 @@ class Channel(object):
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Let the kernel find out that the other node is gone, and keep firewalls from forgetting the connection."""
+    """Let the kernel detect that the other node is gone, and prevent firewalls from dropping the connection."""
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("KEEPIDLE", _IDLE), ("KEEPINTVL", _BETWEEN), ("KEEPCNT", _QUESTIONS)):
@@ -144,7 +144,7 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 def connect(addresses: Sequence[Tuple[str, int]], key: bytes) -> Channel:
-    """Return a connection to the first of ``addresses`` that has the key. Raises ChannelError with the reasons."""
+    """Connect to the first of ``addresses`` whose process has the key. Raises ChannelError with the reasons."""
     reasons = []
     for host, port in addresses:
         try:

@@ -1,7 +1,7 @@
-"""The private folder of a job that starts inside-out: its key, and the program that the launcher calls in place of ssh.
+"""The private folder of a job that starts inside-out: its key, and the program that the launcher calls instead of ssh.
 
-The folder is in that of the job, which every node and container of the job sees. What is written there once stays as
-it is, since shared file systems keep copies for a while.
+It is inside the job's folder, which every node and container of the job can read. Files in it never change, because
+shared file systems cache them for a while.
 """
 
 import os
@@ -11,13 +11,13 @@ from deployer.contract import plan as plans
 from deployer.site.inside.channel import ChannelError
 from deployer.system import files
 
-#: Its name in the folder of the job, and the names of its files.
+#: Its name in the job's folder, and the names of its files.
 NAME = "inside"
 KEY, START = "key", "start"
-#: The program that launchers call in place of ssh, and the key, in the container.
+#: The paths in the container of the program that launchers call instead of ssh, and of the key.
 PROGRAM = "%s/%s/%s" % (plans.JOB, NAME, START)
 KEY_INSIDE = "%s/%s/%s" % (plans.JOB, NAME, KEY)
-#: The variable with the hub's addresses, for the launcher and that program.
+#: The variable with the hub's addresses, for the launcher and this program.
 HUB = "DEPLOYER_HUB"
 _SIZE = 32
 
@@ -29,7 +29,7 @@ exec %s inside --ask --key %s --hub "$%s" -- "$@"
 
 
 def make(path: str, python: str) -> bytes:
-    """Make the folder, if it is not there, and return its key.
+    """Make the folder if it does not exist, and return its key.
 
     Args:
         python: the image's Python.

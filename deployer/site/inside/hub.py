@@ -1,8 +1,9 @@
 """The hub of a job that starts inside-out: it runs beside job.sh, starts a process on each node, and connects them.
 
-The batch system starts the nodes (``node``), as one step or by its command like ssh. When all have registered, the
-first one starts the image's launcher in its container. For each daemon, the launcher calls a program (``ask``) that
-asks the hub, which lets the daemon's node start it. So no container needs ssh or the batch system's programs.
+The batch system starts the nodes (``node``), in one step or with its own command like ssh. When all nodes have
+registered, the first one starts the image's launcher in its container. For each daemon, the launcher calls a program
+(``ask``) that sends a request to the hub. The hub then lets the daemon's node start it. So no container needs ssh or
+the batch system's programs.
 """
 
 import os
@@ -22,7 +23,7 @@ from deployer.site.inside.wakeups import Wakeups
 from deployer.site.rank.rank import inherited_environment
 from deployer.system import payload
 
-#: Connections that have not proven the key; if there are more, the oldest is closed. A node proves it at once.
+#: Connections that have not yet proven the key. If there are more, the oldest is closed: nodes prove it at once.
 _MOST_STRANGERS = 256
 #: Seconds for all nodes to register after the first one has, and for daemons to end after the launcher.
 _REGISTER, _END = 300.0, 10.0
@@ -39,9 +40,9 @@ def serve(
     """Start a job's step on ``nodes`` nodes and return the launcher's exit code.
 
     Args:
-        words: the command that starts all nodes, or with ``agent`` one node.
-        passes_on: a SIGTERM for this process is sent to all processes of the nodes; otherwise the batch system does.
-        agent: the program like ssh that starts a command on a node; None: ``words`` start all nodes.
+        words: the command that starts all nodes or, with ``agent``, one node.
+        passes_on: whether to forward SIGTERM to all processes on the nodes; otherwise the batch system signals them.
+        agent: a program like ssh that starts a command on a node; None: ``words`` start all nodes.
         machines: the names of the nodes, for ``agent``.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
@@ -58,14 +59,14 @@ def serve(
 
 
 def _known(words: Sequence[str], hub: str, number: int) -> List[str]:
-    """Return the words of a node with the hub's addresses and its number; the launcher's are replaced on the node."""
+    """Fill in the hub's addresses and the number in a node's words; the node fills in the launcher's words."""
     end = list(words).index("--")
     known = {HUB: hub, NUMBER: str(number)}
     return [*(known.get(word, word) for word in words[:end]), *words[end:]]
 
 
 class _Peer(object):
-    """A connection: a node's, or that of a program which asks for a daemon."""
+    """A connection to a node, or to a program that requests a daemon."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -75,9 +76,9 @@ class _Peer(object):
 
 
 def _name_as_others_do(nodes: Sequence[_Peer]) -> None:
-    """Give the nodes on the hub's machine the address by which another one reached it.
+    """Give the nodes on the hub's machine the address at which another machine reached the hub.
 
-    Their own may be of a bridge that each machine has, as docker0: there, others would reach themselves.
+    Their own address may belong to a bridge that each machine has, such as docker0: others would reach themselves.
     """
     reached = next((node.channel.address for node in nodes if node.address != node.channel.address), None)
     for node in nodes:
@@ -86,7 +87,7 @@ def _name_as_others_do(nodes: Sequence[_Peer]) -> None:
 
 
 def _allow_many_connections() -> None:
-    """Raise the limit of open files for this process: each node has two connections. What it has started keeps its."""
+    """Raise this process's limit of open files: each node has two connections. Running children keep their limits."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -103,7 +104,7 @@ class _Hub(object):
         self._asked: Dict[int, Optional[_Peer]] = {}
         self._daemons = 0
         self._code: Optional[int] = None
-        #: When the step is over even if daemons have not ended.
+        #: The time at which the step ends even if daemons still run.
         self._until: Optional[float] = None
         self._register_until: Optional[float] = None
 
@@ -138,7 +139,7 @@ class _Hub(object):
         return self._code or 0
 
     def _ask_to_end(self, starters: Set[int]) -> None:
-        """Let the ranks end the step. Without a launcher there are none, so it ends at once."""
+        """Let the ranks end the step. Without a launcher there are no ranks, so the step ends immediately."""
         if len(self._nodes) < self._expected:
             self._fail("asked to end before all nodes registered", 128 + signal.SIGTERM)
             for pid in starters:
@@ -161,7 +162,7 @@ class _Hub(object):
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has gone again
+        except OSError:  # it has disconnected
             return
         strangers = [peer for peer in self._peers if not peer.channel.proven]
         if len(strangers) >= _MOST_STRANGERS:
@@ -179,7 +180,7 @@ class _Hub(object):
             for message in peer.channel.receive():
                 try:
                     self._obey(peer, message)
-                except (KeyError, TypeError, ValueError, OverflowError) as error:  # a field is missing, or no number
+                except (KeyError, TypeError, ValueError, OverflowError) as error:  # a field is missing, or not a number
                     raise ChannelError("an invalid message: %r" % error) from error
         except ChannelError as error:
             self._drop(peer, str(error))
@@ -208,7 +209,7 @@ class _Hub(object):
             self._tell(peers[0], {"launch": [peer.address for peer in peers]})
 
     def _start(self, peer: _Peer, address: str, text: str) -> None:
-        """Let a node start a daemon, for which ``peer`` waits."""
+        """Let a node start a daemon for the waiting ``peer``."""
         node = next((other for other in self._nodes.values() if address in (other.address, other.host)), None)
         if node is None or self._code is not None:
             self._tell(peer, {"code": ask.FAILED})
@@ -218,7 +219,7 @@ class _Hub(object):
         self._tell(node, {"start": self._daemons, "text": text})
 
     def _note(self, peer: _Peer, number: int, code: int) -> None:
-        """Note that the launcher, which has number 0, or a daemon has ended."""
+        """Record the end of a daemon, or of the launcher, which has number 0."""
         if number == 0:
             if self._code is None and peer is self._nodes.get(0):
                 self._code = code
@@ -257,14 +258,14 @@ class _Hub(object):
                 self._tell(peer, message)
 
     def _wait(self, starters: Set[int]) -> None:
-        """Wait for the end of what started the nodes; what is left is killed."""
+        """Wait for the commands that started the nodes, then kill those that still run."""
         until = time.monotonic() + _END
         while starters and time.monotonic() < until:
             starters -= set(self._ended(starters))
             time.sleep(0.02)
 
     def _ended(self, starters: Set[int]) -> List[int]:
-        """Return those of ``starters`` that have ended. One that failed ends the step."""
+        """Return those of ``starters`` that have ended, and end the step if one failed."""
         ended = []
         for pid in starters:
             done, status = os.waitpid(pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""inside: the four processes of a job that starts inside-out, as job.sh and launchers call them."""
+"""inside: the four processes of a job that starts inside-out, which job.sh and launchers call."""
 
 import os
 from typing import NoReturn, Optional, Sequence
@@ -23,7 +23,7 @@ def serve(
     """Connect the nodes of a job's step, and return the launcher's exit code.
 
     Args:
-        path: the job's private folder for this; it is made.
+        path: the private folder to make for this in the job's folder.
         count: the number of nodes.
         python: the image's Python.
         passes_on, agent, words: as in ``hub``.
@@ -52,7 +52,7 @@ def node(hub_word: str, key: str, number: int, words: Sequence[str]) -> int:
 
 
 def ask(hub_word: str, key: str, words: Sequence[str]) -> int:
-    """Let a node run a command in its container, as ssh would."""
+    """Run a command in a node's container, like ssh."""
     try:
         return asking.ask(addresses.parse(hub_word), folder.read_key(key), words)
     except (ChannelError, ValueError) as error:
@@ -60,7 +60,7 @@ def ask(hub_word: str, key: str, words: Sequence[str]) -> int:
 
 
 def launch(hub_word: str, words: Sequence[str]) -> NoReturn:
-    """Become the launcher, with SIGTERM blocked: ranks that are asked to end need it."""
+    """Become the launcher, with SIGTERM blocked, because ranks that are asked to end still need it."""
     import signal
 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

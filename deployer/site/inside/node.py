@@ -1,8 +1,8 @@
-"""What runs beside the container of each node, outside of it: it starts what the hub asks for in the node's container.
+"""The process beside each node's container, which starts in the container the programs that the hub requests.
 
-On the first node that is the image's launcher, which starts the node's ranks itself. On the others it is the daemon for
-which the launcher calls its program in place of ssh. Each node registers with the hub, and ends with it: nothing that
-was started here is left behind.
+On the first node, the program is the image's launcher, which starts that node's ranks itself. On the others it is the
+daemon for which the launcher calls its program instead of ssh. Each node registers with the hub and ends with it, and
+leaves no process behind.
 """
 
 import os
@@ -19,20 +19,20 @@ from deployer.site.rank import mapped_mpi
 from deployer.site.rank.rank import inherited_environment
 from deployer.system import payload
 
-#: Words of the launcher that are known when the job runs: the nodes; the first one; the hub's addresses. The number of
-#: a node's ranks may follow SLOTS.
+#: The launcher's words that are known only when the job runs: the nodes, the first node, and the hub's addresses. The
+#: number of ranks on a node may follow SLOTS.
 NODES, SLOTS, FIRST, HUB = "deployer:nodes", "deployer:slots=", "deployer:first", "deployer:hub"
-#: The word of the number of a node, in the command of one.
+#: The word for a node's number in its command.
 NUMBER = "deployer:number"
-#: The words between the container, the launcher, and the ranks' command.
+#: The words that separate the container, the launcher, and the ranks' command.
 LAUNCHER, RANKS = "deployer:launcher", "deployer:ranks"
-#: Ends the words that start the launcher or a daemon in the container.
+#: The end of the words that start the launcher or a daemon in the container.
 END = "--"
-#: The number of the launcher; daemons have numbers from 1 on.
+#: The number of the launcher; daemons are numbered from 1.
 _LAUNCHER = 0
 #: Seconds for processes to end after SIGKILL.
 _PATIENCE = 10.0
-#: Signals that the batch system sends to all processes of a job; the ranks decide.
+#: Signals that the batch system sends to all processes of a job; the ranks decide how to react.
 _NOT_FOR_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 
 
@@ -40,7 +40,7 @@ class NodeCommand(NamedTuple):
     """The words of a node.
 
     Attributes:
-        container: up to the command in the container.
+        container: the words before the command in the container.
         launcher: the image's launcher, with words that are not known yet.
         ranks: the command of each rank.
     """
@@ -69,10 +69,10 @@ def launcher(command: NodeCommand, nodes: Sequence[str], hub: str) -> List[str]:
 
 
 def daemon(command: NodeCommand, text: str, hub: str) -> List[str]:
-    """Return the words that run what the launcher asks for, for the image's shell; SIGTERM is blocked as for itself.
+    """Return the words that run the launcher's request in the image's shell, with SIGTERM blocked as for the launcher.
 
-    dash unblocks all signals when it starts a program: then SIGTERM ended the shell, and with podman its container.
-    So the shell becomes the program. If there are several commands, it stays and handles the signal.
+    dash unblocks all signals when it starts a program. SIGTERM then ended the shell and, with podman, the container.
+    Therefore the shell becomes the program. If there are several commands, the shell stays and handles the signal.
     """
     words = command.launcher
     start = words[: words.index(END) + 1] if END in words else []
@@ -81,7 +81,7 @@ def daemon(command: NodeCommand, text: str, hub: str) -> List[str]:
 
 
 def _is_one_command(text: str) -> bool:
-    """Return whether a text for a shell is a program and its arguments. False if in doubt."""
+    """Return whether a shell text is one program with its arguments; False if in doubt."""
     try:
         parts = list(shlex.shlex(text, posix=True, punctuation_chars=True))
         program = shlex.split(text)[0]
@@ -93,13 +93,13 @@ def _is_one_command(text: str) -> bool:
 
 
 def serve(hub: str, addresses: Sequence[Tuple[str, int]], key: bytes, number: int, words: Sequence[str]) -> int:
-    """Serve as a node of the job until the hub ends it; return 0, or 1 if the connection broke.
+    """Serve as a node of the job until the hub ends it; return 0, or 1 if the connection was lost.
 
     Args:
         hub: the hub's addresses as one word, for the launcher.
-        addresses: the same.
-        number: the number of this node, from 0 on.
-        words: the words of a node.
+        addresses: the hub's addresses.
+        number: the number of this node, from 0.
+        words: the words of this node.
 
     Raises:
         ChannelError: the hub cannot be reached.
@@ -107,7 +107,8 @@ def serve(hub: str, addresses: Sequence[Tuple[str, int]], key: bytes, number: in
     """
     command = split(words)
     payload.adopt_orphans()
-    # What the agent ignores stays ignored, in the launcher too: Grid Engine sends SIGUSR2 to all of the first node.
+    # Signals that the agent ignores stay ignored, also in the launcher: Grid Engine sends SIGUSR2 to all processes
+    # on the first node.
     handled = [number for number in _NOT_FOR_US if signal.getsignal(number) != signal.SIG_IGN]
     wakeups = Wakeups([signal.SIGCHLD, *handled])
     channel = connect(addresses, key)
@@ -158,7 +159,7 @@ class _Node(object):
         self._started[payload.start(words, self._environment, set())] = number
 
     def _reap(self) -> None:
-        """Tell the hub which of the started processes have ended; others were left behind by their parents."""
+        """Report to the hub which started processes have ended; also reap orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -173,7 +174,7 @@ class _Node(object):
 
 
 def end_all() -> None:
-    """Kill all processes below this one, and wait for their end."""
+    """Kill all descendants of this process, and wait for their end."""
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until:
         mapped_mpi.send(mapped_mpi.family(os.getpid())[1:], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Signals as something that a selector waits for."""
+"""Signals as events for a selector."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Set
 
 
 class Wakeups(object):
-    """Handlers for signals; ``fileno`` is readable when one has come. A new program gets the default handling."""
+    """Signal handlers that make ``fileno`` readable when a signal arrives. A new program gets the default handling."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._reader, self._writer = os.pipe()
@@ -21,7 +21,7 @@ class Wakeups(object):
         return self._reader
 
     def take(self) -> List[int]:
-        """Return the signals that have come since the last call."""
+        """Return the signals that have arrived since the last call."""
         try:
             while os.read(self._reader, 512):
                 pass
@@ -31,7 +31,7 @@ class Wakeups(object):
         return numbers
 
     def close(self) -> None:
-        """Restore the handling of the signals."""
+        """Restore the earlier handling of the signals."""
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         signal.set_wakeup_fd(self._wakeup)

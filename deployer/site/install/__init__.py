@@ -1,1 +1,1 @@
-"""From a bundle to an installed image, and its removal."""
+"""Installation of bundles as images, and removal of images."""

@@ -14,7 +14,7 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
     """Return warnings about a bundle that may be installed.
 
     Args:
-        policies: those that judged ``trust``.
+        policies: the policies that decided ``trust``.
 
     Raises:
         Refused: a policy forbids it.
@@ -31,7 +31,7 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
 
 
 def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
-    """Return a warning if the bundle would replace one that runs here, and lacks its plan."""
+    """Return a warning if the bundle lacks a plan that the newest installed image of its name has."""
     before = store.newest(manifest.name)
     has = {member.name for member in manifest.members}
     lost = [site for site in before.sites() if PLANS_PREFIX + site + ".json" not in has] if before else []
@@ -42,7 +42,7 @@ def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
 
 
 def origin(trust: Trust, digest: str) -> List[str]:
-    """Return a warning about a bundle whose signers no policy names, or that the user's own key signed it."""
+    """Return a warning if the bundle is unsigned, or signed only with unknown keys or the user's own key."""
     if trust.signers:
         return []
     mine = own(trust.keys)
@@ -57,9 +57,9 @@ def origin(trust: Trust, digest: str) -> List[str]:
 
 
 def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:
-    """Keep the file of --signers as the policy of a store without one, and report it: the first use decides the trust.
+    """Keep the --signers file as the policy of a store that has none, and report it (trust on first use).
 
-    Call it after a bundle that satisfies the policy was installed.
+    Call this after installing a bundle that satisfies the policy.
     """
     given = next((judge.given for judge in policies if judge.given is not None), None)
     if given is None:

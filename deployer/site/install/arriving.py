@@ -1,10 +1,11 @@
 """Install a bundle while it arrives (docs/adr/0007).
 
-A second process reads the stream and writes the bundle's file from its start on: what arrives, and between the parts
-what kept bundles or an earlier push have. This process verifies and unpacks each segment as soon as the file has it.
-So it is the same install as that of a complete file, but for waiting. The file gets its final name when it is complete.
+A second process reads the stream and writes the bundle's file from start to end. It fills the gaps between the parts
+that arrive with segments from kept bundles or an earlier push. This process verifies and unpacks each segment as soon
+as it is in the file. Apart from the waiting, a complete file is installed in the same way. The file gets its final name
+when it is complete.
 
-If the line is cut, the file stays as a beginning (``*.begun``), and the next push does not send what it has.
+If the connection is lost, the partial file is kept (``*.begun``), and the next push does not send its content again.
 """
 
 import binascii
@@ -37,7 +38,7 @@ from deployer.site.storage.store import Store
 from deployer.system import files, workers
 from deployer.system.verify import Arriving
 
-#: Seconds between two looks for bytes that have not arrived.
+#: Seconds between two checks for bytes that have not arrived.
 _LOOK_SECONDS = 0.02
 
 
@@ -50,16 +51,16 @@ def take(
 ) -> InstallOutcome:
     """Take the parts of a bundle from ``stream``, install it and keep it.
 
-    If little arrives, that is received when it is complete; else the bundle is installed meanwhile.
+    A small transfer is received completely before the install. During a larger one, the install already runs.
 
     Args:
-        late: keeps a bundle of which little arrived, before it is on the disk.
+        late: keeps the bundle of a small transfer before it is flushed to disk.
 
     Raises:
-        TransferError: the stream ended too early. What has arrived is kept.
+        TransferError: the stream ended too early. The bytes that arrived are kept.
         IntegrityError: a part is damaged.
         Refused: a policy forbids the bundle.
-        SpaceError: space is missing.
+        SpaceError: there is not enough space.
     """
     folder = incoming.folder_of(store, digest)
     try:
@@ -108,12 +109,12 @@ def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional
 
 
 class _Growing(object):
-    """The file of a bundle that is written from its start on.
+    """The file of a bundle that is written from start to end.
 
     Args:
-        parcel: what arrived before.
-        path: the file, new.
-        target: the same, open and unbuffered.
+        parcel: the parts that arrived earlier.
+        path: the new file.
+        target: the same file, open and unbuffered.
     """
 
     def __init__(self, parcel: Parcel, store: Store, path: str, target: IO[bytes]) -> None:
@@ -129,7 +130,7 @@ class _Growing(object):
         self._size = self._flushed = 0
 
     def take(self, stream: IO[bytes]) -> None:
-        """Write all of the bundle; called in a process of its own. Raises as ``incoming.take`` and ``receive`` do."""
+        """Write the whole bundle, in a separate process. Raises the errors of ``incoming.take`` and ``receive``."""
         with files.errors_named("write " + self._path, incoming.NO_SPACE), closing(self._sources):
             try:
                 for part in incoming.announcements(stream):
@@ -153,7 +154,7 @@ class _Growing(object):
             raise incoming.not_a_part(part.name)
 
     def _fill(self, end: int) -> None:
-        """Write the segments before ``end`` from what is here already, checked."""
+        """Write the segments before ``end`` from local sources, and check them."""
         while self._next and self._next.offset < end:
             segment = self._next
             self._sources.require([segment])
@@ -161,10 +162,10 @@ class _Growing(object):
             self._wrote(segment.offset + segment.size)
 
     def _wrote(self, end: int) -> None:
-        """Note that the file has all bytes before ``end``."""
+        """Record that the file has all bytes before ``end``."""
         self._size = end
         while self._next and self._next.offset + self._next.size <= end:
-            self._sources.add(self._next, self._path)  # the same content may occur again, and is sent only once
+            self._sources.add(self._next, self._path)  # repeated content is sent only once
             self._next = next(self._segments, None)
         while self._begun and self._begun[-1].size <= end:
             incoming.remove_unlocked(self._begun.pop().path)
@@ -173,7 +174,7 @@ class _Growing(object):
             self._flushed = end
 
     def cut_damage(self) -> None:
-        """Keep only the beginning that is not damaged, so that the next push sends the rest again."""
+        """Cut the file before the first damaged segment, so that the next push sends the rest again."""
         with files.errors_named("write " + self._path):
             good = undamaged(self._target, self._parcel.manifest.segments)
             if good < self._parcel.seal.offset:
@@ -183,6 +184,6 @@ class _Growing(object):
                     os.ftruncate(self._target.fileno(), good)
 
     def _is_named(self, path: str) -> bool:
-        """Return whether ``path`` is still the file's name; others may write into a group's folder."""
+        """Return whether ``path`` is still the file's name: other users may write to a group's folder."""
         state = files.status(path, follow=False)
         return state is not None and os.path.samestat(state, os.fstat(self._target.fileno()))

@@ -1,11 +1,11 @@
-"""Bytecode for the overlays, made once at install by the image's own Python, if a container can be started here.
+"""Bytecode for the overlays, compiled once at install with the image's own Python if a container can be started here.
 
-Without it each import of each rank would compile the modules again and write them back to the shared file system. The
-files are marked as valid whatever the time of their source ("unchecked-hash", PEP 552), because no one changes an
-installed overlay. All of this is optional: the image works without it.
+Without it, each rank would compile the modules again at import and write them to the shared file system. The files are
+valid regardless of their sources' times ("unchecked-hash", PEP 552), because installed overlays never change. The
+bytecode is optional: the image works without it.
 
 The bytecode is also kept in one file beside the overlays, for nodes that unpack the bundle again. Images that share
-their overlays share both.
+overlays also share this file.
 """
 
 import logging
@@ -38,8 +38,10 @@ _SUFFIX = ".pyc"
 
 
 def is_possible(manifest: Manifest) -> bool:
-    """Return whether a container can be started here to compile the overlays of a bundle, as far as can be known now:
-    the runtimes of its kit are not unpacked yet."""
+    """Return whether a container can probably be started here to compile a bundle's overlays.
+
+    The runtimes in the bundle's kit are not unpacked yet, so they cannot be tested.
+    """
     if manifest.image.python is None:
         return False
     return (
@@ -53,7 +55,7 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
     """Compile the modules in the overlays in ``folder`` with ``jobs`` processes.
 
     Args:
-        rootfs: that of the image.
+        rootfs: the image's rootfs.
         engine: the folder of the kit's runtime, which may not exist.
     """
     overlays = _overlays(folder)
@@ -66,11 +68,11 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
         started = Container(
             rootfs, [Bind(source, target, "to compile")], container.environment_of(image), [], "/", engine
         )
-        # -I -S: only the standard library runs, no code of the overlay.
+        # -I -S: run only the standard library, no code from the overlay.
         command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(max(1, jobs))]
         command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
         try:
-            # A file that is not a module of this Python (a template, a syntax test) is an error only for compileall.
+            # compileall fails on files that are not modules for this Python (templates, syntax tests): ignore that.
             process.run(argv(runtime.argv(started, command)), _PATIENCE, container.user_environment(), check=False)
         except DeployerError as error:
             _log.debug("%s has no bytecode: %s", target, error.message)
@@ -86,13 +88,13 @@ def _runtime(engine: str) -> Optional[Runtime]:
 
 
 def size(folder: str) -> int:
-    """Return the size in bytes of the bytecode that is kept with the image in ``folder``."""
+    """Return the size in bytes of the bytecode file of the image in ``folder``."""
     path = os.path.join(folder, BYTECODE)
     return os.path.getsize(path) if files.is_file(path) else 0
 
 
 def restore(folder: str, target: str) -> None:
-    """Unpack the bytecode that is kept with the image in ``folder`` into its copy at ``target``."""
+    """Unpack the bytecode file of the image in ``folder`` into the copy of the image at ``target``."""
     path = os.path.join(folder, BYTECODE)
     if not files.is_file(path):
         return
@@ -122,7 +124,7 @@ def _keep(folder: str, overlays: List[str]) -> None:
 
 
 def _overlays(folder: str) -> List[Tuple[str, str]]:
-    """Return each overlay that has modules, and its path in the container."""
+    """Return each overlay that has modules, with its path in the container."""
     variants = os.path.join(folder, VARIANTS)
     overlays = [(os.path.join(folder, WHEELS), plans.WHEELS)]
     if files.is_folder(variants):

@@ -1,15 +1,16 @@
-"""Files of a new layer that another layer here has already: they are linked, not unpacked (docs/adr/0037).
+"""Hard links from a new layer to files that another local layer already has, instead of unpacking (docs/adr/0037).
 
 The donor is a layer of the same user with some of the same frames. The new bundle's frames are checked as always. A
-file is linked only if it is the file that install made from the same frame:
+file is linked only if install made it from the same frame:
 
-- a regular file of this user with the size, time, mode and group that install gives it, below no link, and
-- it was not changed since (``st_ctime``), nor was a folder above it replaced (inode), else its content is compared with
-  the frame's.
+- it is a regular file of this user with the size, time, mode and group that install sets, and no folder above it is a
+  link, and
+- it has not changed since (``st_ctime``), and no folder above it was replaced (inode). Otherwise its content is
+  compared with the frame's.
 
-ctime changes with every write, chmod, utime or rename, and cannot be set. But if a folder is moved, its files keep
-their ctime. ctime also changes when a link to the file is made or removed, so that contents must be compared then. If
-one file of a frame fails, or a link fails, the frame is unpacked.
+ctime changes with every write, chmod, utime or rename, and cannot be set. However, if a folder is moved, its files keep
+their ctime. ctime also changes when a link to the file is made or removed; the contents must then be compared. If one
+file of a frame fails the check, or cannot be linked, the frame is unpacked.
 """
 
 import os
@@ -28,7 +29,7 @@ from deployer.site.storage.frames import FrameList, FrameNote, LayerFile, Listed
 from deployer.site.storage.store import ROOTFS, Store
 from deployer.system import files, workers
 
-#: The most layers that are looked at, the newest first.
+#: Maximum number of layers to examine, newest first.
 _MOST = 8
 _CHUNK = 1024 * 1024
 _TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -36,7 +37,7 @@ _TIME = tarformat.MTIME * 10**9
 
 
 class _Unit(NamedTuple):
-    """A frame of files, with those that continue its last one: their numbers in the new layer, and the donor's."""
+    """A frame of files and the frames that continue its last file: their numbers in the new layer and the donor's."""
 
     numbers: Sequence[int]
     listed: Sequence[ListedFrame]
@@ -46,14 +47,14 @@ class _Unit(NamedTuple):
 
 
 class Donor(NamedTuple):
-    """A layer here that can give files to a new one.
+    """A local layer whose files can be linked into a new one.
 
     Attributes:
         rootfs: its rootfs.
         layer: its list of frames.
-        units: what both have.
-        size: uncompressed bytes of the frames that both have.
-        files: number of files in them.
+        units: the units that both layers have.
+        size: uncompressed bytes of the frames that both layers have.
+        files: number of files in these frames.
     """
 
     rootfs: str
@@ -71,17 +72,17 @@ class Donor(NamedTuple):
         source: ReadFrame,
         jobs: int,
     ) -> Iterator[Tuple[int, FrameNote]]:
-        """Link files into the new rootfs, open as ``root``, whose folders exist; yield each frame that is complete.
+        """Link files into the new rootfs, which is open as ``root`` and has its folders; yield each complete frame.
 
         Args:
             segments: the frames of the new layer.
-            read: returns a frame of the new layer, checked. Called in worker processes, as is ``source``.
-            source: returns it decompressed.
+            read: returns a checked frame of the new layer. Called in worker processes, like ``source``.
+            source: returns a decompressed frame.
             jobs: number of processes.
         """
         try:
             theirs = os.open(self.rootfs, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:  # removed meanwhile
+        except OSError:  # removed in the meantime
             return
         try:
             linking = _Linking(self.layer, theirs, root, folders, read, source)
@@ -98,13 +99,13 @@ class Donor(NamedTuple):
 
 
 def choose(store: Store, name: str, segments: Sequence[Segment], read_only: bool) -> Optional[Donor]:
-    """Return the layer here that can give most to a new layer; None if there is none.
+    """Return the local layer that has the most in common with a new layer; None if no layer can be used.
 
-    A layer that exists already is repaired from the bundle alone.
+    A layer that already exists is repaired using only the bundle.
 
     Args:
         name: the name of the new layer.
-        segments: its frames.
+        segments: the frames of the new layer.
         read_only: write permission will be removed from its files.
     """
     if files.lexists(os.path.join(store.layers, name)):
@@ -129,7 +130,7 @@ def choose(store: Store, name: str, segments: Sequence[Segment], read_only: bool
 
 
 def _newest(store: Store) -> List[str]:
-    """Return the folders of this user's layers that have a list, the newest first."""
+    """Return the folders of this user's layers that have a list of frames, newest first."""
     dated = []
     for folder in layers.own(store):
         with suppress(OSError):
@@ -138,7 +139,7 @@ def _newest(store: Store) -> List[str]:
 
 
 def _units(frames: Sequence[Tuple[str, str]]) -> Dict[Tuple[str, ...], List[int]]:
-    """Return the numbers of the frames of each unit, by the digests of its frames; each frame is (sha256, holds)."""
+    """Return each unit's frame numbers, by the digests of its frames; each frame is (sha256, holds)."""
     units: List[List[int]] = []
     for number, (_, holds) in enumerate(frames):
         if holds == FILES:
@@ -149,7 +150,7 @@ def _units(frames: Sequence[Tuple[str, str]]) -> Dict[Tuple[str, ...], List[int]
 
 
 class _Linking(object):
-    """The state that workers share; each has a copy of it."""
+    """The workers' initial state, of which each has a copy."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class _Linking(object):
         self.owner = (os.geteuid(), os.fstat(root).st_gid)
 
     def link(self, unit: _Unit) -> bool:
-        """Link all files of a unit, whose frames are checked, or none; return which. Called in a worker."""
+        """Link all files of a unit or none, after checking its frames, and return which. Called in a worker."""
         own_files = unit.files()
         changed = False
         for file in own_files:
@@ -189,7 +190,7 @@ class _Linking(object):
         return self._link(own_files)
 
     def _state(self, file: LayerFile) -> Optional[os.stat_result]:
-        """Return the state of the donor's file; None unless it looks as install made it."""
+        """Return the state of the donor's file; None if it differs from what install makes."""
         state = self._look(file.path)
         if state is None:
             return None
@@ -197,7 +198,7 @@ class _Linking(object):
         return state if (state.st_mode, state.st_size, state.st_mtime_ns, state[4:6]) == expected else None
 
     def _is_in_place(self, folder: bytes) -> Optional[bool]:
-        """Return whether a folder and those above it are those that install made; None if one is not a folder."""
+        """Return whether install made a folder and all folders above it; None if one is not a folder."""
         if folder not in self.placed:
             above = not folder or self._is_in_place(folder.rpartition(b"/")[0])
             state = self._look(folder or b".")
@@ -214,7 +215,7 @@ class _Linking(object):
             return None
 
     def _is_same(self, unit: _Unit, own_files: Sequence[LayerFile]) -> bool:
-        """Return whether the donor's files have the content that the frames have."""
+        """Return whether the donor's files have the same content as the frames."""
         data = map(self.source, unit.numbers)
         stream = memoryview(next(data))
         position = 0
@@ -252,7 +253,7 @@ class _Linking(object):
                     raise FileNotFoundError(file.path)
                 link(file.path, file.path)
                 linked.append(file.path)
-        except OSError:  # removed meanwhile, or too many links, or a file system without them
+        except OSError:  # removed in the meantime, too many links, or no links on this file system
             for path in linked:
                 os.unlink(path, dir_fd=self.root)
             return False
@@ -260,7 +261,7 @@ class _Linking(object):
 
 
 def _has(content: IO[bytes], part: memoryview) -> bool:
-    """Return whether the next bytes of an open file are those of ``part``."""
+    """Return whether the next bytes of an open file equal ``part``."""
     for at in range(0, len(part), _CHUNK):
         piece = part[at : at + _CHUNK]
         if content.read(len(piece)) != piece:

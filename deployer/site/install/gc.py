@@ -1,4 +1,4 @@
-"""gc: find what is no longer needed under the root folder, and remove it."""
+"""gc: find files that are no longer needed under the root folder, and remove them."""
 
 import os
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
@@ -19,7 +19,7 @@ class Garbage(NamedTuple):
     Attributes:
         path: its path.
         reason: why it can be removed.
-        spared: why it must be kept nevertheless, or None.
+        spared: why it must still be kept, or None.
     """
 
     path: str
@@ -28,11 +28,11 @@ class Garbage(NamedTuple):
 
 
 def find(store: Store, keep: int) -> List[Garbage]:
-    """Return what can be removed under the root folder.
+    """Return the files and folders that can be removed under the root folder.
 
-    This is: leftovers of interrupted installs and pushes, bundles except the last of each name, images except the
-    newest ``keep`` of each name, and layers that no other image needs. An image that a job uses, or whose data another
-    bundle needs, is listed as spared.
+    These are leftovers of interrupted installs and pushes, bundles except the last of each name, images except the
+    newest ``keep`` of each name, and layers that no other image needs. An image is listed as spared if a job uses it or
+    another bundle needs its data.
     """
     garbage = [
         Garbage(path, "left by an install, a removal or a run that was killed")
@@ -57,10 +57,10 @@ def find(store: Store, keep: int) -> List[Garbage]:
 
 
 def collect(garbage: List[Garbage]) -> List[Garbage]:
-    """Remove everything that is not spared, and return it all; items that only another user can remove are now marked
-    as spared.
+    """Remove everything that is not spared, and return all items.
 
-    In a root folder of a group, the files of an image are its user's alone.
+    Items that only another user can remove are then marked as spared. In a group's root folder, only the user who
+    installed an image can remove its files.
     """
     return [item if item.spared else _removed(item) for item in garbage]
 

@@ -1,10 +1,10 @@
-"""The segments that a site has: bundles that it keeps, and parts that arrived.
+"""The segments that are already at a site: in kept bundles and in parts that arrived.
 
 ::
 
     ROOT/bundles/*.tar              kept bundles
-    ROOT/incoming/DIGEST/*.part     parts of the bundle of that digest; *.end its manifest, see contract/delta.py
-    ROOT/incoming/DIGEST/*.begun    the beginning of that bundle, in place of parts, see arriving.py
+    ROOT/incoming/DIGEST/*.part     parts of the bundle with that digest; *.end is its manifest, see contract/delta.py
+        ROOT/incoming/DIGEST/*.begun    the beginning of that bundle, instead of parts, see arriving.py
     ROOT/incoming/DIGEST/bundle.tar the assembled bundle, not yet installed
 """
 
@@ -36,10 +36,10 @@ _AGAIN = "push again: complete parts are not sent again"
 NO_SPACE = "free some space or quota and push again: received parts stay"
 _log = logging.getLogger("deployer.incoming")
 
-#: Seconds after which an abandoned push is removed; a file that is being written is touched much more often.
+#: Seconds after which a push counts as abandoned and is removed; an active push writes much more often.
 _STALE = 14 * 24 * 3600
 _STALE_TEMPORARY = 3600
-#: Without locks, a beginning unchanged for so many seconds has no writer: ssh ends a dead connection earlier.
+#: Without locks, a partial file that is unchanged for this many seconds has no writer: ssh times out earlier.
 _RESTS = 120
 
 
@@ -56,11 +56,11 @@ class SegmentSource(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A file that is the beginning of a bundle.
+    """A file with the beginning of a bundle.
 
     Attributes:
         path: the file.
-        size: its bytes; more may follow.
+        size: its size in bytes, which may still grow.
     """
 
     path: str
@@ -76,7 +76,7 @@ class Parcel(NamedTuple):
         seal: the seal in the ending.
         manifest: the manifest in the ending.
         parts: the parts that have arrived.
-        begun: the beginnings that have arrived, the longest first.
+        begun: the partial files that have arrived, longest first.
     """
 
     folder: str
@@ -96,7 +96,7 @@ class Parcel(NamedTuple):
         return os.path.join(self.folder, part.name)
 
     def sources(self) -> Dict[str, SegmentSource]:
-        """Return where parts and beginnings have each segment, by its SHA-256, as far as their sizes show."""
+        """Return the place of each segment in parts and partial files, by its SHA-256, according to their sizes."""
         places: Dict[str, SegmentSource] = {}
         segments = iter(self.manifest.segments)
         segment = next(segments, None)
@@ -106,7 +106,7 @@ class Parcel(NamedTuple):
             while segment and segment.offset + segment.size <= part.end:
                 places[segment.sha256] = SegmentSource(self.path(part), segment.offset - part.offset)
                 segment = next(segments, None)
-        for path, size in self.begun[:1]:  # the others have nothing more
+        for path, size in self.begun[:1]:  # the shorter ones have nothing more
             for segment in self.manifest.segments:
                 if segment.offset + segment.size > size:
                     break
@@ -114,9 +114,9 @@ class Parcel(NamedTuple):
         return places
 
     def remove_parts(self) -> None:
-        """Remove all but the manifest, which is kept for a receive that has to continue from the assembled bundle.
+        """Remove everything except the manifest, which a receive needs to continue from the assembled bundle.
 
-        A beginning that another push still writes stays too.
+        A partial file that another push is still writing is kept too.
         """
         for part in self.parts:
             os.unlink(self.path(part))
@@ -125,7 +125,7 @@ class Parcel(NamedTuple):
 
 
 def folder_of(store: Store, digest: str) -> str:
-    """Return the folder for the parts of the bundle with this digest. Raises UsageError for an invalid digest."""
+    """Return the folder for the parts of the bundle with this digest. Raises UsageError if the digest is invalid."""
     short = digest.rpartition(":")[2][:32]
     if not short or any(letter not in "0123456789abcdef" for letter in short):
         raise UsageError("%r is not a digest" % digest)
@@ -133,7 +133,7 @@ def folder_of(store: Store, digest: str) -> str:
 
 
 def open_parcel(folder: str) -> Parcel:
-    """Read what arrived in ``folder``. Raises UsageError if it has no manifest, IntegrityError if that is damaged."""
+    """Read the parcel in ``folder``. Raises UsageError if it has no manifest, IntegrityError if it is damaged."""
     try:
         names = os.listdir(folder)
     except OSError as error:
@@ -153,7 +153,7 @@ def open_parcel(folder: str) -> Parcel:
     ending, seal, manifest = delta.decompress(data, place)
     parts = sorted(place for place in places if isinstance(place, Part) and _is_whole(folder, place))
     paths = [os.path.join(folder, name) for name in names if name.endswith(BEGUN)]
-    # Another push may have renamed or removed one.
+    # Another push may have renamed or removed a file.
     states = [(path, files.status(path, follow=False)) for path in paths]
     begun = [Begun(path=path, size=state.st_size) for path, state in states if state and stat.S_ISREG(state.st_mode)]
     begun.sort(key=lambda beginning: -beginning.size)
@@ -165,13 +165,13 @@ def _is_whole(folder: str, part: Part) -> bool:
 
 
 def remove_unlocked(path: str, damaged: bool = False) -> None:
-    """Remove a beginning, unless the push that writes it still works.
+    """Remove a partial file, unless a push is still writing it.
 
     Args:
-        damaged: the next push cannot use it, so it is also removed if nothing but its age could show that push.
+        damaged: the next push cannot use the file, so remove it even if only its age could reveal an active push.
     """
-    with suppress(OSError):  # it is gone, another user's, or something else
-        # An exclusive lock on NFS needs a file that is open for writing.
+    with suppress(OSError):  # it is gone, another user's, or not a file
+        # An exclusive lock on NFS requires a file that is open for writing.
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             state = os.fstat(descriptor)
@@ -183,7 +183,7 @@ def remove_unlocked(path: str, damaged: bool = False) -> None:
 
 
 def lock(opened: Union[int, IO[bytes]], without: bool = True) -> bool:
-    """Lock a beginning, and return whether no other push has locked it.
+    """Lock a partial file, and return whether no other push has locked it.
 
     Args:
         without: the answer on a file system without locks.
@@ -198,7 +198,7 @@ def lock(opened: Union[int, IO[bytes]], without: bool = True) -> bool:
 
 
 def kept(store: Store) -> Dict[str, SegmentSource]:
-    """Return where the kept bundles have each segment, by its SHA-256, as their tables claim.
+    """Return the place of each segment in the kept bundles, by its SHA-256, according to their tables.
 
     The bytes are hashed when they are used. A file that is not a bundle, or has a newer format, is ignored.
     """
@@ -222,15 +222,15 @@ def _bundles(store: Store) -> Iterator[str]:
             yield os.path.join(store.bundles, name)
     for name in files.names(store.incoming):
         path = os.path.join(store.incoming, name, BUNDLE)
-        with suppress(UsageError):  # another user's folder, which we may not read
+        with suppress(UsageError):  # another user's folder, which may be unreadable
             if files.is_file(path):
                 yield path
 
 
 def held(store: Store, digest: str) -> Iterable[str]:
-    """Return the SHA-256 of each segment that need not be sent for the bundle of this digest."""
+    """Return the SHA-256 of each segment of the bundle with this digest that need not be sent."""
     digests = set(kept(store))
-    # If nothing has arrived, the manifest is missing too: the push sends it first. Another push may just have ended.
+    # The push sends the manifest first, so it is missing if nothing has arrived, or if another push has just ended.
     try:
         with suppress(UsageError, IntegrityError, FileNotFoundError):
             digests |= set(open_parcel(folder_of(store, digest)).sources())
@@ -241,22 +241,22 @@ def held(store: Store, digest: str) -> Iterable[str]:
 
 
 def take(stream: IO[bytes], store: Store, digest: str, share: float = math.inf) -> bool:
-    """Write the parts from ``stream`` into their folder, and return whether these are all.
+    """Write the parts from ``stream`` into their folder, and return whether all have arrived.
 
-    Each part is a line ``NAME SIZE`` and SIZE bytes, and gets its name when it is complete. ``delta.END`` follows the
-    last one.
+    Each part consists of a line ``NAME SIZE`` and SIZE bytes, and gets its name when it is complete. ``delta.END``
+    follows the last part.
 
     Args:
         share: stop when more than this share of the bundle has arrived.
 
     Raises:
-        TransferError: the stream ended before that. All complete parts are kept.
+        TransferError: the stream ended before ``delta.END``. All complete parts are kept.
         SpaceError: the disk is full.
     """
     folder = folder_of(store, digest)
     whole = came = 0
     for announced in announcements(stream):
-        # Not flushed: a part that a power failure emptied is found by its size or its digests, and is sent again.
+        # Not flushed: its size or digests reveal a part emptied by a power failure, and it is sent again.
         with files.published(os.path.join(folder, announced.name), flushed=False, hint=NO_SPACE) as target:
             copy(stream, target, announced.size)
         came += announced.size
@@ -268,12 +268,12 @@ def take(stream: IO[bytes], store: Store, digest: str, share: float = math.inf) 
 
 
 class Announced(NamedTuple):
-    """What comes next on a stream.
+    """The header of the next item on a stream.
 
     Attributes:
         name: the name of the part or the ending.
         place: its place in the bundle.
-        size: the bytes that follow: those of the part, or those of the ending as it is compressed.
+        size: the number of bytes that follow: the part, or the compressed ending.
     """
 
     name: str
@@ -282,7 +282,7 @@ class Announced(NamedTuple):
 
 
 def announcements(stream: IO[bytes]) -> Iterator[Announced]:
-    """Yield what comes next, until ``delta.END``; the caller reads it from ``stream``. Raises TransferError."""
+    """Yield the headers up to ``delta.END``; the caller reads each item from ``stream``. Raises TransferError."""
     while True:
         line = stream.readline(_MAX_LINE)
         if line == delta.END:
@@ -297,12 +297,12 @@ def announcements(stream: IO[bytes]) -> Iterator[Announced]:
 
 
 def not_a_part(received: object) -> TransferError:
-    """Return the error for something else on a stream."""
+    """Return the error for unexpected content on a stream."""
     return TransferError("received %r instead of a part" % received, "does the site's login shell read from stdin?")
 
 
 def copy(source: IO[bytes], target: IO[bytes], size: int) -> None:
-    """Copy ``size`` bytes to an open file. Raises TransferError if the source ends before."""
+    """Copy ``size`` bytes to an open file. Raises TransferError if the source ends too early."""
     while size:
         chunk = source.read(min(size, _CHUNK))
         if not chunk:
@@ -319,7 +319,7 @@ def write(target: IO[bytes], data: bytes) -> None:
 
 
 def discard(store: Store, digest: str) -> None:
-    """Remove the parts of a bundle that is installed. Those that cannot be removed stay for ``remove_stale``."""
+    """Remove the parts of an installed bundle. Parts that cannot be removed are left to ``remove_stale``."""
     folder = folder_of(store, digest)
     try:
         files.remove_tree(folder)
@@ -336,7 +336,7 @@ def stale(store: Store) -> Iterator[str]:
             continue
         try:
             names = files.names(folder)
-        except UsageError:  # another user's, which we may not read
+        except UsageError:  # another user's, which may be unreadable
             continue
         for below in names:
             path = os.path.join(folder, below)
@@ -346,7 +346,7 @@ def stale(store: Store) -> Iterator[str]:
 
 
 def remove_stale(store: Store) -> None:
-    """Remove what ``stale`` yields. Before ``held``: what that lists is not sent."""
+    """Remove what ``stale`` yields. Call this before ``held``, because the push does not send what ``held`` lists."""
     for path in list(stale(store)):
         if files.is_folder(path):
             shutil.rmtree(path, ignore_errors=True)

@@ -1,9 +1,9 @@
 """install: verify a bundle and unpack it as an installed image in one pass, completely or not at all.
 
-The image is made in a folder with a unique name, which is renamed when it is complete: locks fail on some shared file
-systems, rename does not. Seal, manifest and table are checked before anything is written. Each segment is checked when
-it is read, by the process that uses it. Only when all have passed is there a VerifiedBundle, and only that gets a
-receipt and its name.
+The image is built in a folder with a unique name, which is renamed when it is complete: locks fail on some shared file
+systems, but rename works. The seal, manifest and table are checked before anything is written. Each segment is checked
+when it is read, in the process that uses it. A VerifiedBundle exists only after all segments have passed, and only a
+VerifiedBundle gets a receipt and its final name.
 """
 
 import errno
@@ -38,7 +38,7 @@ from deployer.site.storage.store import (
 from deployer.system import codec, files, policy, verify, workers
 from deployer.system.verify import Arriving, Progress, Verification, VerifiedBundle
 
-#: Where members of a bundle go: those that a rank reads, the runtime that starts it, and everything.
+#: Where members of a bundle are written: those that a rank reads, the runtime that starts it, and everything.
 APP_ONLY = {"deployer/app/": "app"}
 APP_AND_KIT = {
     **APP_ONLY,
@@ -47,7 +47,7 @@ APP_AND_KIT = {
 }
 _MEMBERS = {**APP_AND_KIT, "deployer/plans/": "plans", DATA_PREFIX: "data"}
 
-#: Called with the bytes that were just processed, and the total of bytes.
+#: Called with the number of bytes just processed, and the total.
 InstallProgress = Callable[[int, int], None]
 
 
@@ -57,9 +57,9 @@ class _Shares(NamedTuple):
     Attributes:
         rootfs: the name of the layer with its rootfs.
         overlays: the name of the layer with its overlays; empty if it has no wheels.
-        links: by the name in the image's folder: the layer.
+        links: the layers, by their names in the image's folder.
         wheels: the segments of all its wheels.
-        donor: a layer that has some files of the rootfs already.
+        donor: a layer that already has some files of the rootfs.
     """
 
     rootfs: str
@@ -78,9 +78,9 @@ class InstallOutcome(NamedTuple):
 
     Attributes:
         image: the installed image.
-        known: it was installed already.
+        known: whether it was already installed.
         warnings: for the user.
-        bundle: where the bundle is, if it was kept or moved; None if nothing was assembled, or it is not kept.
+        bundle: the bundle's path, if it was kept or moved; None if nothing was assembled, or it is not kept.
     """
 
     image: InstalledImage
@@ -100,24 +100,24 @@ def install(
 ) -> InstallOutcome:
     """Verify the bundle ``path`` and install it under ``store``.
 
-    An image of the same digest is left as it is. If a part of it is missing, it is made again.
+    An image with the same digest is left unchanged. If a part of it is missing, that part is made again.
 
     Args:
         progress: receives bytes done and bytes in total.
-        jobs: number of processes; None: one per core, none for a small bundle.
-        kept: ``keep`` will follow, which may need space too.
+        jobs: number of processes; None: one per core, or none for a small bundle.
+        kept: whether ``keep`` will be called next, which may need space too.
         signers_file: an allowed_signers file that the bundle must satisfy. The first such file becomes the store's
             policy.
-        arriving: the file is not complete yet; what is here already is installed meanwhile.
+        arriving: given if the file is not complete yet: the segments in it are installed while others arrive.
 
     Raises:
         IntegrityError: the bundle is damaged; nothing is installed.
         Refused: a policy forbids it, or a job uses an incomplete image; nothing is installed.
-        SpaceError: space is missing; if possible, this is detected before anything is written.
+        SpaceError: there is not enough space; if possible, this is detected before anything is written.
     """
     with ExitStack() as opened:
         stream = arriving.stream if arriving else opened.enter_context(verify.opened(path))
-        # The seal's claim is enough to find an image, which was verified when it was installed.
+        # The digest that the seal claims is enough to find an image: it was verified at its install.
         seal = arriving.seal if arriving else verify.read_seal(stream, path)
         digest = seal.digest
         folder = store.image_folder(digest)
@@ -179,7 +179,7 @@ def _shares(verification: Verification, store: Store) -> _Shares:
     if members:
         named = partial(layers.name_of_overlays, rootfs, members, manifest.image)
         overlays = named(True)
-        # If they are here with bytecode, it does not matter whether a container can start: to find out takes processes.
+        # If they are here with bytecode, skip the test whether a container can start, which starts processes.
         if not layers.whole(store, overlays) and not bytecode.is_possible(manifest):
             overlays = named(False)
         links.update((str(wheels.overlay(member)).partition("/")[0], overlays) for member, _ in members)
@@ -194,7 +194,7 @@ def _there(store: Store, shares: _Shares) -> Dict[str, Layer]:
 
 
 def _room(verification: Verification, given: Optional[Donor]) -> unpack.Unpacked:
-    """Return how many files and bytes the rootfs of a bundle will need, less what a donor gives."""
+    """Return how many files and bytes the rootfs of a bundle will need, without those from a donor."""
     image = verification.manifest.image
     size = sum(segment.raw or 0 for segment in verification.layer_segments())
     size -= min(image.holes, size)
@@ -211,7 +211,7 @@ def _check_space(
     entries, size = _total(parts)
     size += sum(member.size for member in manifest.members if _target(member.name, _MEMBERS))
     if bundle and bundle.st_dev != os.stat(store.images).st_dev:
-        size += bundle.st_size  # it will be copied; otherwise it is moved, and needs no more space
+        size += bundle.st_size  # it will be copied; otherwise it is moved, and needs no space
     size += room_of_tool(store)
     space.check(store.images, size, entries + len(manifest.members))
 
@@ -233,7 +233,7 @@ def _write_image(
     jobs: int,
     advance: Progress,
 ) -> None:
-    """Write the image's folder ``new``, which has its links, with its receipt, and the layers that are not there."""
+    """Write the image into the folder ``new``, which has its links, with its receipt and the missing layers."""
     there = {name: layer for name, layer in there.items() if files.is_folder(layer.folder)}  # now they are claimed
     checked = verification.layer_segments() if shares.rootfs in there else []
     checked = checked + (shares.wheels if shares.overlays in there else [])
@@ -261,7 +261,7 @@ def _write_image(
 
 
 def _check_shared(segments: List[Segment], verification: Verification, jobs: int, advance: Progress) -> None:
-    """Check every segment of layers that are unpacked here already: the bundle may be damaged in them."""
+    """Check every segment of layers that are already unpacked here: these segments of the bundle may be damaged."""
 
     def read(number: int) -> None:
         verification.read(segments[number])
@@ -277,7 +277,7 @@ def _check_shared(segments: List[Segment], verification: Verification, jobs: int
 def _make_layer(
     store: Store, shares: _Shares, verification: Verification, jobs: int, advance: Progress
 ) -> unpack.Unpacked:
-    """Unpack a bundle's layer and publish it; all that is in it has been checked then."""
+    """Unpack a bundle's layer, checking all its content, and publish it."""
     segments = verification.layer_segments()
     notes: Dict[int, FrameNote] = {}
     read_only = kit.has_udocker(verification.manifest)
@@ -292,10 +292,10 @@ def _make_layer(
 
 
 def _fill(folder: str, verification: Verification, advance: Progress) -> unpack.Unpacked:
-    """Write the content of an image's folder but its layers into ``folder``, and check every segment that is left."""
+    """Write an image's content except its layers into ``folder``, and check all remaining segments."""
     written = _write_members(folder, verification, advance, _MEMBERS)
     for need in verification.manifest.needs:
-        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # the target for another bundle's data
+        os.makedirs(os.path.join(folder, "data", need.data), exist_ok=True)  # mount point for another bundle's data
     for _ in verification.check(verification.left()):  # headers, padding, and members that only the laptop uses
         pass
     return written
@@ -308,9 +308,9 @@ def write_receipt(
     progress: Optional[InstallProgress] = None,
     targets: Mapping[str, str] = APP_ONLY,
 ) -> unpack.Unpacked:
-    """Write rootfs, overlays and the members in ``targets`` into ``folder``, each segment checked when it is used.
+    """Write rootfs, overlays and the members in ``targets`` into ``folder``, checking each segment when it is used.
 
-    By default this is what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
+    By default this writes what a rank reads, without data: ``rootfs``, ``wheels``, ``variants`` and ``app``.
     """
     advance = _advance(verification, targets, progress)
     rootfs = os.path.join(folder, ROOTFS)
@@ -321,7 +321,7 @@ def write_receipt(
 
 
 def _advance(verification: Verification, targets: Mapping[str, str], progress: Optional[InstallProgress]) -> Progress:
-    """Return a function to call with the bytes that were just processed of a bundle's layer, wheels and members."""
+    """Return a function to call with the number of bytes just processed from the layer, wheels and members."""
     total = sum(segment.raw or 0 for segment in verification.layer_segments())
     for member in verification.manifest.members:
         if _target(member.name, targets) or wheels.overlay(member.name):
@@ -342,7 +342,7 @@ def _unpack_layer(
     given: Optional[Donor] = None,
     notes: Optional[Dict[int, FrameNote]] = None,
 ) -> unpack.Unpacked:
-    """Unpack a bundle's layer into the new folder ``rootfs``, with the files that a donor gives.
+    """Unpack a bundle's layer into the new folder ``rootfs``, linking the files from a donor.
 
     ``notes`` is as in ``unpack``.
     """
@@ -376,8 +376,8 @@ def _write_members(
     contents = sealed_file.contents(manifest.members, manifest.segments)
     for member in members:
         pieces = verification.check(contents[member.name], advance)
-        # ch-run's binds are writable although the image is not, and all jobs of the image share them: this at least
-        # prevents accidental changes.
+        # ch-run's binds are writable although the image is not, and all jobs with the image share them. Read-only
+        # modes at least prevent accidental changes.
         bound = member.name.startswith((DATA_PREFIX, *APP_ONLY))
         mode = (member.mode | 0o400) & ~0o222 if bound else member.mode | 0o600
         _write(os.path.join(folder, str(_target(member.name, targets))), pieces, mode)
@@ -400,8 +400,10 @@ def _receipt(bundle: VerifiedBundle, written: unpack.Unpacked) -> Receipt:
 
 
 def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
-    """Write a file of a folder that is published as one: no temporary name, and no fsync, which on some file systems
-    waits for everything written before it."""
+    """Write a file in a folder that is published as a whole, without a temporary name or fsync.
+
+    On some file systems, fsync waits for everything written before.
+    """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, new, mode & 0o777)
@@ -416,7 +418,7 @@ def _write(path: str, pieces: Iterable[bytes], mode: int = 0o666) -> None:
 
 
 def keep(path: str, store: Store, image: InstalledImage) -> str:
-    """Move the file of an installed bundle to ROOT/bundles, where it replaces the last one of its name."""
+    """Move the file of an installed bundle to ROOT/bundles, where it replaces the previous bundle of that name."""
     target = store.bundle(image.receipt)
     if os.path.abspath(path) == target:
         return target

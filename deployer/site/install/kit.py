@@ -1,14 +1,15 @@
-"""The bundle's kit, made ready at install in the image's folder: udocker and proot, offline. Other tools of the kit,
-such as mksquashfs and ch-run, run from where they are.
+"""Preparation of the bundle's kit in the image's folder at install: udocker and proot, offline.
+
+Other tools in the kit, such as mksquashfs and ch-run, need no preparation.
 
 ::
 
-    images/DIGEST/kit/       as the bundle carries it: udocker's wheel, proot, mksquashfs, and their sources
-    images/DIGEST/engine/    ready to run, and udocker's "repository" at once: run, start.py, bin/proot, lib/udocker/
-    images/DIGEST/engine/charliecloud/    as the bundle carries it: ch-run, its loader and its libraries
+    images/DIGEST/kit/       unchanged from the bundle: udocker's wheel, proot, mksquashfs, and their sources
+        images/DIGEST/engine/    ready to run, also udocker's "repository": run, start.py, bin/proot, lib/udocker/
+        images/DIGEST/engine/charliecloud/    unchanged from the bundle: ch-run, its loader and its libraries
 
-udocker looks for its engine there and finds it, so it never tries to download one. There is no second copy of the
-image: udocker uses ``rootfs``. proot shows it as it is on the disk, so ``protect`` removes write permission there.
+udocker finds its engine there, so it never tries to download one. It uses ``rootfs`` without a second copy of the
+image. proot exposes the file modes on disk, so ``protect`` removes write permission there.
 """
 
 import os
@@ -30,7 +31,7 @@ from deployer.system import files, process
 from deployer.system import wheel as wheels
 
 UDOCKER = "udocker"
-#: Folders that udocker requires of a repository that is set up, with an engine new enough for any version of it.
+#: Folders that udocker requires in a repository, with an engine that is new enough for every udocker version.
 _FOLDERS = ("bin", "lib", "doc", "repos", "layers", "containers")
 _ENGINE_VERSION = "99.0.0\n"
 
@@ -41,28 +42,28 @@ python={python}
 [ -x "$python" ] || python=python3
 exec "$python" -I -S -B "${{0%/*}}/start.py" "$@"
 """
-#: Run by the Python that will run udocker, which need not be install's own.
+#: Runs with the Python that will run udocker, which may differ from the one that runs install.
 _COMPILE = (
     "import compileall, py_compile, sys; mode = getattr(py_compile, 'PycInvalidationMode', None); "
     "compileall.compile_dir(sys.argv[1], quiet=2, "
     "**({'invalidation_mode': mode.UNCHECKED_HASH} if mode else {}))"
 )
 _PATIENCE = 120
-#: The most bytes and files of an engine.
+#: Maximum bytes and files of an engine.
 ROOM, ENTRIES = 4 * 1024 * 1024, 300
 
 
 def program(installed: InstalledImage, name: str) -> Optional[str]:
-    """Return the path of a program of the image's kit; None if the bundle does not carry it."""
+    """Return the path of a program in the image's kit; None if the bundle does not include it."""
     path = os.path.join(installed.folder, "kit", name)
     return path if files.is_file(path) else None
 
 
 def prepare(installed: InstalledImage, python: Optional[str] = None) -> None:
-    """Prepare the engine of an image that is being installed; nothing without udocker in its kit.
+    """Prepare the engine of an image that is being installed, if its kit has udocker.
 
     Args:
-        python: the site's Python that will run udocker; None: one that a plan names.
+        python: the site's Python that will run udocker; None: one that a plan lists.
 
     Raises:
         IntegrityError: the kit is incomplete.
@@ -124,12 +125,12 @@ def _is_udocker(name: str) -> bool:
 
 
 def _pythons(installed: InstalledImage) -> List[str]:
-    """Return the Pythons of the first plan that names any; all plans of one site name the same."""
+    """Return the Pythons of the first plan that lists any; all plans of one site list the same."""
     return next((installed.plan(site).python for site in installed.sites()), [])
 
 
 def _compile(python: str, folder: str) -> None:
-    """Compile udocker, so that ranks need not; if this fails, it works without."""
+    """Compile udocker so that ranks need not do so; udocker also works without bytecode."""
     with suppress(DeployerError):
         process.run([python, "-I", "-S", "-c", _COMPILE, folder], _PATIENCE, check=False)
 

@@ -1,4 +1,4 @@
-"""Makes the mount points of a bundle in its unpacked image: empty folders (see ``contract.mount_points``).
+"""Creation of a bundle's mount points, empty folders, in its unpacked image (see ``contract.mount_points``).
 
 Images share their layer, so a rootfs collects the mount points of all images that share it.
 """
@@ -13,16 +13,16 @@ from deployer.site.container.targets import has_folder, lacks
 from deployer.site.storage import inventory
 from deployer.site.storage.store import InstalledImage
 
-#: How often a folder is made in another one that two installs may change at once.
+#: Attempts to make a folder in a parent that two installs may change at the same time.
 _TRIES = 10
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def make(rootfs: str, mount_points: Iterable[str]) -> None:
-    """Make the mount points that an image lacks. If a link or file of the image is in the way, none is made there.
+    """Make the mount points that an image lacks, except where a link or file in the image is in the way.
 
-    Everything is made relative to a folder's descriptor, and no link is followed. Folders of an image that are
-    read-only by mode stay so, and all keep their times.
+    Everything is made relative to a folder's descriptor, and no link is followed. Folders with read-only modes stay
+    read-only, and all folders keep their times.
 
     Raises:
         OSError: this user cannot write there.
@@ -33,15 +33,15 @@ def make(rootfs: str, mount_points: Iterable[str]) -> None:
 
 
 def make_if_permitted(rootfs: str, mount_points: Iterable[str]) -> None:
-    """Do the same in an image that is installed, and may be another user's or on a read-only file system."""
+    """Do the same in an installed image, which may belong to another user or be on a read-only file system."""
     with suppress(OSError, UsageError):
         make(rootfs, mount_points)
 
 
 def others(installed: InstalledImage, own: Iterable[str], targets: Sequence[str]) -> List[str]:
-    """Return those of ``targets`` that are in an installed image only because something else that shares it needs them.
+    """Return the ``targets`` that an installed image has only because another image with its layer needs them.
 
-    The image lacks them where it is unpacked again from its bundle.
+    They are missing if the image is unpacked again from its bundle.
 
     Args:
         own: the mount points of its bundle.
@@ -72,7 +72,7 @@ def _make(rootfs: str, path: str) -> None:
 
 
 def _make_in(folder: int, name: str) -> None:
-    """Make a folder in a folder, unless something is there."""
+    """Make a folder in a folder, unless its name is taken."""
     for left in reversed(range(_TRIES)):
         try:
             os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -88,14 +88,14 @@ def _make_in(folder: int, name: str) -> None:
 
 
 def _make_now(folder: int, name: str) -> None:
-    """Make a folder in a folder, also in one that is read-only by mode."""
+    """Make a folder in a folder, even if the mode of the parent is read-only."""
     before = os.fstat(folder)
     mode = stat.S_IMODE(before.st_mode)
     read_only = not mode & stat.S_IWUSR
     if read_only:
         os.chmod(folder, mode | stat.S_IWUSR)
     try:
-        with suppress(FileExistsError):  # another process of this user makes it too
+        with suppress(FileExistsError):  # another process of this user made it first
             os.mkdir(name, 0o555 if read_only else 0o755, dir_fd=folder)
     finally:
         if read_only:

@@ -1,9 +1,8 @@
 """receive: assemble a bundle from parts and kept bundles, bit for bit, then install and keep it.
 
-The segment table has the digest of every byte, and install, which accepts nothing else, verifies the complete file. So
-segments of kept bundles are copied unchecked if little has arrived; if install then finds one damaged, the file is
-assembled again with each segment checked, which names the damaged source. What arrived is always checked
-when it is copied.
+The digests in the segment table cover every byte, and install verifies the complete file. Therefore, after a small
+transfer, segments of kept bundles are copied unchecked. If install then finds a damaged segment, the file is assembled
+again with checks, to identify the damaged source. Parts that arrived are always checked when they are copied.
 """
 
 import errno
@@ -23,9 +22,9 @@ from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal
 from deployer.system.verify import opened, read_seal
 
-#: Up to this share of a bundle, parts are kept until it is installed, so that it can be assembled again.
+#: Maximum share of a bundle in a small transfer: its parts are kept until install, so that it can be assembled again.
 LITTLE = 1 / 16
-#: The kernel begins to write the assembled file to disk after this many bytes each.
+#: Number of bytes after which the kernel is asked to start writing the assembled file to disk.
 AT_ONCE = 32 * 1024 * 1024
 
 
@@ -34,12 +33,12 @@ def receive(
 ) -> InstallOutcome:
     """Assemble the bundle whose parts are in ``folder``, install it and keep it.
 
-    Parts under ROOT/incoming are removed; parts elsewhere (media) are kept. After an error nothing has a final name.
+    Parts under ROOT/incoming are removed; parts elsewhere (media) are kept. After an error, nothing has a final name.
 
     Raises:
         UsageError: parts are missing.
         IntegrityError: a part is damaged.
-        SpaceError: space is missing.
+        SpaceError: there is not enough space.
     """
     try:
         return _receive(folder, store, progress, late)
@@ -48,9 +47,9 @@ def receive(
 
 
 def overtaken(folder: str, store: Store, error: Exception) -> InstallOutcome:
-    """Return the result of another receive of this bundle if it was the reason of ``error``, else raise the error.
+    """Return the result of another receive of this bundle if that caused ``error``; otherwise raise the error.
 
-    The first of two to end removes the other's parts and folder, and has the same result.
+    The receive that ends first removes the parts and folder of the other, and has the same result.
     """
     gathered, name = os.path.split(os.path.abspath(folder))
     if gathered != os.path.abspath(store.incoming):
@@ -80,18 +79,18 @@ def _receive(
         return InstallOutcome(image=present, known=True, bundle=finish(store, digest, present))
     gathered = incoming.folder_of(store, digest)
     target = os.path.join(gathered, incoming.BUNDLE)
-    checked = False  # an earlier receive may have copied what it did not check
-    if not (is_rebuilt(target, digest) and _has_ending(target, parcel)):  # it may have been signed since
+    checked = False  # an earlier receive may have copied unchecked segments
+    if not (is_rebuilt(target, digest) and _has_ending(target, parcel)):  # it may have been signed in the meantime
         checked = parcel.arrived > parcel.seal.offset * LITTLE
         _check_space(parcel, store, parcel.arrived if checked and parcel.folder == gathered else 0)
-        # Without its parts it must outlive a power failure; with them it can be assembled again.
+        # Without its parts, the file must survive a power failure; with them, it can be assembled again.
         rebuild(parcel, store, target, progress, checked, flushed=checked)
         if parcel.folder == gathered and checked:  # the image needs their space
             parcel.remove_parts()
     try:
         outcome = install(target, store, progress)
     except IntegrityError as error:
-        if checked or not _is_damaged(target, parcel):  # as with a wrong signature: another copy would be the same
+        if checked or not _is_damaged(target, parcel):  # e.g. a wrong signature: another copy would be the same
             raise
         os.unlink(target)
         try:
@@ -108,7 +107,7 @@ def _check_space(parcel: Parcel, store: Store, freed: int) -> None:
     """Raise SpaceError unless there is space for the bundle, and for the image unless it may share an installed one's.
 
     Args:
-        freed: the bytes of parts that are removed before the image is written.
+        freed: bytes of parts that are removed before the image is written.
     """
     bundle, manifest = parcel.seal.offset + len(parcel.ending), parcel.manifest
     with files.errors_named("write under " + store.root, incoming.NO_SPACE):
@@ -120,7 +119,7 @@ def _check_space(parcel: Parcel, store: Store, freed: int) -> None:
 
 
 def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
-    """Keep the assembled bundle of an installed image and remove its parts, as a killed receive could not."""
+    """Keep the assembled bundle of an installed image and remove its parts, to complete a killed receive."""
     target = os.path.join(incoming.folder_of(store, digest), incoming.BUNDLE)
     bundle = None
     if is_rebuilt(target, digest):
@@ -133,25 +132,25 @@ def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
 
 
 class Late(object):
-    """A bundle that is kept before it is on the disk, so that a job can start meanwhile.
+    """A bundle that is kept before it is flushed to disk, so that a job can already start.
 
-    Until it is, the bundle that it replaces has a second name in the folder of the parts, where the segments of both
-    are found. Nothing is lost if the machine fails.
+    Until it is flushed, the bundle that it replaces has a second name in the folder of the parts, where the segments
+    of both are found. Nothing is lost if the machine fails.
     """
 
     def __init__(self) -> None:
         self.kept = ""
 
     def keep(self, store: Store, target: str, image: InstalledImage) -> str:
-        """Move the assembled bundle of an installed image to its place, and return that."""
+        """Move the assembled bundle of an installed image to its final path, and return that path."""
         before = store.bundle(image.receipt)
         spare = "%s.%d.tmp" % (target, os.getpid())
-        with suppress(OSError):  # there is none, or the file system has no hard links
+        with suppress(OSError):  # no earlier bundle, or no hard links on this file system
             os.link(before, spare)
         if not files.lexists(spare) and files.lexists(before):
             files.flush(target)
         self.kept = keep(target, store, image)
-        with suppress(FileNotFoundError):  # there is none, or another push removed it: it is as old as that bundle
+        with suppress(FileNotFoundError):  # no second name, or another push removed it: it is as old as that bundle
             os.rename(spare, target)
         return self.kept
 
@@ -160,8 +159,8 @@ class Late(object):
 def settled(store: Store, digest: str) -> Iterator[Late]:
     """After the block, flush the bundle that was kept in it and remove its parts.
 
-    If it cannot be flushed, it is removed and a warning is printed: the image is installed, and needs it no more. That
-    does not change the block's result.
+    If it cannot be flushed, it is removed and a warning is printed: the image is installed and no longer needs it. The
+    block's result stays the same.
     """
     late = Late()
     try:
@@ -182,13 +181,13 @@ def not_kept(error: DeployerError) -> str:
 
 
 def is_rebuilt(path: str, digest: str) -> bool:
-    """Return whether an earlier receive has assembled the file; install verifies it in any case."""
+    """Return whether an earlier receive has assembled the file, which install verifies in any case."""
     if not files.is_file(path):
         return False
     try:
         with opened(path) as stream:
             return read_seal(stream, path).digest == digest
-    except IntegrityError:  # a power failure cut it
+    except IntegrityError:  # truncated by a power failure
         return False
 
 
@@ -209,7 +208,7 @@ def _has_ending(path: str, parcel: Parcel) -> bool:
 
 def remove_damaged(folder: str) -> None:
     """Remove damaged parts that arrived in ``folder``, so that the next push sends them again."""
-    with suppress(UsageError, IntegrityError, FileNotFoundError):  # another receive has removed them
+    with suppress(UsageError, IntegrityError, FileNotFoundError):  # removed by another receive
         parcel = incoming.open_parcel(folder)
         for part in parcel.parts:
             with files.open_regular(parcel.path(part)) as stream:
@@ -219,7 +218,7 @@ def remove_damaged(folder: str) -> None:
 
 
 def undamaged(stream: IO[bytes], segments: Iterable[Segment], start: int = 0) -> int:
-    """Return the place in a bundle up to which segments have their digests, in a file that begins at ``start``."""
+    """Return the place in a bundle up to which segments are undamaged, in a file that begins at ``start``."""
     for segment in segments:
         stream.seek(segment.offset - start)
         if hashlib.sha256(stream.read(segment.size)).hexdigest() != segment.sha256:
@@ -239,7 +238,7 @@ def rebuild(
 
     Args:
         checked: also check the segments that come from kept bundles.
-        flushed: as in ``files.published``; the disk writes in any case while the file is made and installed.
+        flushed: as in ``files.published``; in any case, writing to disk starts while the file is made and installed.
     """
     sources = SegmentSources(parcel, store, checked)
     sources.require(parcel.manifest.segments)
@@ -258,7 +257,7 @@ def rebuild(
 
 
 class SegmentSources(object):
-    """The bytes of a parcel's bundle: from its parts, else from kept bundles. One file is open at a time."""
+    """The bytes of a parcel's bundle, from its parts or else from kept bundles. Only one file is open at a time."""
 
     def __init__(self, parcel: Parcel, store: Store, checked: bool = True) -> None:
         self._checked = checked
@@ -282,25 +281,25 @@ class SegmentSources(object):
             )
 
     def add(self, segment: Segment, path: str) -> None:
-        """Note that a file that has the beginning of the bundle has this segment; this push still writes it."""
+        """Record that this push's partial file has this segment."""
         self._growing = path
         self._came[segment.sha256] = SegmentSource(path, segment.offset)
 
     def close(self) -> None:
-        """Close the open file, if there is one."""
+        """Close the open file, if any."""
         if self._stream:
             self._stream.close()
         self._stream = None
 
     def content(self, segment: Segment) -> bytes:
-        """Return a segment's bytes. Raises IntegrityError, and removes a damaged part for the next push."""
+        """Return a segment's bytes. If a part is damaged, remove it for the next push, and raise IntegrityError."""
         try:
             data = self._find(segment)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ESTALE):  # no longer there; on NFS, an open file
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # ENOENT: removed; ESTALE: removed while open, on NFS
                 raise
             data = None
-        if data is None:  # another push may have replaced a kept bundle since its table was read: lines are slow
+        if data is None:  # during a slow transfer, another push may have replaced a kept bundle
             self.close()
             self._kept = incoming.kept(self._store)
             self.require([segment])
@@ -320,7 +319,7 @@ class SegmentSources(object):
         )
 
     def _find(self, segment: Segment) -> Optional[bytes]:
-        """Return a segment's bytes; None if no file has them where the tables say."""
+        """Return a segment's bytes; None if no file has them at the place in its table."""
         for sources in (self._came, self._kept):
             source = sources.get(segment.sha256)
             if source:

@@ -1,4 +1,4 @@
-"""remove: remove an image, or everything; what a job uses is kept unless it is forced."""
+"""remove: remove an image, or everything, unless a job uses it or removal is forced."""
 
 import os
 import shutil
@@ -13,10 +13,10 @@ from deployer.system import files
 
 
 def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
-    """Remove an installed image, and its layer if no other image needs it; first the names, then the contents.
+    """Remove an installed image, and its layer if no other image needs it; names first, then contents.
 
     Args:
-        force: do not check who uses it.
+        force: do not check for jobs that use it.
 
     Raises:
         Refused: an active job uses it, or another bundle needs its data.
@@ -34,21 +34,22 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
 
 
 def check_unused(store: Store, image: InstalledImage) -> None:
-    """Raise Refused if an active job uses the image, Unknown if that cannot be determined.
+    """Raise Refused if an active job uses the image, or Unknown if that cannot be determined.
 
-    Only jobs of ``run`` are known. A container that a user's own batch script starts with ``exec`` cannot be detected.
+    Only jobs started with ``run`` are known. Containers that users' own batch scripts start with ``exec`` cannot be
+    detected.
     """
     digest = image.receipt.digest
     _check_jobs(store, image.receipt.label, lambda launch: digest in _digests(launch))
 
 
 def check_rest(store: Store, folder: str) -> None:
-    """Check as ``check_unused`` does for a damaged image in ``folder`` without a receipt that has its name."""
+    """Do the checks of ``check_unused`` for a damaged image in ``folder``, which has no receipt with its name."""
     _check_jobs(store, folder, lambda launch: folder in map(store.image_folder, _digests(launch)))
 
 
 def check_layer_unused(store: Store, layer: str) -> None:
-    """Check as ``check_unused`` does for all images that need a layer."""
+    """Do the checks of ``check_unused`` for all images that need a layer."""
     for folder in layers.users(store, layer):
         image = store.at(folder)
         if image:
@@ -85,8 +86,8 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
 def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> List[str]:
     """Remove everything that deployer made under the root folder, and the folder itself if it is then empty.
 
-    Job folders have users' results: they are kept unless ``with_jobs``. Raises as ``remove`` does, before anything is
-    removed.
+    Job folders contain users' results: they are kept unless ``with_jobs``. Raises the errors of ``remove``, before
+    anything is removed.
 
     Returns:
         The names that are left in the root folder.
@@ -99,7 +100,7 @@ def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> Lis
         for folder in [store.images, store.layers, store.bundles, store.incoming] + ([store.jobs] if with_jobs else []):
             unfinished.discard(folder)
         shutil.rmtree(store.logs, ignore_errors=True)
-        # The running program is removed last: a second try needs it.
+        # The running program is removed last: a second attempt needs it.
         if files.lexists(store.tool):
             os.unlink(store.tool)
         left = files.names(store.root)

@@ -1,9 +1,9 @@
-"""squash: an installed image as one SquashFS file, which nodes hold compressed in memory and mount once.
+"""squash: an installed image as one SquashFS file, which each node mounts once and caches compressed in memory.
 
-It is made from the installed folder by the site's own mksquashfs, else by the kit's. It contains everything that a rank
-reads, so it needs only the site's binds. mksquashfs puts each of its sources into the root of the image, so the content
-of ``/deployer`` is put together in another folder, with hard links. The same image gives the same bytes if mksquashfs
-can set times (since 4.4).
+It is made from the installed folder with the site's mksquashfs or, failing that, the kit's. It contains everything that
+a rank reads, so it needs only the site's binds. mksquashfs puts each of its sources into the root of the image.
+Therefore the content of ``/deployer`` is first assembled in a separate folder, with hard links. The same image always
+produces the same bytes if mksquashfs can set times (since 4.4).
 """
 
 import os
@@ -30,13 +30,13 @@ IMAGE = "image.sqfs"
 PROGRAM = "mksquashfs"
 SITE, KIT = "site", "kit"
 
-#: Seconds; a root of 2 GB takes 6 on two cores with zstd, and over a minute with gzip.
+#: Seconds; a rootfs of 2 GB takes 6 s on two cores with zstd, and over a minute with gzip.
 _PATIENCE = 3600
 _INNER = os.path.dirname(plans.APP)
 
-#: Files that each start of a Python reads: itself, the loader, and its libraries, by their names in all distributions.
-#: They are stored uncompressed, some MB. With a mount for each rank, as Apptainer makes, each rank has a process that
-#: would decompress them again.
+#: Files that each Python reads at start: the interpreter, the loader, and its libraries, by their names in all
+#: distributions. They are stored uncompressed (a few MB). Apptainer makes one mount per rank, and each rank's process
+#: for that mount would otherwise decompress them again.
 _OF_EACH_START = (
     "python3.[0-9]*", "libpython3*.so*", "ld-*.so*", "libc.so.6", "libc-2.*", "libm.so.6", "libm-2.*", "libdl-2.*",
     "libpthread-2.*", "libutil-2.*", "libz.so.*", "libexpat.so.*",
@@ -44,9 +44,9 @@ _OF_EACH_START = (
 _UNCOMPRESSED = "uncompressed@type(f) && (%s)" % " || ".join("name(%s)" % name for name in _OF_EACH_START)
 
 _OPTIONS = ("-all-root", "-no-progress", "-quiet")
-#: Options that are used if mksquashfs knows them. Memory is limited: by default it takes a quarter of the machine's,
-#: too much on a shared login node. gzip takes ten times as long as zstd, for making and reading. All files get one
-#: time, which those of the image have already, because of bytecode. Unreadable files would become empty, without error.
+#: Options that are used if mksquashfs knows them. Memory is limited: the default, a quarter of the machine's memory, is
+#: too much on a shared login node. gzip takes ten times as long as zstd to compress and to read. All files get the one
+#: time that the image's files already have, because of bytecode. Unreadable files would silently become empty.
 _WISHES = (
     ("-mem", "256M"),
     ("-comp", "zstd", "-Xcompression-level", "3"),
@@ -57,7 +57,7 @@ _WISHES = (
 )
 _UNREAD = re.compile(r"^.*(?:creating empty file|, ignoring)", re.MULTILINE)
 _FULL = re.compile("No space left on device|Disk quota exceeded|File too large")
-#: The superblock's magic number, and the number of used bytes; the file may be longer.
+#: The superblock's magic number, and the number of bytes used; the file may be longer.
 _SUPERBLOCK = struct.Struct("<4s36xQ")
 _MAGIC = b"hsqs"
 
@@ -84,7 +84,7 @@ class Squashed(NamedTuple):
     Attributes:
         path: its path.
         size: bytes.
-        seconds: the time that it took.
+        seconds: the time taken.
         tool: the mksquashfs that made it.
     """
 
@@ -120,7 +120,7 @@ def variant(abi: str) -> str:
 
 
 def absent(image: InstalledImage) -> Obstacle:
-    """Return that an image has no SquashFS file, and how to make it."""
+    """Return the obstacle that an image has no SquashFS file, with a hint how to make it."""
     if not list(_programs(image)):
         reason = "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle"
         return Obstacle(reason, "pack it again with --kit squashfs-tools")
@@ -144,7 +144,7 @@ def make(image: InstalledImage, jobs: int, progress: Optional[Callable[[int, int
     target, parent = path(image.folder), os.path.dirname(image.folder)
     with files.errors_named("write " + target):
         unfinished.reap(parent)
-        # Compressing it again hardly makes it smaller.
+        # The frames are already compressed, so the file has about their size.
         space.check(parent, sum(segment.size for segment in image.manifest().segments if segment.kind == FRAME), 1)
         with unfinished.folder(parent) as work:
             tool = _tool(image, work)
@@ -162,16 +162,16 @@ def make(image: InstalledImage, jobs: int, progress: Optional[Callable[[int, int
 
 
 def _reading(total: int, progress: Callable[[int, int], None]) -> Callable[[int], None]:
-    """Return what tells ``progress`` how much of an image a process has read, by the kernel's account of it.
+    """Return a function that reports to ``progress`` how much a process has read, from the kernel's counters.
 
-    mksquashfs has a bar of its own, in another form in each version, and none if its output is not a terminal.
+    mksquashfs has its own progress bar, but its form differs between versions, and it needs a terminal.
     """
     told = 0
 
     def look(pid: int) -> None:
         nonlocal told
         with suppress(OSError, ValueError), open("/proc/%d/io" % pid) as stream:
-            read = min(int(stream.readline().partition("rchar: ")[2]), total)  # it reads some files again
+            read = min(int(stream.readline().partition("rchar: ")[2]), total)  # it reads some files twice
             progress(read - told, total)
             told = read
 
@@ -231,7 +231,7 @@ def _options(program: str, work: str) -> List[str]:
 
 
 def _check_made(done: process.Completed, new: str, target: str) -> None:
-    """Raise an error unless mksquashfs wrote all of ``new`` and it is on the disk."""
+    """Raise an error unless mksquashfs wrote all of ``new``, and flush it to disk."""
     last_words = " ".join(done.last_words().split())
     if done.returncode == -signal.SIGXFSZ or _FULL.search(done.stdout + done.stderr):
         raise SpaceError(
@@ -246,17 +246,17 @@ def _check_made(done: process.Completed, new: str, target: str) -> None:
     if done.returncode or unread:
         raise JobFailed("mksquashfs cannot make %s: %s" % (target, unread.group() if unread else last_words))
     with open(new, "rb") as stream:
-        os.fsync(stream.fileno())  # a full disk of a file server may be reported only here
+        os.fsync(stream.fileno())  # a file server may report a full disk only here
         magic, used = _SUPERBLOCK.unpack(stream.read(_SUPERBLOCK.size).ljust(_SUPERBLOCK.size, b"\0"))
     if magic != _MAGIC or used > os.path.getsize(new):
         raise JobFailed("mksquashfs did not write all of %s, but reported success" % target)
 
 
-# --- what is in it ---
+# --- the contents ---
 
 
 def _inner(image: InstalledImage, inner: str) -> None:
-    """Put together what ranks find below /deployer."""
+    """Assemble the content of /deployer for ranks."""
     os.makedirs(inner)
     inside = [(image.app, plans.APP), (image.wheels, plans.WHEELS)]
     inside.append((os.path.join(image.folder, VARIANTS), _INNER + "/" + VARIANTS))

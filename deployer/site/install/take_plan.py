@@ -1,7 +1,7 @@
-"""take_plan: verify a plan update and keep it with the installed image; ``run`` prefers it to the bundle's plan.
+"""take_plan: verify a plan update and keep it with the installed image, where ``run`` prefers it to the bundle's plan.
 
-Its signatures are judged by the policies that judge a bundle's, before anything of it is parsed. As with an image, a
-policy that changes later does not reach it: it goes with the image.
+Its signatures are checked against the same policies as a bundle's, before any of its content is parsed. As with an
+image, later policy changes do not affect it: it is kept until the image is removed.
 """
 
 from typing import List, NamedTuple, Optional, Tuple
@@ -35,7 +35,7 @@ def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = Non
     """Verify the plan update ``data`` and keep it; after an error the earlier plans apply.
 
     Args:
-        what: its name for errors.
+        what: its name in error messages.
         signers_file: an allowed_signers file that it must satisfy, besides the site's policies.
 
     Raises:
@@ -73,9 +73,9 @@ def _image(store: Store, update: PlanUpdate) -> InstalledImage:
 
 
 def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) -> List[str]:
-    """Return a warning if a later update is here already. Raises Refused if a policy forbids an older one.
+    """Return a warning if a later update is already here. Raises Refused if a policy forbids an older one.
 
-    The age of a damaged one is not known, so only a policy can demand that a person removes it first.
+    The age of a damaged update is unknown, so only a policy can require that a person removes it first.
     """
     strict = next((policy.source for policy in policies if policy.refuse_rollback), None)
     try:

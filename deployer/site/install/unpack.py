@@ -1,12 +1,12 @@
-"""Unpack a layer into a new folder with several processes: folders, then files, then links.
+"""Unpack a layer into a new folder with several processes: folders first, then files, then links.
 
-No path leads out of the folder, whatever the layer contains. Paths are plain and relative, each parent must be a folder
-that the layer itself declared, all folders are made before the first file, and all files before the first link. So no
-link exists while files are written, and O_EXCL alone detects a path that occurs twice, whichever processes write it.
-As a further protection, everything is made relative to the folder's descriptor, with O_NOFOLLOW.
+No path can lead out of the folder, whatever the layer contains. Paths are plain and relative, and each parent must be a
+folder that the layer itself declared. All folders are made before the first file, and all files before the first link.
+So no link exists while files are written, and O_EXCL alone detects duplicate paths, whichever processes write them. As
+further protection, everything is made relative to the folder's descriptor, with O_NOFOLLOW.
 
-Modes are the image's, reduced by the umask, and a setgid root folder passes its group on. chmod is never used, because
-it would change both. Owners can always write, so that an installed image can be removed.
+File modes come from the image, reduced by the umask, and a setgid root folder passes its group on. chmod is never used,
+because it would override both. Owners can always write, so that an installed image can be removed.
 """
 
 import os
@@ -20,7 +20,8 @@ from deployer.site.storage import frames as lists
 from deployer.site.storage.frames import FrameNote
 from deployer.system import files, workers
 
-#: The time that flatten set: the headers of .pyc files contain it, and a file that differs is compiled at each import.
+#: The time that flatten set. The headers of .pyc files contain it; with any other time, Python would compile the source
+#: again at each import.
 _TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BEGUN_FILE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -44,7 +45,7 @@ class Frame(NamedTuple):
 
 
 class Unpacked(NamedTuple):
-    """The size of what was written.
+    """The size of the files that were written.
 
     Attributes:
         entries: number of files, folders and links.
@@ -56,21 +57,21 @@ class Unpacked(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """A file that continues in the next frames: its path, its size, and how much of it is written."""
+    """A file that continues in the next frames: its path, its size, and the number of bytes written."""
 
     path: bytes
     size: int
     done: int
 
 
-#: What was written of one frame of files, and its last file if that continues.
+#: What was written from one frame of files, and its last file if that continues in the next frame.
 _Written = Tuple[FrameNote, Optional[_Rest]]
-#: From a frame's number to its decompressed bytes, checked; called in the worker processes, or here.
+#: Returns the checked, decompressed bytes of a frame by its number; called in the worker processes, or in this one.
 ReadFrame = Callable[[int], Buffer]
 #: Called in this process with the number of each frame that was unpacked.
 Done = Callable[[int], None]
-#: Called when all folders exist, with the open root and their paths; yields the frames that need not be unpacked,
-#: each by its number and what was made of it.
+#: Called when all folders exist, with the open root and the folders' paths. Yields the frames that need not be
+#: unpacked: their numbers, and what was made from them.
 Link = Callable[[int, Set[bytes]], Iterator[Tuple[int, FrameNote]]]
 
 
@@ -85,11 +86,11 @@ def unpack(
 ) -> Unpacked:
     """Write the layer's tar stream, in ``frames``, into the empty folder ``root`` with ``jobs`` processes.
 
-    After an error, ``root`` contains a part of the layer; the caller removes it.
+    After an error, ``root`` contains part of the layer; the caller removes it.
 
     Args:
-        link: makes files of some frames.
-        notes: receives what was written of each frame of files, by its number.
+        link: makes the files of some frames.
+        notes: receives what was written from each frame of files, by the frame's number.
 
     Raises:
         IntegrityError: the layer does not have the order and form that flatten writes.
@@ -117,7 +118,7 @@ def _check_order(frames: Sequence[Frame]) -> None:
 
 
 class _Unpacking(object):
-    """The state of one call of ``unpack``. Each worker has a copy from the time after the folders were made."""
+    """The state of one call of ``unpack``. Each worker has a copy, made after the folders were created."""
 
     def __init__(
         self, frames: Sequence[Frame], source: ReadFrame, root: int, done: Done, notes: Dict[int, FrameNote]
@@ -147,14 +148,14 @@ class _Unpacking(object):
             self.done(number)
         if not ended:
             raise IntegrityError("the layer ends too early")
-        for path in self.folders:  # only now, because each new entry changed its folder's time
+        for path in self.folders:  # last, because each new entry changes its folder's time
             os.utime(path or b".", ns=_TIMES, dir_fd=self.root)
         return Unpacked(len(self.folders) - 1 + self.files + len(self.links), self.bytes)
 
     def _numbers(self, holds: str) -> List[int]:
         return [number for number, frame in enumerate(self.frames) if frame.holds == holds]
 
-    # --- folders and links: few, and in this process ---
+    # --- folders and links: few, so they are made in this process ---
 
     def _make_folders(self, data: Buffer) -> None:
         position = 0
@@ -211,7 +212,7 @@ class _Unpacking(object):
         numbers = [number for number in self._numbers(FILES) if number not in linked]
         if not numbers:
             return
-        open_files: Dict[bytes, int] = {}  # by path of a file in several frames: the number of frames to come
+        open_files: Dict[bytes, int] = {}  # number of remaining frames of files in several frames, by path
         with workers.Pool(min(jobs, len(numbers) + len(self._numbers(REST))), self._write) as pool:
             for number in numbers:
                 pool.submit((number, None))
@@ -229,7 +230,7 @@ class _Unpacking(object):
                         os.utime(rest.path, ns=_TIMES, dir_fd=self.root, follow_symlinks=False)
 
     def _rests(self, number: int, rest: Optional[_Rest]) -> List[Tuple[int, _Rest]]:
-        """Return tasks for the frames that continue the last file of a frame; their sizes must add up to its size."""
+        """Return tasks for the frames that continue the last file of a frame; their sizes must add up to the file's."""
         tasks = []
         number += 1
         position = rest.done if rest else 0
@@ -250,14 +251,14 @@ class _Unpacking(object):
         return self._go_on(data, rest) if rest else self._begin(data)
 
     def _begin(self, data: memoryview) -> _Written:
-        """Write a frame of whole files, of which the last may continue in the next frame."""
+        """Write a frame of whole files; the last file may continue in the next frame."""
         position = size = 0
         noted: List[bytes] = []
         while position < len(data):
             entry, position = self._entry(data, position, FILES)
             end = position + entry.size
             content = data[position:end]
-            # flatten gives owners write permission; the frames that continue a file rely on it.
+            # flatten gives owners write permission, which the frames that continue a file require.
             descriptor = _once(entry.path, os.open, entry.path, _NEW_FILE, entry.mode | 0o600, dir_fd=self.root)
             try:
                 if entry.size > self.size:
@@ -279,7 +280,7 @@ class _Unpacking(object):
         return FrameNote(written=size, files=noted), None
 
     def _go_on(self, data: memoryview, rest: _Rest) -> _Written:
-        """Write a frame that is a part of one file."""
+        """Write a frame that is part of one file."""
         content = data[: max(0, rest.size - rest.done)]
         _check_padding(data[len(content) :])
         descriptor = os.open(rest.path, _BEGUN_FILE, dir_fd=self.root)
@@ -295,7 +296,7 @@ def _nothing(number: int) -> None:
 
 
 def _once(path: bytes, make: Callable[..., _T], *arguments: object, **keywords: object) -> _T:
-    """Call ``make``, which makes ``path`` or fails if it exists."""
+    """Call ``make``, which makes ``path`` and fails if it exists."""
     try:
         return make(*arguments, **keywords)
     except FileExistsError:

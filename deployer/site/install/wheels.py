@@ -1,13 +1,13 @@
-"""Wheels of a bundle become overlays beside the image: the wheelhouse, and one for each Horovod variant.
+"""Unpack the wheels of a bundle into overlays beside the image: the wheelhouse, and one per Horovod variant.
 
 ::
 
     images/DIGEST/wheels/{lib,bin,...}          deployer/wheels/*.whl
     images/DIGEST/variants/ABI/{lib,bin,...}    deployer/variants/ABI/*.whl
 
-Each wheel is a task of a forked worker. It copies the wheel's segments, checked, into a file without a name, and
-unpacks from there the files that the wheel's own RECORD lists. Every file is new (O_EXCL) and no link is ever made, so
-no path can lead out. Two wheels may contain the same file only with the same bytes.
+Forked workers unpack one wheel at a time. A worker checks the wheel's segments, copies them into an unnamed file, and
+unpacks the files that the wheel's own RECORD lists. Every file is new (O_EXCL) and no link is ever made, so no path can
+lead out of the overlay. Two wheels may contain the same file only if its bytes are identical.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ from deployer.system.verify import Progress, Verification
 _MEMBER = re.compile(r"deployer/(?P<overlay>wheels|variants/[a-z0-9]+(-[a-z0-9]+)*)/(?P<name>[^/]+\.whl)\Z")
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TIMES = (tarformat.MTIME * 10**9, tarformat.MTIME * 10**9)
-#: If the image is not known to have a Python, PATH in the container decides.
+#: Used if the image's Python is not known: PATH in the container decides.
 _ANY_PYTHON = "/usr/bin/env python3"
 
 
 class _Written(NamedTuple):
-    """A file of a wheel in the overlay: SHA-256, size, and whether something was already there."""
+    """A wheel's file in the overlay: SHA-256, size, and whether the path already existed."""
 
     digest: str
     size: int
@@ -42,15 +42,15 @@ class _Written(NamedTuple):
 
 
 def overlay(member: str) -> Optional[str]:
-    """Return the overlay for a member of the bundle, a folder of the installed image; None if it is not a wheel."""
+    """Return the overlay for a member of the bundle, a folder in the installed image; None if it is not a wheel."""
     match = _MEMBER.match(member)
     return match.group("overlay") if match else None
 
 
 def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:
-    """Return how many files and bytes the wheels of a bundle will need, as their archives claim; nothing is checked.
+    """Return how many files and bytes a bundle's wheels will need, as their archives claim, without any check.
 
-    A verified copy of each wheel that is being unpacked is on the disk as well.
+    This includes a verified copy of each wheel that is being unpacked.
     """
     members = _wheels(verification.manifest)
     entries, size = 0, sum(sorted((member.size for member in members), reverse=True)[: max(1, jobs)])
@@ -65,7 +65,7 @@ def room(verification: Verification, stream: IO[bytes], jobs: int) -> Unpacked:
 
 
 def segments(verification: Verification) -> Dict[str, List[Segment]]:
-    """Return the segments of each wheel of a bundle, by its name in the bundle."""
+    """Return the segments of each wheel in a bundle, by its name in the bundle."""
     contents = sealed_file.contents(verification.manifest.members, verification.manifest.segments)
     return {member.name: contents[member.name] for member in _wheels(verification.manifest)}
 
@@ -87,14 +87,14 @@ def unpack(folder: str, verification: Verification, python: Optional[str], jobs:
     contents = segments(verification)
 
     def write(member: BundleMember) -> Dict[str, _Written]:
-        """Unpack one wheel and return its files by their paths in the overlay; called in a worker."""
+        """Unpack one wheel in a worker, and return its files by their paths in the overlay."""
         root = os.path.join(folder, str(overlay(member.name)))
         with tempfile.TemporaryFile(dir=folder) as copy:
             for segment in contents[member.name]:
                 copy.write(verification.read(segment))
             return OverlayWriter(root, python or _ANY_PYTHON).add(wheels.Wheel(copy, _name(member)))
 
-    owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # by overlay and path: the wheels that contain it
+    owners: Dict[Tuple[str, str], List[Tuple[str, str]]] = {}  # the wheels that contain each file, by overlay and path
     met: List[Tuple[str, str]] = []
     count = size = 0
     with workers.Pool(min(jobs, len(members)), write) as pool:
@@ -118,10 +118,10 @@ def unpack(folder: str, verification: Verification, python: Optional[str], jobs:
 
 
 def _check_same(path: str, owners: List[Tuple[str, str]]) -> None:
-    """Raise IntegrityError unless the file that already existed is the same file of another wheel."""
+    """Raise IntegrityError unless the existing file came from another wheel and has the same content."""
     (first, digest), others = owners[0], owners[1:]
     if not others:
-        # On a file system that ignores case, two names are one; or a folder has the name.
+        # Two names are the same on a file system that ignores case, or a folder has that name.
         raise IntegrityError("%s: %s already exists, so it cannot be written" % (first, path))
     for other, another in others:
         if another != digest:
@@ -137,14 +137,14 @@ class OverlayWriter(object):
         self.written: Dict[str, _Written] = {}
 
     def add(self, source: wheels.Wheel) -> Dict[str, _Written]:
-        """Write all of a wheel, its console scripts, and its RECORD as installed."""
+        """Write all files of a wheel, its console scripts, and the RECORD of the installed files."""
         for file in source.files:
             known = file.digest.value.hex() if file.digest.algorithm == "sha256" and not file.script else None
             self._write(file.path, self._content(source, file), file.executable, known)
         scripts = source.scripts(self.python)
         for name in sorted(scripts):
             path = "%s/%s" % (wheel.BIN, name)
-            if path not in self.written:  # a script that the wheel itself contains is kept
+            if path not in self.written:  # scripts in the wheel itself take precedence
                 self._write(path, [scripts[name].encode("utf-8")], True)
         info = "%s/%s/" % (wheel.LIB, source.info)
         self._write(info + wheel.INSTALLER, [b"deployer\n"], False)
@@ -160,14 +160,14 @@ class OverlayWriter(object):
             first = False
 
     def _write(self, path: str, pieces: Iterable[bytes], executable: bool, known: Optional[str] = None) -> None:
-        """Write a file of the overlay; ``known`` is its SHA-256 if the caller has verified it."""
+        """Write a file into the overlay; ``known`` is its SHA-256 if the caller has verified it."""
         target = os.path.join(self.root, path)
         self._make_folder(os.path.dirname(target))
         try:
             descriptor = os.open(target, _NEW_FILE, 0o755 if executable else 0o644)
             met = False
         except FileExistsError:
-            # It belongs to another wheel, which may be in work: only the parent, which knows both, can compare them.
+            # It belongs to another wheel, which may still be unpacked. Only the parent knows both and can compare them.
             descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             met = True
         digest, size = hashlib.sha256(), 0
@@ -182,7 +182,7 @@ class OverlayWriter(object):
         self.written[path] = _Written(known or digest.hexdigest(), size, met)
 
     def _make_folder(self, path: str) -> None:
-        """Make a folder and its parents; another worker may make the same ones."""
+        """Make a folder and its parents; another worker may make them at the same time."""
         if files.is_folder(path):
             return
         self._make_folder(os.path.dirname(path))

@@ -1,1 +1,1 @@
-"""What runs in each rank and beside it: the probe and the proof."""
+"""The programs that run in each rank and beside it: the probe and the payload's monitor."""

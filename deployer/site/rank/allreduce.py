@@ -1,6 +1,6 @@
-"""A short Allreduce: whether sums over the network are correct, and its speed. It takes a few milliseconds.
+"""A short Allreduce that measures the network's correctness and speed in a few milliseconds.
 
-It imports as little as ``rank``.
+Like ``rank``, this module imports as little as possible.
 """
 
 import ctypes
@@ -12,16 +12,16 @@ if MYPY:
 
     from deployer.site.rank.mpi import Library
 
-#: The number of sums of one double, and of ``_MANY`` doubles (1 MiB); the first of each is not counted.
+#: Number of sums of one double, and of ``_MANY`` doubles (1 MiB); the first of each is not measured.
 _SMALL, _LARGE = 20, 4
 _MANY = 131072
 _DOUBLE = 8
 
 
 def measure(library: "Library") -> "Dict[str, Any]":
-    """Compute sums over all ranks, all of which must call this; the clock is this rank's own.
+    """Compute sums over all ranks, which must all call this, and time them with this rank's clock.
 
-    The times include the call from Python, about a microsecond. Return what ``measurements.Allreduce`` reads.
+    The times include about a microsecond for the call from Python. Return the fields of ``measurements.Allreduce``.
 
     Raises:
         MpiError: MPI returned an error.

@@ -1,7 +1,7 @@
-"""How a payload without MPI communicates: the libraries that its processes have mapped, their connections, and NCCL.
+"""Observation of how a payload without MPI communicates: mapped libraries, connections, and NCCL.
 
-Imported by ``payload_monitor`` only once such a library is mapped. The kernel shows a process's sockets
-(``/proc/PID/fd``) and all connections of its network namespace (``/proc/PID/net/tcp``).
+``payload_monitor`` imports this module only after such a library is mapped. The kernel lists a process's sockets
+in ``/proc/PID/fd``, and all connections in its network namespace in ``/proc/PID/net/tcp``.
 """
 
 import os
@@ -11,15 +11,15 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from deployer.site.rank import mapped_mpi
 
-#: NCCL and RCCL, Gloo, PyTorch (whose own build has Gloo inside), JAX, TensorFlow (which has gRPC inside).
+#: NCCL and RCCL, Gloo, PyTorch (which contains Gloo), JAX, TensorFlow (which contains gRPC).
 _LIBRARY = re.compile(
     r"/lib(nccl|rccl|gloo|torch_cpu|torch_cuda|jax_common|tensorflow_framework)[\w.-]*\.so[\d.]*$|/xla_extension\.so$"
 )
 _ESTABLISHED = "01"
-#: Seconds of observation without a connection after which a payload is alone: a connection to the other ranks is there
-#: from the start of a process group to its end.
+#: Seconds without a connection after which a payload counts as alone: a process group keeps a connection to the other
+#: ranks from its start to its end.
 _PATIENCE = 5.0
-#: Seconds from the first library in which a process group is expected to start.
+#: Seconds after the first library is mapped in which a process group is expected to start.
 _STARTING = 60.0
 _MAX_LOG = 4 * 1024 * 1024
 
@@ -28,19 +28,19 @@ _End = Tuple[str, str]
 
 
 class PayloadWatcher(object):
-    """The observations of one rank's payload; ``log`` is the file into which its NCCL writes, with ``%p``, or None."""
+    """The observations of one rank's payload; ``log`` is its NCCL's log file, with ``%p``, or None."""
 
     def __init__(self, log: Optional[str]) -> None:
         self._log = log
         self._using: Set[int] = set()
         self._libraries: Dict[mapped_mpi.Mapping, str] = {}
         self._since: Optional[float] = None
-        #: Whether a connection to another process was seen.
+        #: Whether a connection to another process was observed.
         self.known = False
         self._itself = False
 
     def look(self, members: Sequence[int], maps: Sequence[str]) -> None:
-        """Examine the processes of the payload by the texts of their ``/proc/PID/maps``."""
+        """Examine the payload's processes, given the text of each ``/proc/PID/maps``."""
         for member, text in zip(members, maps):
             for mapping in mapped_mpi.mapped_files(text, ".so"):
                 if _LIBRARY.search(mapping[0]):
@@ -56,16 +56,16 @@ class PayloadWatcher(object):
 
     @property
     def only_tensorflow(self) -> bool:
-        """Return whether TensorFlow is all that was seen: beside an MPI, Horovod communicates in its place."""
+        """Return whether only TensorFlow was observed; if MPI is mapped too, Horovod communicates instead."""
         return all("/libtensorflow" in path for path, _ in self._libraries)
 
     @property
     def searching(self) -> bool:
-        """Return whether a first connection may come soon; one to the payload itself may be short."""
+        """Return whether a first connection may come soon; a connection within the payload may be short."""
         return self._since is not None and not self.known and time.monotonic() - self._since < _STARTING
 
     def record(self) -> "Optional[Dict[str, Any]]":
-        """Return the fields of ``payload.Communication``; None if no such library was seen."""
+        """Return the fields of ``payload.Communication``; None if no such library was observed."""
         if not self._libraries:
             return None
         watched = self._since is not None and time.monotonic() - self._since > _PATIENCE
@@ -78,7 +78,7 @@ class PayloadWatcher(object):
 
 
 def connections(members: Sequence[int]) -> List[Tuple[_End, _End]]:
-    """Return both ends of each TCP connection of these processes, of one network namespace."""
+    """Return both ends of each TCP connection of these processes, which share a network namespace."""
     sockets: Set[str] = set()
     for member in members:
         folder = "/proc/%d/fd" % member
@@ -98,13 +98,13 @@ def connections(members: Sequence[int]) -> List[Tuple[_End, _End]]:
 
 
 def _end(text: str) -> _End:
-    """Return an end of a connection; an IPv4 address in IPv6 is the IPv4 address."""
+    """Return an end of a connection, with an IPv4-mapped IPv6 address as IPv4."""
     address, _, port = text.partition(":")
     return (address[24:] if address.startswith("0" * 16 + "FFFF0000") else address), port
 
 
 def nccl(paths: Sequence[str]) -> "Optional[Dict[str, Any]]":
-    """Return what NCCL wrote into the logs of processes about itself: version, network, and how channels pass data."""
+    """Return the facts from NCCL's logs of these processes: version, network, and transport of the channels."""
     text = ""
     for path in paths:
         try:

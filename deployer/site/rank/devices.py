@@ -1,10 +1,10 @@
-"""The GPUs that one rank sees, if a job gives each rank its own. It imports as little as ``rank``."""
+"""Selection of a rank's GPUs if a job gives each rank its own; imports as little as ``rank``."""
 
 MYPY = False
 if MYPY:
     from typing import Dict, Mapping
 
-#: By vendor, NVIDIA, AMD and Intel: the variable that selects GPUs. Batch systems set it.
+#: The variables that select GPUs from NVIDIA, AMD and Intel. Batch systems set them.
 NAMES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
@@ -16,9 +16,9 @@ def variables(wanted: str, environment: "Mapping[str, str]") -> "Dict[str, str]"
     """Return the environment of a rank that sees only its own GPUs.
 
     Args:
-        wanted: N:NAME or N:NAME=LIST, as ``site.run.gpus.word`` returns it. Without the list, the batch system's value
-            of the variable NAME counts, and without that the driver's numbers.
-        environment: the rank's own, with LOCAL_RANK.
+        wanted: N:NAME or N:NAME=LIST, from ``site.run.gpus.word``. The default for LIST is the batch system's value of
+            the variable NAME, or else the driver's numbers.
+        environment: the rank's environment, with LOCAL_RANK.
 
     Raises:
         TooFewDevices: the job has fewer GPUs on this node.

@@ -1,6 +1,6 @@
-"""The start of a rank and of its probe, from the first bytes of deployer.pyz (``contract.first_bytes``).
+"""The entry point of a rank and of its probe, in the first bytes of deployer.pyz (``contract.first_bytes``).
 
-Everything else is imported from the zip file, as usual. No bytecode is kept: none that is in reach of other ranks can
+Everything else is imported from the zip file, as usual. No bytecode is kept: bytecode that other ranks can write cannot
 be trusted, and these modules compile in a few ms.
 """
 
@@ -32,22 +32,22 @@ class RankModules:
             self._sources[name], self._paths[name] = source, archive + "/" + file
 
     def find_spec(self, name: str, *_: "Any") -> "Optional[ModuleSpec]":
-        """Return how to load a module; None if it is not here."""
+        """Return the spec of a module; None if it is not here."""
         path = self._paths.get(name)
         if path is None:
             return None
         is_package = path.endswith(_PACKAGE)
-        # The class is taken from a module, because the import of importlib.machinery takes a while.
+        # The class comes from an existing spec, because importing importlib.machinery is slow.
         spec = type(sys.__spec__)(name, self, origin=path, is_package=is_package)  # type: ignore[arg-type]
         if spec.submodule_search_locations is not None:
             spec.submodule_search_locations.append(path[: -len(_PACKAGE)])
         return spec
 
     def create_module(self, spec: "Any") -> None:
-        """Let Python make the module."""
+        """Return None, so that Python creates the module."""
 
     def exec_module(self, module: "ModuleType") -> None:
-        """Run the module."""
+        """Execute the module."""
         name = module.__name__
         exec(compile(self._sources[name], self._paths[name], "exec", dont_inherit=True), module.__dict__)  # noqa: S102
 
@@ -59,8 +59,8 @@ if __name__ == "__main__":
     if sys.argv[2] == "probe":
         from deployer.site.rank.probe import main
 
-        # MPICH takes leave of its launcher not in MPI_Finalize but when the process exits (atexit in MPIR_pmi_init).
-        # Without that, Hydra kills the other ranks.
+        # MPICH disconnects from its launcher not in MPI_Finalize but when the process exits (atexit in MPIR_pmi_init).
+        # Without this, Hydra kills the other ranks.
         sys.exit(main(sys.argv[3:]))
 
     from deployer.site.rank.rank import main

@@ -1,6 +1,6 @@
-"""The GPUs of a node as a process in the container can use them, according to CUDA's driver alone.
+"""The GPUs that a process in the container can use on this node, according to CUDA's driver alone.
 
-The driver is called in a process of its own: a driver that does not fit may crash it, and a lost GPU can hang it.
+The driver is called in a separate process, because an incompatible driver may crash it and a lost GPU may hang it.
 Source: cuda.h (cuInit, cuDriverGetVersion, cuDeviceGetCount, cuGetErrorString).
 """
 
@@ -14,9 +14,9 @@ from deployer.contract.measurements import GpuMeasurement
 from deployer.site.rank.mapped_mpi import kernel_text
 from deployer.system import process
 
-#: The file in which the kernel module shows its version.
+#: The file with the version of the kernel module.
 MODULE = "/proc/driver/nvidia/version"
-#: Seconds; without persistence mode each GPU of a node takes one or two to start.
+#: Seconds; without persistence mode, each GPU takes one or two seconds to start.
 _PATIENCE = 30.0
 
 _ASK = """

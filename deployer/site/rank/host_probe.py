@@ -1,4 +1,4 @@
-"""The facts of a node, from outside of the container: what the job's first step records."""
+"""The facts about a node outside the container, recorded by the job's first step."""
 
 import glob
 import os
@@ -16,9 +16,9 @@ from deployer.site.rank import interfaces
 from deployer.site.rank.node_records import node_name
 from deployer.system import elf, files, process
 
-#: Folders of a node in which runtimes write.
+#: Folders on a node to which runtimes write.
 _PLACES = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108
-#: Seconds for a container to start and to print the image's canary: from a shared file system it may take long.
+#: Seconds for a container to start and to print the image's canary, which may be slow on a shared file system.
 _PATIENCE = 300.0
 
 
@@ -30,8 +30,8 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
     Args:
         library: the plan's MPI on the host, or None.
         own: the home to make for the job on this node.
-        reader: a command that prints the canary of the image, from a container; empty: there is none. It runs only if
-            the node has everything that the container needs.
+        reader: a command that prints the image's canary in a container; empty for none. It runs only if the node has
+            everything that the container needs.
     """
     job = os.path.dirname(os.path.abspath(out))
     launch = result.launch(job) if files.exists(os.path.join(job, result.LAUNCH_FILE)) else None
@@ -43,7 +43,7 @@ def host(out: str, library: Optional[str], own: Optional[str] = None, reader: Se
     try:
         home.make(own, job, _has_ended)
         if launch and launch.links:
-            from deployer.site.container import links  # imports much, and most jobs have none
+            from deployer.site.container import links  # imports many modules, and most jobs have no links
 
             links.make(own, launch.links)
         return _record(out, launch, library, reader)
@@ -64,7 +64,7 @@ def _has_ended(job: str) -> bool:
 
 def _record(out: str, launch: Optional[Launch], library: Optional[str], reader: Sequence[str]) -> HostRecord:
     name = socket.gethostname()
-    # A file that this user cannot access counts as missing: ranks cannot use it either.
+    # A file that this user cannot access counts as missing, because ranks cannot use it either.
     identity = elf.identity(library) if library and os.path.isfile(library) else None  # noqa: TID251
     bound = launch.bound if launch else ()
     missing = tuple(path for path in bound if not os.path.exists(path))  # noqa: TID251
@@ -84,7 +84,7 @@ def _record(out: str, launch: Optional[Launch], library: Optional[str], reader: 
 
 
 def read_root(out: str, reader: Sequence[str]) -> str:
-    """Write all that ``reader`` prints on this node into ``out``, and return it. It has job.sh's environment."""
+    """Run ``reader`` with job.sh's environment, write its output on this node into ``out``, and return it."""
     try:
         done = process.run(reader, _PATIENCE, env=dict(os.environ), check=False)
         output = done.stdout + done.stderr
@@ -98,7 +98,7 @@ def read_root(out: str, reader: Sequence[str]) -> str:
 
 
 def numa_domains(top: str = "/sys/devices/system/node") -> List[str]:
-    """Return the CPUs of each NUMA domain of this node, as the kernel lists them, without domains that have no CPUs."""
+    """Return the kernel's list of CPUs for each NUMA domain of this node that has CPUs."""
     domains = []
     for path in sorted(glob.glob(os.path.join(top, "node[0-9]*", "cpulist"))):
         with open(path) as stream:

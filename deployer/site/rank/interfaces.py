@@ -1,6 +1,6 @@
-"""The network interfaces of this node with an IPv4 address, and a free port: what a rendezvous needs.
+"""The facts that a rendezvous needs: this node's network interfaces with an IPv4 address, and a free port.
 
-The kernel is asked by ioctl, not by /sys, which may show another network namespace. Source: netdevice(7).
+Interfaces are read with ioctl, because /sys may show another network namespace. Source: netdevice(7).
 """
 
 import errno
@@ -15,7 +15,7 @@ from deployer.contract.network import NodeAddress
 from deployer.site.rank.mapped_mpi import kernel_text
 
 _FLAGS, _ADDRESS, _MASK, _HARDWARE = 0x8913, 0x8915, 0x891B, 0x8927
-_RUNS = 0x41  # IFF_UP and IFF_RUNNING: switched on, and with a link
+_RUNS = 0x41  # IFF_UP and IFF_RUNNING: enabled, with a link
 _NAME, _REQUEST = 16, 40  # IFNAMSIZ; the size of struct ifreq
 #: Attempts to find a free port.
 _ATTEMPTS = 200
@@ -39,7 +39,7 @@ def addresses() -> List[NodeAddress]:
 
 
 def _ask(asked: socket.socket, number: int, name: str) -> Optional[bytes]:
-    """Return the answer of an ioctl about an interface, without its name; None if it has none."""
+    """Return the answer of an ioctl about an interface, without the interface's name; None if there is no answer."""
     request = struct.pack("%ds%dx" % (_NAME, _REQUEST - _NAME), os.fsencode(name)[: _NAME - 1])
     try:
         return fcntl.ioctl(asked.fileno(), number, request)[_NAME:]
@@ -48,15 +48,15 @@ def _ask(asked: socket.socket, number: int, name: str) -> Optional[bytes]:
 
 
 def _speed(name: str) -> int:
-    speed = kernel_text("/sys/class/net/%s/speed" % name).strip()  # some interfaces have none, or -1
+    speed = kernel_text("/sys/class/net/%s/speed" % name).strip()  # some interfaces have no speed, or -1
     return int(speed) if speed.isdigit() else 0
 
 
 def free_port() -> Optional[int]:
     """Return a TCP port that is free on all addresses of this node; None if none was found.
 
-    It is random, so that other users cannot predict it, and outside of the range from which the kernel gives ports to
-    connections: until the ranks start, none of these takes it.
+    The port is random, so that other users cannot predict it. It is outside the kernel's range for outgoing
+    connections, so that none of these takes it before the ranks start.
     """
     lowest, highest = _span()
     for _ in range(_ATTEMPTS):
@@ -86,6 +86,6 @@ def _is_free(port: int) -> bool:
                     trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 trial.bind(("", port))
             except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:  # otherwise IPv6 is switched off
+                if error.errno != errno.EADDRNOTAVAIL:  # EADDRNOTAVAIL: IPv6 is disabled
                     return False
     return True

@@ -1,9 +1,9 @@
-"""Whether Intel's extension is active in a payload's TensorFlow, from what the payload's processes have mapped.
+"""Detection of Intel's extension in a payload's TensorFlow, from the files that the payload's processes have mapped.
 
-TensorFlow continues without a message if the extension does not fit, and its API proves nothing (``get_backend()``
-returns GPU on a CPU). The extension's library of kernels, one per instruction set, is mapped by ``import tensorflow``
-or never. Three events show that the import has ended: Horovod's own library for TensorFlow is mapped; more CPU time was
-used than an import takes (which a slow disk or a loaded node does not increase); or the payload has ended.
+If the extension is incompatible, TensorFlow continues without a message. Its API proves nothing (``get_backend()``
+returns GPU on a CPU). The extension has a library of kernels for each instruction set, which only ``import tensorflow``
+maps. Three events show that the import has ended: Horovod's library for TensorFlow is mapped; more CPU time was used
+than an import takes; or the payload has ended. A slow disk or a busy node does not increase the CPU time.
 """
 
 import os
@@ -16,12 +16,12 @@ from deployer.site.rank.mapped_mpi import kernel_text
 _KERNELS = re.compile(r"/(libitex_[cg]pu_internal\w*\.so)$", re.MULTILINE)
 _TENSORFLOW = re.compile(r"/_pywrap_tensorflow_internal\.so$", re.MULTILINE)
 _HOROVOD = re.compile(r"/horovod/tensorflow/mpi_lib[\w.-]*\.so$", re.MULTILINE)
-#: Seconds of CPU time after TensorFlow is mapped; its import took 3 to 6, and its kernels soon use more.
+#: Seconds of CPU time after TensorFlow is mapped; its import took 3 to 6 s, and its kernels soon use more.
 _PATIENCE = 20.0
 
 
 class Sight(object):
-    """The observations of the extension in a payload; ``verdict`` is None until something is known."""
+    """The observations of the extension in a payload; ``verdict`` is None until the result is known."""
 
     def __init__(self) -> None:
         self.verdict: Optional[Itex] = None
@@ -29,7 +29,7 @@ class Sight(object):
         self._joined: Set[int] = set()
 
     def look(self, pid: int, maps: str) -> None:
-        """Examine a process of the payload by the text of its ``/proc/PID/maps``."""
+        """Examine a process of the payload, given the text of its ``/proc/PID/maps``."""
         if self.verdict or not _TENSORFLOW.search(maps):
             return
         kernels = _KERNELS.search(maps)
@@ -40,12 +40,12 @@ class Sight(object):
         elif pid in self._joined:
             self.verdict = _inactive("Horovod has joined it")
         elif _HOROVOD.search(maps):
-            self._joined.add(pid)  # the text is not a snapshot: earlier mappings are certain only in the next one
+            self._joined.add(pid)  # the text is not a snapshot: only the next one is sure to have all earlier mappings
         elif used - since > _PATIENCE:
             self.verdict = _inactive("it has computed for %d s" % _PATIENCE)
 
     def end(self) -> None:
-        """Note that the payload has ended well and without a signal from us."""
+        """Record that the payload has ended without an error and without a signal from deployer."""
         if self._since and not self.verdict:
             self.verdict = _inactive("the payload has ended")
 

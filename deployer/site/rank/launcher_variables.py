@@ -1,8 +1,8 @@
-"""Whether the payload's programs that have an MPI library mapped see what the launcher gave to their rank.
+"""A check that the payload's MPI programs have the variables that the launcher set for their rank.
 
-Without it each rank is a world of one, and the program ends well. The kernel shows the environment with which a program
-was started (``/proc/PID/environ``), not what it changes itself later. Imported by ``payload_monitor`` only once such a
-library is mapped.
+Without these variables, each rank forms a world of one, and the program ends without an error. The kernel shows the
+initial environment of a program (``/proc/PID/environ``), not its own later changes. ``payload_monitor`` imports this
+module only after an MPI library is mapped.
 """
 
 import os
@@ -16,14 +16,14 @@ if MYPY:
 
     from deployer.site.rank.mapped_mpi import Mapping
 
-#: By these a library finds its launcher, as tried with MPICH, Intel MPI and Open MPI. Other libraries of MPICH's family
-#: use the first group as well.
+#: Variables with which a library finds its launcher, tested with MPICH, Intel MPI and Open MPI. Other libraries in
+#: MPICH's family also use the first group.
 _PMI, _PMIX = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT"), ("PMIX_NAMESPACE", "PMIX_RANK")
 _OPENMPI = (".so.40", ".so.20")
 
 
 class LauncherVariables(object):
-    """The launcher's variables of this process, its payload's parent, compared with those of the payload's programs."""
+    """The launcher's variables in this process, the payload's parent, compared with those in the payload's programs."""
 
     def __init__(self) -> None:
         self._own = _environment(os.getpid()) or {}
@@ -31,7 +31,7 @@ class LauncherVariables(object):
         self._missing: "Set[str]" = set()
 
     def look(self, member: int, libraries: "List[Mapping]") -> None:
-        """Compare with the process ``member``, which has these libraries mapped."""
+        """Compare them with those of the process ``member``, which has these libraries mapped."""
         if self._found:
             return
         seen = _environment(member)
@@ -44,18 +44,18 @@ class LauncherVariables(object):
 
     @property
     def missing(self) -> "List[str]":
-        """Return the variables that the programs lack; empty if one of them has all, which starts the others."""
+        """Return the variables that the programs lack; empty if one of them, which starts the others, has all."""
         return [] if self._found else sorted(self._missing)
 
 
 def _names(libraries: "List[Mapping]") -> "List[str]":
-    """Return the variables by which a library may find its launcher."""
+    """Return the variables with which a library may find its launcher."""
     names = [os.path.basename(path) for path, _ in libraries]
     return [*(_PMIX if any(mark in name for name in names for mark in _OPENMPI) else _PMI)]
 
 
 def _environment(pid: int) -> "Optional[Dict[str, str]]":
-    """Return the environment of a process; None if it has ended, or has written another text over it (setproctitle)."""
+    """Return the environment of a process; None if it has ended or has overwritten the text (setproctitle)."""
     data = kernel_data("/proc/%d/environ" % pid)
     if data is None or data.startswith(b"\0") or b"\0\0" in data or (data and not data.endswith(b"\0")):
         return None

@@ -1,7 +1,7 @@
-"""The MPI library that a running process has mapped: the only evidence that paths and environments cannot fake.
+"""The MPI library that a running process has mapped, the only evidence that paths and environments cannot fake.
 
-For a bind mount, ``/proc/PID/maps`` shows a file's path in the container. So a path is only used to open the file
-again, and is trusted only if the file found there has the mapped inode.
+For a bind mount, ``/proc/PID/maps`` shows a file's path in the container. Therefore a path is used only to open the
+file again, and is trusted only if the opened file has the mapped inode.
 """
 
 import os
@@ -10,12 +10,12 @@ MYPY = False
 if MYPY:  # see ``rank``
     from typing import List, Optional, Sequence, Tuple
 
-    #: A mapped file: its path, as the process sees it, and its inode.
+    #: A mapped file: its path in the process's view, and its inode.
     Mapping = Tuple[str, int]
 
-#: How the name of each MPI library begins.
+#: The beginning of each MPI library's name.
 _BEGIN = "libmpi"
-#: The most bytes that are read of a file of the kernel.
+#: Maximum number of bytes to read from a kernel file.
 _MAX = 64 * 1024 * 1024
 #: libmpi.so.12, libmpich.so.12, libmpi_cray.so.12, libmpi_gnu_123.so.12, libmpi_abi.so.1, libmpi-1a2b3c4d.so.40 (the
 #: names in wheels); not the Fortran and C++ wrappers around it (libmpifort, libmpi_mpifh, libmpicxx).
@@ -23,17 +23,17 @@ _MPI_LIBRARY = _BEGIN + r"(ch)?(_cray|_gnu_\d+|_intel|_nvidia|_abi|_dbg|_mt|_dbg
 
 
 def mpi_libraries(text: str) -> "List[Mapping]":
-    """Return the MPI libraries in the text of a ``/proc/PID/maps``, each once, in order of address."""
+    """Return the MPI libraries in the text of a ``/proc/PID/maps``, without duplicates, in order of address."""
     mappings = mapped_files(text, _BEGIN)
     if not mappings:
         return []
-    import re  # takes longer than all else here, and most processes map nothing of that name
+    import re  # slower than everything else here, and most processes map no such file
 
     return [mapping for mapping in mappings if re.match(_MPI_LIBRARY, os.path.basename(mapping[0]))]
 
 
 def mapped_files(text: str, mark: str) -> "List[Mapping]":
-    """Return the files with ``mark`` in their lines of a ``/proc/PID/maps``, each once, in order of address."""
+    """Return the files in the lines of a ``/proc/PID/maps`` that contain ``mark``, unique and in order of address."""
     # address perms offset device inode path; a path may contain spaces, or end with " (deleted)"
     lines = [line.split(None, 5) for line in text.splitlines() if mark in line]
     return [*dict.fromkeys((line[5], int(line[4])) for line in lines if len(line) == 6 and line[4].isdigit())]
@@ -45,12 +45,12 @@ def maps(pid: int) -> str:
 
 
 def kernel_text(path: str) -> str:
-    """Return what the kernel shows in a file; empty if it shows nothing to this process."""
+    """Return the text of a kernel file; empty if this process cannot read it."""
     return (kernel_data(path) or b"").decode("utf-8", "replace")
 
 
 def kernel_data(path: str) -> "Optional[bytes]":
-    """Return what the kernel shows in a file; None if this process cannot read it, or its process has ended."""
+    """Return the content of a kernel file; None if this process cannot read it, or the file's process has ended."""
     try:
         with open(path, "rb") as stream:
             return stream.read(_MAX)
@@ -73,9 +73,9 @@ def identity(pid: int, mapping: "Mapping") -> str:
 
 
 def reopened(pid: int, mapping: "Mapping") -> "Optional[str]":
-    """Return a path by which this process reaches the very file that process ``pid`` has mapped; None if none does."""
+    """Return a path at which this process can open the exact file that process ``pid`` has mapped, or None."""
     path, inode = mapping
-    # Under proot the kernel's paths are the host's, so they must not be resolved in the process's root.
+    # Under proot, the kernel's paths are host paths, so they must not be resolved in the process's root.
     for place in (path, "/proc/%d/root%s" % (pid, path), *_single_files()):
         try:
             if os.stat(place).st_ino == inode:
@@ -86,9 +86,9 @@ def reopened(pid: int, mapping: "Mapping") -> "Optional[str]":
 
 
 def _single_files() -> "List[str]":
-    """Return the MPI libraries among the single files of the host that this container has.
+    """Return the MPI libraries among the single host files in this container.
 
-    Under proot the path of such a file in maps is the host's, and an image may have another file there.
+    Under proot, maps has the host path of such a file, and an image may have a different file at this path.
     """
     from deployer.contract.hostfiles import LIBRARIES
 
@@ -99,7 +99,7 @@ def _single_files() -> "List[str]":
 
 
 def family(pid: int) -> "List[int]":
-    """Return ``pid`` and its descendants, as far as the kernel shows them (CONFIG_PROC_CHILDREN; else only ``pid``)."""
+    """Return ``pid`` and its descendants, or only ``pid`` if the kernel does not list them (CONFIG_PROC_CHILDREN)."""
     members = [pid]
     for parent in members:  # the list grows during the loop
         try:
@@ -111,7 +111,7 @@ def family(pid: int) -> "List[int]":
 
 
 def send(members: "Sequence[int]", number: int) -> None:
-    """Send a signal to processes, as far as they still run and belong to this user."""
+    """Send a signal to those processes that still run and belong to this user."""
     for member in members:
         try:
             os.kill(member, number)

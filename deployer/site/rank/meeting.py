@@ -1,9 +1,9 @@
-"""The nodes of a job without MPI find each other: a proof of the network that its ranks will use, before they start.
+"""A test, before the ranks of a job without MPI start, of the network that they will use between nodes.
 
-One process per node, outside of the container, which has the host's network in every runtime. The first node listens at
-the address and port that the ranks will use; each other one connects, proves that it belongs to the job, and measures
-latency and bandwidth. A process of another user that connects, or that took the port, does not have the job's secret:
-it is not believed, and learns nothing (HMAC-SHA256 of both sides' random numbers).
+One process per node runs outside the container, which uses the host's network in every runtime. The first node listens
+at the address and port that the ranks will use. Each other node connects, proves that it belongs to the job, and
+measures latency and bandwidth. Another user's process that connects, or that occupies the port, lacks the job's secret.
+It is rejected and learns nothing (HMAC-SHA256 of random numbers from both sides).
 
     first node                                             other node
     its number (32 bytes)                        ->
@@ -30,31 +30,31 @@ from deployer.site.jobs import rendezvous
 from deployer.site.rank import interfaces
 from deployer.system import files
 
-#: Seconds in which a node that can be reached answers.
+#: Seconds in which a reachable node answers.
 _REACH = 8.0
 #: Seconds between attempts, and for one exchange with a node that has been reached.
 _AGAIN, _EXCHANGE = 0.2, 10.0
-#: Further seconds for each node of the job, because the first node answers one after the other.
+#: Further seconds per node of the job, because the first node answers the others in turn.
 _TURN = 0.02
-#: Seconds without news after which the first node no longer waits for others: starting Python may take a while.
+#: Seconds without a message after which the first node stops waiting for others: starting Python may take a while.
 _SILENCE = 60.0
-#: Seconds between two looks of the first node for others that gave up.
+#: Seconds between the first node's checks whether others gave up.
 _POLL = 1.0
-#: Seconds a stranger may take, from its connection on, to prove that it belongs to the job; and how many may do so at
-#: a time.
+#: Seconds in which a stranger must prove, after connecting, that it belongs to the job; and the maximum number of
+#: strangers at a time.
 _STRANGER, _STRANGERS = 5.0, 256
 _SIZE, _NAME, _PROOF = 32, 255, hashlib.sha256().digest_size
 _PINGS = 5
-#: Bytes that all nodes send together, and that one sends at least and at most.
+#: Bytes that all nodes send together, and the minimum and maximum per node.
 _TOTAL, _LEAST, _MOST = 256 << 20, 256 << 10, 16 << 20
-#: Tells others that the first node listens. A refusal before that only means that it has not started yet.
+#: A file that shows that the first node listens. A refused connection before that means that it has not started yet.
 _LISTENS = "listens"
-#: Tells the first node that it waits in vain.
+#: A file that shows the first node that another node gave up.
 _GAVE_UP = "gave-up"
 
 
 class Stranger(Exception):
-    """The other side does not have the job's secret."""
+    """Error: the other side does not have the job's secret."""
 
 
 class _Place(NamedTuple):
@@ -67,7 +67,7 @@ class _Place(NamedTuple):
 
 
 def meet(out: str) -> NetworkRecord:
-    """Meet the other nodes of the job and write this node's record into ``out``, the job's folder for hosts."""
+    """Connect with the job's other nodes, and write this node's record into ``out``, the job's folder for hosts."""
     place = _place(out)
     host = socket.gethostname()
     is_first = any(item.address == place.address for item in interfaces.addresses())
@@ -98,7 +98,7 @@ def _proof(place: _Place, role: bytes, *numbers: bytes) -> bytes:
 
 
 class _Caller(object):
-    """A connection whose other side has not proven yet that it belongs to the job."""
+    """A connection whose other side has not yet proven that it belongs to the job."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -109,11 +109,11 @@ class _Caller(object):
         connection.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the number of the connection, for select."""
+        """Return the connection's descriptor, for select."""
         return self.connection.fileno()
 
     def name(self, place: _Place) -> Optional[Tuple[str, bytes]]:
-        """Take what came; return the node's name and this side's proof, or None if more has to come.
+        """Read the available data; return the node's name and this side's proof, or None if data is missing.
 
         Raises:
             Stranger: it does not belong to the job.
@@ -134,10 +134,10 @@ class _Caller(object):
 
 
 def _receive(place: _Place, out: str) -> List[str]:
-    """Wait for the other nodes and return their names, as far as they came.
+    """Wait for the other nodes and return the names of those that connected.
 
-    All strangers prove themselves at the same time, so that those who never do keep no node waiting. What has proven
-    itself measures alone.
+    Strangers are authenticated concurrently, so that silent ones keep no node waiting. Nodes that have proven the
+    secret measure one at a time.
     """
     hosts: Set[str] = set()
     callers: List[_Caller] = []
@@ -145,7 +145,7 @@ def _receive(place: _Place, out: str) -> List[str]:
     with closing(socket.socket()) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((place.address, place.port))
-        server.listen(1024)  # strangers wait there too
+        server.listen(1024)  # strangers queue there too
         files.write_text(os.path.join(out, _LISTENS), "")
         server.setblocking(False)
         last = looked = time.monotonic()
@@ -153,7 +153,7 @@ def _receive(place: _Place, out: str) -> List[str]:
             waiting: List[Union[_Caller, socket.socket]] = [*callers, *([server] if len(callers) < _STRANGERS else [])]
             for ready in select.select(waiting, [], [], _POLL)[0]:
                 if not isinstance(ready, _Caller):
-                    with suppress(OSError):  # it has gone again
+                    with suppress(OSError):  # it has disconnected
                         callers.append(_Caller(server.accept()[0]))
                     continue
                 known = None
@@ -180,7 +180,7 @@ def _receive(place: _Place, out: str) -> List[str]:
 
 
 def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
-    """Prove to one node that this is the first one, and let it measure."""
+    """Prove to another node that this is the first node, and let it measure."""
     connection.settimeout(_EXCHANGE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(proof + struct.pack("!Q", size))
@@ -194,11 +194,11 @@ def _measure(connection: socket.socket, proof: bytes, size: int) -> None:
         left -= taken
     connection.sendall(b"!")
     with suppress(socket.timeout, ConnectionError):
-        connection.recv(1)  # the other one closes first: else the kernel keeps the port of this node from some programs
+        connection.recv(1)  # the other side must close first: otherwise the kernel blocks this port for some programs
 
 
 def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
-    """Return the record of another node, which connects to the first one."""
+    """Connect to the first node from another one, and return this node's record."""
     with closing(_connect(place, out)) as connection:
         connection.settimeout(_EXCHANGE + place.nodes * _TURN)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -231,12 +231,12 @@ def _visit(place: _Place, out: str, record: NetworkRecord) -> NetworkRecord:
 def _connect(place: _Place, out: str) -> socket.socket:
     """Return a connection to the first node. Raises OSError if it cannot be reached."""
     begun, reach = time.monotonic(), _REACH + place.nodes * _TURN
-    listened: Optional[float] = None  # since when the first node is known to listen
+    listened: Optional[float] = None  # the time at which the first node was found to listen
     while True:
         try:
             return socket.create_connection((place.address, place.port), max(begun + reach - time.monotonic(), 0.1))
         except ConnectionRefusedError:
-            # Refused by the node because nothing listens yet, or by a firewall.
+            # Refused because nothing listens yet, or by a firewall.
             if listened is None and files.exists(os.path.join(out, _LISTENS)):
                 listened = time.monotonic()
             if time.monotonic() > (begun + _SILENCE if listened is None else listened + _REACH / 2):
@@ -248,7 +248,7 @@ def _connect(place: _Place, out: str) -> socket.socket:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    """Return so many bytes. Raises OSError."""
+    """Return exactly ``size`` bytes. Raises OSError."""
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))

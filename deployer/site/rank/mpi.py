@@ -1,7 +1,7 @@
-"""The few MPI calls of the probe, through ctypes, with whatever library the container's loader finds.
+"""The probe's few MPI calls, through ctypes, in the library that the container's loader finds.
 
-No packages of the image are needed. An MPI library may end or hang the process in any of these calls, so callers first
-record what they are about to do. Each rank imports this before its payload, so it imports as little as ``rank``.
+No packages of the image are needed. An MPI library may end or hang the process in any of these calls, so callers record
+each step before they call it. Each rank imports this before its payload, so it imports as little as ``rank``.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ if MYPY:
     #: The handles of an ABI for MPI_COMM_WORLD, MPI_DOUBLE and MPI_SUM.
     _Handles = Tuple[Any, Any, Any]
 
-#: Sonames to try if the plan names no library: MPICH's ABI, Open MPI, Debian's MPICH, the ABI of MPI 5.
+#: Sonames to try if the plan lists no library: MPICH's ABI, Open MPI, Debian's MPICH, the ABI of MPI 5.
 USUAL_SONAMES = ("libmpi.so.12", "libmpi.so.40", "libmpich.so.12", "libmpi_abi.so.1")
-#: Folders of images for an MPI that the loader does not find by itself.
+#: Folders in images with an MPI library that the loader does not find by default.
 USUAL_FOLDERS = (
     "",
     "/usr/local/lib",
@@ -37,7 +37,7 @@ _OPENMPI = ("ompi_mpi_comm_world", "ompi_mpi_double", "ompi_mpi_op_sum")
 
 
 class MpiError(Exception):
-    """No MPI library could be loaded, or a call of it failed; the text has the reason."""
+    """Error: no MPI library could be loaded, or an MPI call failed, with the reason."""
 
 
 class Library(object):
@@ -64,7 +64,7 @@ class Library(object):
         return " ".join(lines[0].split()) if lines else ""
 
     def start(self) -> None:
-        """Call MPI_Init_thread, and find rank and size."""
+        """Call MPI_Init_thread, and set rank and size."""
         granted, rank, size = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("MPI_Init_thread", None, None, len(_THREAD_LEVELS) - 1, ctypes.byref(granted))
         all_ranks, _, _ = self._handles
@@ -75,11 +75,11 @@ class Library(object):
         self.thread_level = _THREAD_LEVELS[level] if 0 <= level < 4 else str(level)
 
     def meet(self) -> None:
-        """Wait for all other ranks (MPI_Barrier), which shows that the network works."""
+        """Wait for all other ranks (MPI_Barrier), to show that the network works."""
         self._call("MPI_Barrier", self._handles[0])
 
     def sum(self, given: "Any", taken: "Any", count: int) -> None:
-        """Add ``count`` doubles of ``given`` over all ranks into ``taken`` (MPI_Allreduce)."""
+        """Sum ``count`` doubles in ``given`` over all ranks into ``taken`` (MPI_Allreduce)."""
         all_ranks, double, addition = self._handles
         self._call("MPI_Allreduce", given, taken, count, double, addition, all_ranks)
 
@@ -102,7 +102,7 @@ def load(names: "Sequence[str]") -> Library:
             if folder and not os.path.exists(path):  # noqa: TID251 (the loader's own test)
                 continue
             try:
-                # RTLD_GLOBAL, because Open MPI's components look for its symbols there.
+                # RTLD_GLOBAL, because Open MPI's components need its symbols.
                 return Library(ctypes.CDLL(path, ctypes.RTLD_GLOBAL))
             except (OSError, AttributeError) as error:
                 reasons.append(str(error))
@@ -110,7 +110,7 @@ def load(names: "Sequence[str]") -> Library:
 
 
 def _handles(handle: "Any") -> "_Handles":
-    """Return the handles in the library's ABI: Open MPI's are addresses, the others are numbers."""
+    """Return the handles in the library's ABI: addresses for Open MPI, numbers for the others."""
     try:
         addresses = [ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(handle, name))) for name in _OPENMPI]
         return addresses[0], addresses[1], addresses[2]
@@ -119,7 +119,7 @@ def _handles(handle: "Any") -> "_Handles":
 
 
 def flush() -> None:
-    """Flush C's streams, so that the library's output is in the file."""
+    """Flush the C streams, so that the library's output is in the file."""
     ctypes.CDLL(None).fflush(None)
 
 

@@ -1,9 +1,9 @@
-"""The records of all ranks of a node, in one file of a folder of the job. It imports as little as ``rank``.
+"""The records of all ranks on a node, in one file in a folder of the job; imports as little as ``rank``.
 
-A rank opens the file once and appends each update of a record by one call; ``contract.rank_record`` describes the
-lines. All processes that append use one kernel, so each file system keeps their lines apart. The file stays open until
-the last update: a file system that writes when a file is closed (NFS) writes earlier updates within its usual delay,
-and at once if the process is killed.
+A rank opens the file once and appends each update of a record with one call; ``contract.rank_record`` describes the
+lines. All processes that append use the same kernel, so every file system keeps their lines apart. The file stays open
+until the last update. A file system that writes when a file is closed (NFS) writes earlier updates within its usual
+delay, and immediately if the process is killed.
 """
 
 import errno
@@ -16,12 +16,13 @@ MYPY = False
 if MYPY:
     from typing import Optional
 
-#: The kernel's random number of this boot, and how much of it is in names: two nodes of a job share it by no accident.
+#: The kernel's random number for this boot, and the number of its digits in names: enough to be unique among a job's
+#: nodes.
 _BOOT, _DIGITS = "/proc/sys/kernel/random/boot_id", 8
 
 
 def node_name() -> str:
-    """Return the name of this node's files: its host name, which other nodes may have, and a part of the boot id."""
+    """Return the name of this node's files: its host name, which may not be unique, and part of the boot id."""
     host = os.uname().nodename
     try:
         descriptor = os.open(_BOOT, os.O_RDONLY | os.O_CLOEXEC)
@@ -29,35 +30,35 @@ def node_name() -> str:
             return "%s.%s" % (host, os.read(descriptor, _DIGITS).decode("ascii"))
         finally:
             os.close(descriptor)
-    except OSError:  # a container whose /proc lacks it: the first step of a job refuses nodes with the same name
+    except OSError:  # missing in a container's /proc: the first step of a job refuses nodes with the same name
         return host
 
 
 class NodeRecords:
-    """This node's file in the folder ``out``; it is opened with the first record."""
+    """This node's file in the folder ``out``, opened at the first record."""
 
     def __init__(self, out: str) -> None:
         self.path = os.path.join(out, node_name() + rank_record.SUFFIX)
         self._descriptor: "Optional[int]" = None
 
     def add(self, name: str, text: str, last: bool = False) -> None:
-        """Append a record, which replaces an earlier one of this name; ``last``: none follows. Raises OSError."""
+        """Append a record, replacing an earlier one with this name; ``last``: none follows. Raises OSError."""
         line = rank_record.line(name, text)
         if self._descriptor is None:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            # After a part, the whole line: another rank may have appended in between. A failure has the reason.
+            # After a partial write, repeat the whole line: another rank may have appended. An error has the reason.
             if os.write(self._descriptor, line) < len(line) and os.write(self._descriptor, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             if last:
                 descriptor, self._descriptor = self._descriptor, None
-                os.close(descriptor)  # some file systems refuse only now what does not fit
+                os.close(descriptor)  # some file systems report a full disk only now
 
     def try_to_add(self, name: str, text: str, last: bool = False) -> None:
-        """Append a record as ``add`` does; a failure, which must not end a running training, is printed."""
+        """Append a record like ``add``, but print a failure, which must not end a running training."""
         try:
             self.add(name, text, last)
         except OSError as error:
             sys.stderr.write("deployer: error: cannot write %s: %s\n" % (self.path, error.strerror))
-            sys.stderr.flush()  # a rank ends without Python's own end, and before 3.9 the text would be lost
+            sys.stderr.flush()  # a rank ends without Python's cleanup, and before 3.9 the text would be lost

@@ -1,4 +1,4 @@
-"""How many processes the kernel has killed for lack of memory, in this process's control group and on this node.
+"""Counts of processes that the kernel killed for lack of memory, in this process's control group and on this node.
 
 Slurm may have no accounting, and its messages differ between versions; the kernel's counters do not.
 """
@@ -11,15 +11,15 @@ MYPY = False
 if MYPY:  # see ``rank``
     from typing import Optional, Tuple
 
-    #: Counts since the group was made, in this process's control group, and since the node was booted, on this node;
-    #: None if the kernel does not count (before 4.13).
+    #: Counts in this process's control group since the group was made, and on this node since it booted. None if the
+    #: kernel does not count (before 4.13).
     Kills = Tuple[Optional[int], Optional[int]]
 
 _COUNTER = "oom_kill"
 
 
 def kills(proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> "Kills":
-    """Return the current counts, of the group and of the node."""
+    """Return the current counts of the group and of the node."""
     return (_group(proc, groups), _counter(os.path.join(proc, "vmstat")))
 
 
@@ -33,9 +33,9 @@ def _added(before: "Optional[int]", after: "Optional[int]") -> "Optional[int]":
 
 
 def _group(proc: str, groups: str) -> "Optional[int]":
-    """Return the count of this process's control group; None if it is in none, or cannot see in which.
+    """Return the count of this process's control group; None if it has no group, or the group is not visible.
 
-    Version 1 has a hierarchy for memory (``4:memory:/PATH``), version 2 one for everything (``0::/PATH``).
+    Version 1 has a hierarchy for memory (``4:memory:/PATH``); version 2 has one for everything (``0::/PATH``).
     """
     lines = [line.split(":", 2) for line in kernel_text(os.path.join(proc, "self/cgroup")).splitlines()]
     places = {names: path.strip("/") for _, names, path in (line for line in lines if len(line) == 3)}
@@ -46,7 +46,7 @@ def _group(proc: str, groups: str) -> "Optional[int]":
 
 
 def _counter(path: str) -> "Optional[int]":
-    for line in kernel_text(path).splitlines():  # a container need not show it
+    for line in kernel_text(path).splitlines():  # it may be missing in a container
         name, _, value = line.partition(" ")
         if name == _COUNTER and value.isdigit():
             return int(value)

@@ -1,7 +1,7 @@
-"""A rank as seen from outside its container, for an image without Python.
+"""Observation of a rank from outside its container, for an image without Python.
 
-The kernel shows a user's own processes, also in a user namespace of that user: their mapped files, environment,
-descriptors and CPUs. Nothing of the image runs outside.
+The kernel shows the mapped files, environment, descriptors and CPUs of a user's own processes, even in a user namespace
+of that user. No code from the image runs outside.
 """
 
 import os
@@ -15,7 +15,7 @@ from deployer.site.rank import mapped_mpi
 from deployer.site.rank.rank import SIZE, TASK, number, parsed_environment
 from deployer.system import elf, file_identity
 
-#: Libraries by which MPICH's family may communicate with a launcher; Open MPI has such libraries too.
+#: Libraries with which MPICH's family may communicate with a launcher; Open MPI has such libraries too.
 _PMI_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so|/libpmix[^/]*\.so")
 _PMI2_LIBRARY = re.compile(r"/libpmi2?(-[0-9a-f]{8})?\.so")
 _OPENMPI = re.compile(r"^libmpi(-[0-9a-f]{8})?\.so\.(20|40)")
@@ -23,11 +23,11 @@ _MPICH = re.compile(r"^libmpi(ch\w*|_\w+)?(-[0-9a-f]{8})?\.so\.12|^libmpi_abi")
 
 
 class ProcessSnapshot(NamedTuple):
-    """A process as the kernel shows it.
+    """The kernel's view of a process.
 
     Attributes:
         environment: its environment.
-        maps: the text of its maps.
+        maps: the text of its ``/proc/PID/maps``.
         descriptors: the numbers of its open descriptors.
     """
 
@@ -37,7 +37,7 @@ class ProcessSnapshot(NamedTuple):
 
 
 class Watcher(object):
-    """Observes the processes of one rank; ``library`` is the plan's MPI on this host, or None."""
+    """An observer of one rank's processes; ``library`` is the plan's MPI on this host, or None."""
 
     def __init__(self, library: Optional[str]) -> None:
         self._library = library
@@ -45,7 +45,7 @@ class Watcher(object):
         self.seen: Optional[Outside] = None
 
     def host_copy(self, identity: str) -> Optional[str]:
-        """Return the host's own file of a mapped library, which may be loaded here; None if there is none."""
+        """Return the host's own file for a mapped library, which may be loaded here; None if there is none."""
         if self._library is None:
             return None
         try:
@@ -54,7 +54,7 @@ class Watcher(object):
             return None
 
     def look(self, member: int, maps: str) -> None:
-        """Note the facts of the process ``member``; a process with MPI is preferred."""
+        """Record the facts of the process ``member``; a process with MPI is preferred."""
         libraries = mapped_mpi.mpi_libraries(maps)
         if not libraries and self.seen is not None and self.seen.has_mpi:
             return
@@ -76,7 +76,7 @@ class Watcher(object):
         )
 
     def _search(self, member: int) -> Optional[str]:
-        """Return the path of the member's program if MPI is linked into it."""
+        """Return the path of the member's program if MPI is statically linked into it."""
         path = "/proc/%d/exe" % member
         try:
             inode = os.stat(path).st_ino
@@ -88,9 +88,9 @@ class Watcher(object):
 
 
 def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
-    """Return why the MPI ``library`` cannot find the other ranks; None if nothing shows that.
+    """Return why the MPI ``library`` cannot find the other ranks; None if there is no sign of that.
 
-    Without its connection to the launcher it makes a world of one rank, and the program ends well.
+    Without a connection to the launcher, it forms a world of one rank, and the program ends without an error.
     """
     names = seen.environment
     if _OPENMPI.match(library):
@@ -108,7 +108,7 @@ def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
 
 
 def has_mpi(path: str) -> bool:
-    """Return whether the program at ``path`` has an MPI library linked into it, so that none is mapped."""
+    """Return whether an MPI library is statically linked into the program at ``path``, so that none is mapped."""
     with open(path, "rb") as stream:
         facts = dynamic.facts(file_identity.reader(stream.fileno()))
         return facts is not None and facts.linked is not None

@@ -1,6 +1,6 @@
-"""The process beside a payload: it records which MPI library the payload has mapped, and how it ended.
+"""The process beside a payload, which records the payload's MPI library and how the payload ended.
 
-It is imported after the payload has started, and imports only what it needs then: see ``rank``.
+It is imported after the payload has started, and imports modules only when it needs them: see ``rank``.
 """
 
 import errno
@@ -25,38 +25,39 @@ if MYPY:
 else:
     import _signal as signal
 
-#: Seconds between two checks: at first, at most until a library was seen, and at most after that.
+#: Seconds between two checks: at first, the maximum until a library is found, and the maximum after that.
 _FIRST, _SEARCHING, _SEEN = 0.02, 0.25, 30.0
 _GROWTH = 1.25
-#: Seconds between the payload's failure and this process's end.
+#: Seconds between the payload's failure and the end of this process.
 _LAST_WORDS = 1.0
 #: Seconds between two attempts to warn a payload that does not handle the signal yet.
 _UNHEARD = 1.0
-#: Seconds from a payload's first MPI library to its warning. MPICH and its relatives handle SIGUSR1 from MPI_Init on,
-#: and under srun the next MPI call then hangs (seen with Intel MPI 2021.15): the payload must install its own first.
+#: Seconds from the mapping of a payload's first MPI library to its warning. MPICH and its relatives handle SIGUSR1 from
+#: MPI_Init on, and under srun the next MPI call then hangs (observed with Intel MPI 2021.15). Before the warning, the
+#: payload must install its own handler.
 _MPI_STARTS = 30.0
-#: Seconds for a library to return its version, and for a payload that was refused to end.
+#: Seconds for a library to return its version, and for a refused payload to end.
 _PATIENCE = 10.0
-#: Seconds for payloads to end after the job was asked to end; Slurm kills all 30 s after SIGTERM (KillWait).
+#: Seconds for payloads to end after a request to end the job; Slurm kills all 30 s after SIGTERM (KillWait).
 GRACE = 20.0
 _LEAVING = ".leaving"
 _ATTEMPTS = 5
-#: Parts of the names of libraries for communication without MPI: see ``communication``.
+#: Parts of the names of libraries that communicate without MPI: see ``communication``.
 _COMMUNICATING = ("/libnccl", "/librccl", "/libgloo", "/libtorch_c", "/libjax_common", "/xla_extension")
-#: TensorFlow communicates itself only where no MPI is mapped.
+#: TensorFlow communicates directly only if no MPI is mapped.
 _TENSORFLOW = "/libtensorflow_framework."
 #: Programs of container runtimes that stay beside a payload; most are in Go, which handles every signal.
 _RUNTIMES = ("podman", "conmon", "crun", "runc", "starter", "starter-suid", "apptainer", "singularity")
 
 
 def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> int:
-    """Stay beside the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
+    """Monitor the payload ``pid`` of rank ``task`` until it ends; return or end as ``rank.run`` describes."""
     name, records = rank_record.PAYLOAD % task, NodeRecords(options.out)
     observer = _Observer(pid, task, options)
     record, outside, end = observer.record, options.outside is not None, options.end
     if outside:
-        os.chdir(options.out)  # a node's folder is removed when no process is in it
-    stop = 0.0  # when a payload that was asked to end is killed
+        os.chdir(options.out)  # a node's folder is removed when no process uses it
+    stop = 0.0  # the time at which a payload that was asked to end is killed
     grace = _GracePeriod(awaited, os.path.join(options.shared, _LEAVING, str(task)))
     kills = oom.kills()
     pause = _FIRST
@@ -73,7 +74,7 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
             records.try_to_add(name, rank_record.dumps(record))
         if observer.refuses:
             stop = stop or time.time() + _PATIENCE
-            # Parents first: a shell would start its next command.
+            # Parents first: otherwise a shell would start its next command.
             mapped_mpi.send(mapped_mpi.family(pid), signal.SIGKILL if time.time() > stop else signal.SIGTERM)
             pause = 1.0
         elif record["libraries"] != before["libraries"]:
@@ -101,7 +102,7 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
 
 
 class _Observer:
-    """What can be seen of the payload ``pid``; ``record`` has it. What looks for the rare is imported if needed."""
+    """The observations of the payload ``pid``, kept in ``record``; modules for rare cases are imported if needed."""
 
     def __init__(self, pid: int, task: int, options: "RankOptions") -> None:
         self._pid = pid
@@ -132,7 +133,7 @@ class _Observer:
         return not known or (self._sight is not None and self._sight.verdict is None)
 
     def look(self) -> None:
-        """Add the MPI libraries that the payload has mapped since the last call, and observe everything else."""
+        """Record newly mapped MPI libraries of the payload, and all other observations."""
         members = _members(self._pid, self._watcher is not None)
         texts = [mapped_mpi.maps(member) for member in members]
         for member, maps in zip(members, texts):
@@ -141,14 +142,14 @@ class _Observer:
         self._fill()
 
     def end(self, well: bool) -> None:
-        """Note the end of the payload, which was ``well`` if it came without an error and a signal from us."""
+        """Record the payload's end: ``well`` if it came without an error and without a signal from deployer."""
         if self._sight and well:
             self._sight.end()
         self._fill()
 
     def _look_at(self, member: int, maps: str) -> None:
         mapped = mapped_mpi.mpi_libraries(maps)
-        if mapped and not self._watcher:  # outside, the launcher's variables are those of the host
+        if mapped and not self._watcher:  # outside the container, the launcher's variables are the host's
             self._others.compare(member, mapped)
         if len({inode for _, inode in mapped}) > 1:
             self.record["together"] = [path for path, _ in mapped]
@@ -172,9 +173,9 @@ class _Observer:
 
 
 class _Others:
-    """The libraries for communication without MPI, and the connections; ``log`` is where NCCL of this rank writes.
+    """The libraries for communication without MPI, the connections, and the launcher's variables in MPI programs.
 
-    And the launcher's variables in programs with MPI. What looks for each is imported when a library is mapped.
+    ``log`` is the log file of this rank's NCCL. The module for each check is imported when a library is mapped.
     """
 
     def __init__(self, log: str) -> None:
@@ -196,7 +197,7 @@ class _Others:
         return self._variables.missing if self._variables else []
 
     def look(self, members: "List[int]", maps: "List[str]", mpi: bool) -> None:
-        """Examine the payload's processes, which have an MPI library mapped or not."""
+        """Examine the payload's processes; ``mpi``: whether one has an MPI library mapped."""
         self._mpi = mpi
         names = _COMMUNICATING if mpi else (*_COMMUNICATING, _TENSORFLOW)
         if self._watcher is None and any(name in text for text in maps for name in names):
@@ -223,11 +224,11 @@ class _Others:
 
 
 class _GracePeriod:
-    """The time between a request to end this rank, by one of the signals ``awaited``, and its end.
+    """The time between a request to end this rank, one of the signals ``awaited``, and its end.
 
-    Launchers kill all ranks as soon as one has failed. So a rank that was asked to end makes a file at ``mark``, and a
-    rank whose payload has ended waits until the folder of these files is empty: it tries to remove it. To list it each
-    second, in thousands of ranks, would be too much for a shared file system.
+    Launchers kill all ranks as soon as one fails. Therefore a rank that is asked to end makes a file at ``mark``. A
+    rank whose payload has ended waits until the folder of these files is empty, which it tests by trying to remove it.
+    Listing the folder every second in thousands of ranks would overload a shared file system.
     """
 
     def __init__(self, awaited: "Set[int]", mark: str) -> None:
@@ -236,7 +237,7 @@ class _GracePeriod:
         self._since: "Optional[float]" = None
 
     def wait(self, seconds: float) -> "Optional[int]":
-        """Wait for a signal, for at most this time, and return its number; None if none came."""
+        """Wait for a signal for at most ``seconds``, and return its number; None if none came."""
         sent = signal.sigtimedwait(self._awaited, seconds)
         if sent is not None and sent.si_signo != signal.SIGCHLD and self._since is None:
             self._since = time.time()
@@ -245,11 +246,11 @@ class _GracePeriod:
 
     def asked(self) -> bool:
         if self._since is None and signal.sigpending() & (self._awaited - {signal.SIGCHLD}):
-            self._since = time.time()  # the signal came with the payload's end
+            self._since = time.time()  # the signal came as the payload ended
         return self._since is not None
 
     def await_others(self) -> None:
-        """Wait until all ranks that were asked to end have ended, also those asked a moment later, up to the limit."""
+        """Wait, up to the limit, for all ranks that were asked to end, including those asked a moment later."""
         _remove(self._mark)
         while time.time() < (self._since or 0) + GRACE:
             time.sleep(_LAST_WORDS)
@@ -258,7 +259,7 @@ class _GracePeriod:
         self._is_last()
 
     def _is_last(self) -> bool:
-        """Return whether no file is left; then the folder is removed."""
+        """Return whether no file is left, and remove the folder in that case."""
         try:
             os.rmdir(os.path.dirname(self._mark))
         except OSError as error:
@@ -266,7 +267,7 @@ class _GracePeriod:
         return True
 
     def _leave_mark(self) -> None:
-        """Make the file. If that fails, the others do not wait for this rank."""
+        """Make the file. If this fails, the other ranks do not wait for this one."""
         for _ in range(_ATTEMPTS):
             try:
                 os.close(os.open(self._mark, os.O_CREAT, 0o600))
@@ -276,12 +277,12 @@ class _GracePeriod:
                     return
             try:
                 os.mkdir(os.path.dirname(self._mark), 0o700)
-            except OSError:  # another rank has made the folder, and may remove it before the next attempt
+            except OSError:  # another rank made the folder, and may remove it before the next attempt
                 continue
 
 
 def shared_memory() -> "Optional[int]":
-    """Return the free bytes of the memory through which ranks of a node communicate."""
+    """Return the free bytes of the shared memory through which ranks on a node communicate."""
     try:
         state = os.statvfs("/dev/shm")  # noqa: S108
     except OSError:
@@ -290,39 +291,39 @@ def shared_memory() -> "Optional[int]":
 
 
 def _members(pid: int, outside: bool) -> "List[int]":
-    """Return the payload's processes; last those that left the runtime ``pid``, which is outside of the container."""
+    """Return the payload's processes; those that left the runtime ``pid``, outside the container, are last."""
     own = mapped_mpi.family(pid)
     return own + [member for member in mapped_mpi.family(os.getpid())[1:] if member not in own] if outside else own
 
 
 def _reap(pid: int) -> None:
-    """Let the processes go that this one adopted and that have ended, but not the payload, whose status counts."""
+    """Reap the ended processes that this one adopted, but not the payload, whose exit status is still needed."""
     for member in mapped_mpi.family(os.getpid())[1:]:
         if member != pid:
             try:
                 os.waitpid(member, os.WNOHANG)
-            except ChildProcessError:  # another's child
+            except ChildProcessError:  # another process's child
                 continue
 
 
 def _is_runtime(pid: int) -> bool:
-    """Return whether a process is the container runtime's own."""
+    """Return whether a process belongs to the container runtime."""
     try:
         name = os.path.basename(os.readlink("/proc/%d/exe" % pid))
-    except OSError:  # it has ended, or has more rights than this user, as a setuid program
+    except OSError:  # it has ended, or has more privileges than this user (setuid)
         return True
     return name in _RUNTIMES or name.startswith("proot")
 
 
 def _ended(pid: int, asked: "Optional[int]") -> bool:
-    """End the payload by SIGTERM if the signal asks for that, and return whether it did."""
+    """End the payload with SIGTERM if the signal requests that, and return whether it does."""
     if asked == signal.SIGUSR2:
         mapped_mpi.send(mapped_mpi.family(pid), signal.SIGTERM)
     return asked == signal.SIGUSR2
 
 
 class _Warning:
-    """The signal before the time limit, on which the payload ``pid`` can save its state; ``at`` None: none."""
+    """The signal before the time limit, so that the payload ``pid`` can save its state; ``at`` None: no signal."""
 
     def __init__(self, pid: int, at: "Optional[int]", outside: bool = False) -> None:
         self._pid = pid
@@ -332,7 +333,7 @@ class _Warning:
         self._not_before = 0.0
 
     def before(self, pause: float, has_mpi: bool = False) -> float:
-        """Send the signal if it is time; return how long to wait before the next look, at most ``pause``."""
+        """Send the signal if it is time; return the seconds to wait before the next check, at most ``pause``."""
         if has_mpi and not self._not_before:
             self._not_before = time.time() + _MPI_STARTS
         if self._sent or self._at is None:
@@ -341,19 +342,19 @@ class _Warning:
         if left > 0:
             return min(pause, left)
         for member in _members(self._pid, self._outside):
-            if self._outside and _is_runtime(member):  # it would handle the signal itself, or pass it to all
+            if self._outside and _is_runtime(member):  # it would handle the signal itself, or forward it to all
                 continue
-            if not _handles(member, signal.SIGUSR1):  # it would end this process
+            if not _handles(member, signal.SIGUSR1):  # the signal would end this process
                 continue
             try:
                 os.kill(member, signal.SIGUSR1)
             except OSError:
-                continue  # it has ended, or is another user's
+                continue  # it has ended, or belongs to another user
             self._sent = True
         return pause if self._sent else min(pause, _UNHEARD)
 
     def left(self, code: "Optional[int]") -> "Optional[int]":
-        """Return the exit code for the launcher, which may end the other ranks, still saving, if one fails."""
+        """Return the exit code for the launcher, which may end other ranks that are still saving if one fails."""
         return 0 if self._at is not None and code == rank_record.SAVED else code
 
 
@@ -365,7 +366,7 @@ def _handles(pid: int, number: int) -> bool:
 
 
 def _says(path: str) -> "Optional[str]":
-    """Return the version text of the library at ``path``, from a process of its own because it may crash or hang."""
+    """Return the version text of the library at ``path``, from a separate process because it may crash or hang."""
     import select
 
     reader, writer = os.pipe()
@@ -395,10 +396,10 @@ def _says(path: str) -> "Optional[str]":
 
 
 def _last_words(code: "Optional[int]", killer: "Optional[int]", abort: bool) -> int:
-    """End by a signal or return the exit code, when the payload's last output has arrived."""
+    """End with a signal, or return the exit code, after the payload's last output has arrived."""
     if code:
-        # srun --kill-on-bad-exit ends the step when this process ends, and drops output not forwarded yet: in the
-        # lab all of a traceback except its first line was lost. The payload's last output gets this long to arrive.
+        # srun --kill-on-bad-exit ends the step when this process ends, and drops output that is not forwarded yet. In
+        # tests, all but the first line of a traceback was lost. Wait for the payload's last output to arrive.
         time.sleep(_LAST_WORDS)
     if killer is not None:
         end_by(killer)
@@ -408,7 +409,7 @@ def _last_words(code: "Optional[int]", killer: "Optional[int]", abort: bool) -> 
 
 
 def end_by(number: int) -> "NoReturn":
-    """End this process by the signal that ended the payload, so that the launcher sees the cause."""
+    """End this process with the signal that ended the payload, so that the launcher reports the cause."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # only the payload's core file is useful
@@ -420,9 +421,9 @@ def end_by(number: int) -> "NoReturn":
 
 
 def leave(home: "Optional[str]") -> None:
-    """Remove the job's home on this node after a request to end; then wait until the other nodes have done so too.
+    """Remove the job's home on this node after a request to end, then wait until the other nodes have done the same.
 
-    Slurm starts no steps any more that could remove it, and kills all ranks when the first one ends.
+    Slurm then starts no further step that could remove it, and kills all ranks when the first one ends.
     """
     if home:
         from deployer.contract.errors import DeployerError

@@ -1,7 +1,6 @@
-"""probe: evidence from each rank in the container, before the payload: its MPI library, network and CPUs.
+"""probe: measure MPI library, network and CPUs of each rank in the container, before the payload starts.
 
-Each rank of a job starts this module anew, in the same way as ``rank``, and with as few imports: what it says there
-counts here too.
+Each rank of a job starts this module like ``rank``, with as few imports, for the reasons given there.
 """
 
 import os
@@ -23,21 +22,21 @@ if MYPY:
 else:
     import _signal as signal
 
-#: Seconds after which a probe that hangs in the MPI library is killed; thousands of ranks start in less time.
+#: Seconds after which a probe that hangs in the MPI library is killed; even thousands of ranks start in less time.
 PATIENCE = 120
 
-#: Bytes of a probe's output, and of its end, that are of use.
+#: Maximum bytes of a probe's output, and of the end of its output, to use.
 _MAX_OUTPUT, _TAIL = 4 * 1024 * 1024, 4096
 
 #: Makes Intel MPI and MPICH print which libfabric provider they chose.
 _TALK = {"I_MPI_DEBUG": "1", "MPIR_CVAR_DEBUG_SUMMARY": "1"}
-#: What else the probe of a rank can be told to measure (``measurements.GPU``).
+#: A further measurement that a rank's probe can make on request (``measurements.GPU``).
 _GPU = "gpu"
 _VALUED = ("--out", "--library", "--expect", "--home")
 
 
 def main(words: "List[str]") -> int:
-    """Run job.sh's call, without argparse, which takes too long."""
+    """Parse job.sh's call and run it, without argparse, which is too slow."""
     given, expects, options = {}, [], iter(words)
     for word in options:
         value = next(options, "") if word in _VALUED else word
@@ -71,7 +70,7 @@ def _explain(error: OSError, path: str) -> int:
 
 
 def first_of_node(environment: "Mapping[str, str]") -> bool:
-    """Return whether this is the first process of its node, according to its launcher; True if it does not say."""
+    """Return whether this is the first process on its node, according to its launcher; True if that is unknown."""
     for name in LOCAL_TASK:
         if name in environment:
             return environment[name] == "0"
@@ -79,16 +78,15 @@ def first_of_node(environment: "Mapping[str, str]") -> bool:
 
 
 def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mpi: bool, home: "Optional[str]") -> int:
-    """Start MPI in a child of this process, and write this rank's record into the folder ``out``.
+    """Start MPI in a child process, write this rank's record into the folder ``out``, and return the exit code.
 
-    The record is written before the library runs, and again at the end. So if the library ends or hangs the child, the
-    first record shows that, and the end of the child's output is written beside it. This process ends as the child did.
-    Return the child's exit code.
+    The record is written before the library runs, and again at the end. If the library ends or hangs the child, the
+    first record shows that, and the end of the child's output is written beside it. The exit code is the child's.
 
     Args:
         soname: the library to load; None: any known one.
-        expects: what else to measure (``measurements.GPU``).
-        without_mpi: do not start MPI: the job's programs do not use it.
+        expects: further measurements to make (``measurements.GPU``).
+        without_mpi: do not start MPI, because the job's programs do not use it.
         home: the job's home, to remove after a request to end, as in ``rank``.
 
     Raises:
@@ -116,7 +114,7 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mp
     os.environ.update(_TALK)
     try:
         from deployer.site.rank import mpi
-    except ImportError as error:  # the image's Python has no ctypes
+    except ImportError as error:  # no ctypes in the image's Python
         return done(reason=str(error))
     try:
         library = mpi.load([soname] if soname else mpi.USUAL_SONAMES)
@@ -133,7 +131,7 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mp
 
 
 def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", output: int) -> None:
-    """Start MPI, and record each stage and what was found. Raises MpiError, OSError."""
+    """Start MPI, and record each stage with its results. Raises MpiError, OSError."""
     from deployer.site.rank import allreduce, mpi
 
     name = rank_record.PROBE % record["task"]
@@ -148,8 +146,8 @@ def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", o
     record.update(stage=rank_record.SUMMING, rank=library.rank, size=library.size)
     records.add(name, rank_record.dumps(record))
     record["measures"].update(allreduce=allreduce.measure(library))
-    # Only if a node has several ranks: tested with Intel MPI 2021.15, MPICH 4.2 and Open MPI 5.0.
-    # A library of an image that is staged there is not shared for writing.
+    # Libraries map it only if a node has several ranks: tested with Intel MPI 2021.15, MPICH 4.2 and Open MPI 5.0.
+    # A library in an image that is staged there is not mapped as shared and writable.
     mapped = mapped_mpi.maps(os.getpid()).splitlines()
     record.update(shared_memory=any(" rw-s " in line and " /dev/shm/" in line for line in mapped))
     mpi.flush()
@@ -159,7 +157,7 @@ def _start(library: "Library", records: NodeRecords, record: "Dict[str, Any]", o
 
 
 def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
-    """Return the measurements (``measurements.Measures``) before MPI starts: later no process may be started."""
+    """Make the measurements (``measurements.Measures``) before MPI starts, after which no process may be started."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -178,7 +176,7 @@ def _measures(expects: "Sequence[str]") -> "Dict[str, Any]":
 
 
 def _limits() -> "Dict[str, int]":
-    """Return the limits that ``measurements.LIMITS`` describes, in `ulimit`'s units."""
+    """Return the limits in ``measurements.LIMITS``, in the units of `ulimit`."""
     import resource
 
     kinds = (("v", "AS", 1024), ("n", "NOFILE", 1), ("u", "NPROC", 1), ("f", "FSIZE", 1024), ("t", "CPU", 1))
@@ -187,10 +185,10 @@ def _limits() -> "Dict[str, int]":
 
 
 def _continue_in_child(records: NodeRecords, task: int, home: "Optional[str]") -> int:
-    """Return in a child of this process, whose output, also the C library's, goes into a file: its descriptor.
+    """Continue in a child process whose output, including the C library's, is in a file; return its descriptor there.
 
-    This process waits for the child and ends as it did. If that was not with exit code 0, it first adds the end of the
-    output to ``records``.
+    This process waits for the child and ends in the same way. If the child's exit code is not 0, it first adds the end
+    of the output to ``records``.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -201,7 +199,7 @@ def _continue_in_child(records: NodeRecords, task: int, home: "Optional[str]") -
         os.dup2(output, 1)
         os.dup2(output, 2)
         return output
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # launchers signal both, and this process ends last
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # launchers signal both processes, and this one must end last
     _, status = os.waitpid(pid, 0)
     if status:
         tail = _text(output, max(0, os.fstat(output).st_size - _TAIL))
@@ -214,7 +212,7 @@ def _continue_in_child(records: NodeRecords, task: int, home: "Optional[str]") -
 
 
 def _unnamed_file(out: str, task: int) -> int:
-    """Open a new file of this node that nothing else can open; if there can be none, a log in the folder ``out``."""
+    """Open a new unnamed file on this node; if that is impossible, open a log in the folder ``out``."""
     unnamed = getattr(os, "O_TMPFILE", 0)  # 0: the image's Python was built with older headers
     for folder in ("/dev/shm", os.environ.get("TMPDIR", "/tmp")) if unnamed else ():  # noqa: S108
         try:

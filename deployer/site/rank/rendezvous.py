@@ -1,17 +1,17 @@
-"""The variables by which the processes of a framework without MPI find each other, for one rank.
+"""The variables, for one rank, with which the processes of a framework without MPI find each other.
 
-Readers: torch.distributed (``env://``), Gloo, NCCL and TensorPipe (``*_SOCKET_IFNAME``), torchrun (``PET_*``), and
-``jax.distributed.initialize()``: it reads JAX_COORDINATOR_ADDRESS, and takes the numbers from Slurm's variables, which
-below mpiexec and mpirun are those of a daemon. It imports as little as ``rank``.
+These programs read them: torch.distributed (``env://``), Gloo, NCCL and TensorPipe (``*_SOCKET_IFNAME``), torchrun
+(``PET_*``), and ``jax.distributed.initialize()``. The latter reads JAX_COORDINATOR_ADDRESS, and takes the numbers from
+Slurm's variables, which below mpiexec and mpirun have a daemon's values. This module imports as little as ``rank``.
 """
 
 MYPY = False
 if MYPY:
     from typing import Dict, Mapping, Optional
 
-#: Variables of launchers with a process's number on its node; as in ``rank.TASK``, Slurm's own is last.
+#: Launchers' variables with a process's number on its node; as in ``rank.TASK``, Slurm's is last.
 LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
-#: What a rank sets, if it is not set for it.
+#: The variables that a rank sets unless they are already set.
 NAMES = (
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -30,20 +30,20 @@ NAMES = (
     "PET_MASTER_ADDR",
     "PET_MASTER_PORT",
 )
-#: The file in the folder of the rank's record into which NCCL writes. NCCL replaces ``%p`` by the process's number:
-#: below torchrun, several processes have this name from one rank.
+#: NCCL's log file, in the folder of the rank's record. NCCL replaces ``%p`` with the process's number: below torchrun,
+#: several processes inherit this name from one rank.
 NCCL_LOG = "nccl-%d.%%p.log"
 #: Slurm's variables that JAX and others read.
 _SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS")
 
 
 def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[str, str]":
-    """Return the environment of the payload of rank ``task``: variables that are set stay.
+    """Return the environment of the payload of rank ``task``, in which variables that are already set stay.
 
     Args:
-        meet: NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE, as ``site.jobs.rendezvous`` writes it; address, port and
-            interface may be empty.
-        environment: the rank's own, with the variables of its launcher.
+        meet: NODES,RANKS_PER_NODE,ADDRESS,PORT,INTERFACE, from ``site.jobs.rendezvous``; address, port and interface
+            may be empty.
+        environment: the rank's environment, with the variables of its launcher.
     """
     nodes, per_node, address, port, interface = (meet.split(",") + [""] * 5)[:5]
     if not (nodes.isdigit() and per_node.isdigit() and int(per_node)):
@@ -76,9 +76,9 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
 
 
 def talking(environment: "Mapping[str, str]", log: str) -> "Dict[str, str]":
-    """Return the environment of a rank whose NCCL writes into ``log`` which network it uses, if nobody asked it to.
+    """Return the environment of a rank whose NCCL logs its network in ``log``, unless NCCL's log is already configured.
 
-    It is for the first rank of each node: the others of a job use the same network.
+    This is for the first rank on each node, because the others use the same network.
     """
     if environment.get("LOCAL_RANK") != "0" or "NCCL_DEBUG" in environment or "NCCL_DEBUG_FILE" in environment:
         return dict(environment)
@@ -93,9 +93,9 @@ def _local(environment: "Mapping[str, str]") -> "Optional[int]":
 
 
 def _other_than_slurm(environment: "Mapping[str, str]") -> bool:
-    """Return whether another launcher than srun has started this rank, so that Slurm's variables are its daemon's.
+    """Return whether a launcher other than srun started this rank, so that Slurm's variables are its daemon's.
 
-    srun's own PMI sets PMI_RANK and PMIX_RANK too, and then Slurm has the same number.
+    srun's PMI also sets PMI_RANK and PMIX_RANK, but then Slurm's number is the same.
     """
     for name in ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PMI_RANK", "PMIX_RANK"):
         if name in ("PMI_RANK", "PMIX_RANK") and environment.get(name) == environment.get("SLURM_PROCID"):

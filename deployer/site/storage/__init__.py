@@ -1,1 +1,1 @@
-"""The content of the site's root folder: installed images, their data, and how they are found."""
+"""The content of the site's root folder: installed images, their data, and the ways to find them."""

@@ -1,8 +1,8 @@
-"""Data folders in the container: a bundle's own, and those of other bundles that it needs.
+"""Data folders in the container: the bundle's own, and those that it needs from other bundles.
 
-All of them are below /deployer/data. An image is read-only, and a bind's target must exist in it. So ``install`` leaves
-an empty folder in the image's own data folder for each folder of another bundle. The own data folder is bound as one,
-and the others are bound over the empty folders.
+All of them are below /deployer/data. An image is read-only, and a bind's target must exist in it. Therefore ``install``
+makes an empty folder in the image's own data folder for each folder from another bundle. The own data folder is bound
+as a whole, and the others are bound over the empty folders.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger("deployer.data")
 
 
 class InstalledData(NamedTuple):
-    """A need, and the installed bundle that satisfies it."""
+    """A need for data, and the installed bundle that satisfies it."""
 
     need: DataNeed
     carrier: InstalledImage
@@ -31,10 +31,10 @@ class InstalledData(NamedTuple):
 
 
 def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
-    """Return the bundles with the data that a bundle needs: the newest installed one of the name, or of the version.
+    """Return the bundles with the data that a bundle needs: the newest installed one with that name, or version.
 
     Raises:
-        Refused: one is not installed or has no such folder; the hint is the remedy.
+        Refused: a bundle is not installed or lacks the folder; the hint has the remedy.
         UsageError: the bundle itself has only data, so nothing can run in it.
     """
     if manifest.is_data:
@@ -58,7 +58,7 @@ def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
 
 
 def binds(installed: InstalledImage, others: List[InstalledData]) -> List[Bind]:
-    """Return the binds of a bundle's own data folder and of those of others, in the required order."""
+    """Return the binds of a bundle's own data folder and of the others' folders, in the required order."""
     if not files.is_folder(installed.data):
         return []
     return [Bind(installed.data, plans.DATA, "the bundle's data folders")] + [
@@ -68,7 +68,7 @@ def binds(installed: InstalledImage, others: List[InstalledData]) -> List[Bind]:
 
 
 def missing(store: Store, manifest: Manifest) -> List[str]:
-    """Return warnings about bundles with data that must be installed before a bundle can run."""
+    """Return warnings about missing data bundles that must be installed before a bundle can run."""
     return [
         "it needs the data %s of the bundle %s, which is not installed here: push or install that too"
         % (need.data, need.bundle)
@@ -80,7 +80,7 @@ def missing(store: Store, manifest: Manifest) -> List[str]:
 def users(store: Store, image: InstalledImage) -> List[str]:
     """Return the installed bundles, NAME:VERSION, that currently use data of ``image``.
 
-    A bundle whose manifest cannot be read counts too if ``image`` has data.
+    If ``image`` has data, a bundle with an unreadable manifest also counts.
     """
     bundles = []
     for user in store.installed():
@@ -98,6 +98,6 @@ def users(store: Store, image: InstalledImage) -> List[str]:
 
 
 def _carries(image: InstalledImage) -> bool:
-    """Return whether an image has data of its own; data folders of other bundles are empty there."""
+    """Return whether an image has its own data; the folders for other bundles' data are empty there."""
     folders = (os.path.join(image.data, name) for name in files.names(image.data))
     return any(files.names(folder) for folder in folders if files.is_folder(folder))

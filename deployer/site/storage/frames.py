@@ -1,11 +1,11 @@
-"""The list of a layer's frames with their files, so that another layer with some of the same frames can link them.
+"""The list of a layer's frames and their files, so that another layer with some of the same frames can link the files.
 
 ::
 
     ROOT/layers/KEY-UID/frames
 
-It is optional: a layer without it, or with a damaged one, cannot give files to others. It is not in the inventory, so
-an image that lost it is still whole.
+The list is optional: if it is missing or damaged, other layers cannot link the layer's files. It is not in the
+inventory, so an image is complete without it.
 """
 
 import json
@@ -20,17 +20,17 @@ from deployer.site.storage.store import ROOTFS
 from deployer.system import files
 
 LIST = "frames"
-#: The most bytes of a list, and the same uncompressed.
+#: Maximum bytes of a list, compressed or not.
 _MAX = 64 * 1024 * 1024
 _BETWEEN = b"\0"
 
 
 class FrameNote(NamedTuple):
-    """What was written of one frame.
+    """What was written from one frame.
 
     Attributes:
         written: bytes, without holes.
-        files: the files that begin in it, as ``note`` returns them.
+        files: the files that begin in it, in the form of ``note``.
     """
 
     written: int
@@ -38,7 +38,7 @@ class FrameNote(NamedTuple):
 
 
 class LayerFile(NamedTuple):
-    """A file of a layer: its path, size in bytes, and mode in the tar."""
+    """A file in a layer: its path, size in bytes, and mode in the tar."""
 
     path: bytes
     size: int
@@ -46,12 +46,12 @@ class LayerFile(NamedTuple):
 
 
 class ListedFrame(NamedTuple):
-    """A frame of a layer that is here.
+    """A frame of a local layer.
 
     Attributes:
         sha256: the digest of the compressed frame.
         holds: one of ``tarformat.HOLDINGS``.
-        note: what was written of it.
+        note: what was written from it.
     """
 
     sha256: str
@@ -59,19 +59,19 @@ class ListedFrame(NamedTuple):
     note: FrameNote
 
     def files(self) -> List[LayerFile]:
-        """Return the files that begin in it."""
+        """Return the files that begin in this frame."""
         return [LayerFile(path, int(size), int(mode, 8)) for mode, size, path in map(_split, self.note.files)]
 
 
 class FrameList(NamedTuple):
-    """The frames of a layer that is here.
+    """The frames of a local layer.
 
     Attributes:
-        finished: when all its files were complete: nanoseconds of the file system's clock.
-        umask: of the process that wrote them.
-        read_only: write permission was removed from them.
-        folders: the inode of each folder with files, and of those above it: another one may have been moved there.
-        frames: those that hold files, in order.
+        finished: when all its files were complete, in nanoseconds of the file system's clock.
+        umask: the umask of the process that wrote them.
+        read_only: whether write permission was removed from them.
+        folders: the inode of each folder with files and of those above it, to detect folders that were replaced.
+        frames: the frames with files, in order.
     """
 
     finished: int
@@ -82,17 +82,17 @@ class FrameList(NamedTuple):
 
 
 def note(path: bytes, size: int, mode: int) -> bytes:
-    """Return a file of a layer as it is in the list."""
+    """Return the entry of a layer's file in the list."""
     return b"%o %d %s" % (mode, size, path)
 
 
 def _split(file: bytes) -> Sequence[bytes]:
-    """Return mode, size and path of a file in the list."""
+    """Return mode, size and path from an entry in the list."""
     return file.split(b" ", 2)
 
 
 def _above(files_noted: Iterable[bytes]) -> Set[bytes]:
-    """Return the folders above files; that of the layer itself is empty."""
+    """Return the folders above files; the layer's own folder is empty."""
     above: Set[bytes] = set()
     new = {_split(file)[2].rpartition(b"/")[0] for file in files_noted}
     while new - above:
@@ -102,7 +102,7 @@ def _above(files_noted: Iterable[bytes]) -> Set[bytes]:
 
 
 def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bool) -> None:
-    """Write the list of the layer in ``folder``, when all its files are complete."""
+    """Write the list of the layer in ``folder`` after all its files are complete."""
     rootfs = os.fsencode(os.path.join(folder, ROOTFS))
     above = _above(file for _, written in noted for file in written.files)
     with open(os.path.join(folder, LIST), "wb") as stream:
@@ -120,7 +120,7 @@ def write(folder: str, noted: Sequence[Tuple[Segment, FrameNote]], read_only: bo
 
 
 def read(folder: str) -> Optional[FrameList]:
-    """Return the list of the layer in ``folder``; None if it has none or a damaged one."""
+    """Return the list of the layer in ``folder``; None if it is missing or damaged."""
     try:
         record = json_records.parse(inflated(os.path.join(folder, LIST), _MAX), "the list of frames")
         folders = {os.fsencode(path): inode for path, inode in record.pop("folders").items()}
@@ -134,7 +134,7 @@ def read(folder: str) -> Optional[FrameList]:
 
 
 def inflated(path: str, most: int) -> bytes:
-    """Return the content of a file that zlib has compressed.
+    """Return the content of a file that was compressed with zlib.
 
     Raises:
         OSError: it cannot be read.

@@ -1,10 +1,10 @@
-"""The list of an image's files, written at install, to detect later what is missing.
+"""The list of an image's files, written at install to detect missing files later.
 
-Sites remove files from their scratch that were not used for some weeks. An image then loses some of its files, and a
-job fails at the first missing file. The list is compared by names only: each folder is read once, its files are not.
+Sites remove scratch files that were not used for some weeks. An image may then lose some of its files, and a job fails
+at the first missing one. Only names are compared: each folder is read once, and its files are not read.
 
-An image and each layer that it shares have a list each: names relative to the folder, each followed by a zero byte,
-compressed by zlib.
+An image and each layer that it shares have separate lists: names relative to the folder, each followed by a zero byte,
+compressed with zlib.
 """
 
 import itertools
@@ -18,21 +18,21 @@ from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files
 
 LIST = "inventory"
-#: Not in the list: an image is whole without them.
+#: Not in the list, because an image is complete without them.
 _LISTS = (LIST.encode(), frames.LIST.encode())
 _END = b"\0"
-#: The most bytes of names in the list. For a longer one there is no list, and only the number of files is compared.
+#: Maximum bytes of names in the list. If there are more, no list is written, and only the number of files is compared.
 _MAX_NAMES = 64 * 1024 * 1024
 _MAX_COUNT = 1_000_000
 
 
 class Gone(NamedTuple):
-    """What is missing of an image.
+    """The files that an image lacks.
 
     Attributes:
         entries: number of files and folders that it had.
-        missing: number of those that are gone.
-        first: the first of these by name; empty if the list itself is gone.
+        missing: number of those that are missing.
+        first: the first missing names; empty if the list itself is missing.
     """
 
     entries: int
@@ -46,7 +46,7 @@ class Gone(NamedTuple):
 
 
 def write_inventory(folder: str) -> None:
-    """Write the list of everything that is in the folder of an image or a layer; no list if it is too long."""
+    """Write the list of all content of an image's or layer's folder, unless it would be too long."""
     entries = list(itertools.islice(_walk(os.fsencode(folder)), _MAX_COUNT))
     names = _END.join(sorted(entries)) if len(entries) < _MAX_COUNT else b""
     if not 0 < len(names) <= _MAX_NAMES:
@@ -56,7 +56,7 @@ def write_inventory(folder: str) -> None:
 
 
 def gone(image: InstalledImage, most: int = 3) -> Gone:
-    """Return what is missing of an installed image and of the layers that it shares, with at most ``most`` names."""
+    """Return what an installed image and its layers lack, with at most ``most`` names."""
     shared = image.layers
     rootfs = shared[0] if shared else image.folder
     parts = [gone_in(folder, most, lambda: 0) for folder in (image.folder, *shared) if folder != rootfs]
@@ -66,9 +66,9 @@ def gone(image: InstalledImage, most: int = 3) -> Gone:
 
 
 def gone_in(folder: str, most: int, count: Callable[[], int]) -> Gone:
-    """Return what is missing in a folder; ``count`` returns the entries of its rootfs if there is no list."""
+    """Return what a folder lacks; without a list, ``count`` returns the number of entries in its rootfs."""
     listed = _read(folder)
-    if not listed:  # too many files, or the list is gone too
+    if not listed:  # too many files, or the list is missing too
         entries = count()
         left = sum(1 for name in _walk(os.fsencode(folder)) if name.startswith(b"rootfs/"))
         return Gone(entries, max(0, entries - left), [])
@@ -78,9 +78,9 @@ def gone_in(folder: str, most: int, count: Callable[[], int]) -> Gone:
 
 
 def rootfs_names(image: InstalledImage) -> FrozenSet[bytes]:
-    """Return all names in the rootfs that the layer of an image brought, relative to it; empty if they are not known.
+    """Return all names, relative to the rootfs, that an image's layer contained; empty if they are not known.
 
-    Mount points that were made for an image or a plan are not among them.
+    Mount points that were made for an image or a plan are not included.
     """
     start = b"rootfs/"
     listed = _read(image.layers[0]) if image.layers else []
@@ -88,7 +88,7 @@ def rootfs_names(image: InstalledImage) -> FrozenSet[bytes]:
 
 
 def whole(store: Store, digest: str) -> Optional[InstalledImage]:
-    """Return the installed image of the bundle with this digest; None if there is none or it is incomplete."""
+    """Return the installed image of the bundle with this digest; None if it is missing or incomplete."""
     image = store.at(store.image_folder(digest))
     return image if image and not gone(image).missing else None
 
@@ -111,19 +111,19 @@ def remedy(store: Store, image: InstalledImage) -> str:
 def _read(folder: str) -> List[bytes]:
     try:
         return frames.inflated(os.path.join(folder, LIST), _MAX_NAMES).split(_END)
-    except (FileNotFoundError, zlib.error):  # missing or damaged: purged
+    except (FileNotFoundError, zlib.error):  # purged or damaged
         return []
 
 
 def _walk(folder: bytes) -> Iterator[bytes]:
-    """Yield all names below ``folder``, relative to it, without the lists themselves; links are not followed."""
+    """Yield all names below ``folder``, relative to it, except the lists; links are not followed."""
     pending = [b""]
     while pending:
         within = pending.pop()
         try:
             scanned = list(os.scandir(os.path.join(folder, within)))
         except FileNotFoundError:
-            continue  # a folder that was removed since its parent was read
+            continue  # the folder was removed after its parent was read
         entries = scanned if within else [entry for entry in scanned if entry.name not in _LISTS]
         yield from [within + entry.name for entry in entries]
         pending += [within + entry.name + b"/" for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,18 +1,19 @@
-"""Layers: what is unpacked once for all images of one user whose bundles have the same.
+"""Layers: unpacked content that one user's images share if their bundles contain the same.
 
 ::
 
     ROOT/layers/KEY-UID/    rootfs/ layer.json inventory
-    ROOT/layers/KEY-UID/    wheels/ variants/ bytecode.tar layer.json inventory     the overlays, if there are any
-    ROOT/images/DIGEST/     rootfs -> ../../layers/KEY-UID/rootfs, and a link of the same form for each of the others
+        ROOT/layers/KEY-UID/    wheels/ variants/ bytecode.tar layer.json inventory     the overlays, if any
+        ROOT/images/DIGEST/     rootfs -> ../../layers/KEY-UID/rootfs, and similar links for the others
 
-A link is the image's need for the layer; nothing is counted elsewhere. ``install`` makes the links in the folder under
-construction before it looks for the layers, and they get their final place with the receipt, by one rename. Who
-removes a layer first takes its name away, then looks for links again, and gives the name back if there is one. So one
-of two processes always sees the other, and a kill at any step leaves at worst a layer that no image needs, which the
-next ``install``, ``remove`` or ``gc`` removes.
+A link records that an image needs the layer; there is no other reference count. ``install`` makes the links in the
+folder under construction before it checks for the layers. One rename later moves the links and the receipt to their
+final place. To remove a layer, a process first removes its name, then checks for links again, and restores the name if
+it finds a link. So one of two processes always detects the other. A process killed at any step leaves at worst a layer
+that no image needs, which the next ``install``, ``remove`` or ``gc`` removes.
 
-Layers are not shared between users: files that the image closes to others, as in /root, would be closed to them.
+Layers are not shared between users, because another user could not read files that are private in the image, such as
+those in /root.
 """
 
 import hashlib
@@ -31,7 +32,7 @@ from deployer.site.storage.store import LAYERS, Store, layer_links
 from deployer.system import files
 
 RECORD = "layer.json"
-#: The number of digits of the key in the name of a layer's folder.
+#: Number of the key's digits in the name of a layer's folder.
 _DIGITS = 32
 _FOLDER = re.compile(r"[0-9a-f]{%d}-[0-9]+\Z" % _DIGITS)
 
@@ -51,10 +52,10 @@ class Layer(NamedTuple):
 
 
 def make_folder(store: Store) -> None:
-    """Make the folder of layers.
+    """Make the folder for layers.
 
     Raises:
-        UsageError: it is not beside the folder of images, so an image's links would lead to nothing.
+        UsageError: it is not beside the folder of images, so the images' links would be broken.
     """
     images, there = os.path.realpath(store.images), os.path.realpath(store.layers)
     beside = os.path.join(os.path.dirname(images), LAYERS)
@@ -67,13 +68,13 @@ def make_folder(store: Store) -> None:
 
 
 def name(frames: Sequence[Segment], read_only: bool) -> str:
-    """Return the name of the folder for a rootfs, as this user would unpack it now.
+    """Return the name of the folder for a rootfs with the modes that unpacking would give now.
 
-    The key is made of what install verifies, the digest of each frame. The layer's own digest in the manifest is a mere
-    claim: by it, a bundle could bring its own rootfs under another image.
+    The key is computed from the frames' digests, which install verifies. The layer's digest in the manifest is only a
+    claim: with it, a bundle could put its own rootfs under another image.
 
     Args:
-        read_only: write permission is removed from its files.
+        read_only: whether write permission is removed from its files.
     """
     key = hashlib.sha256(("%o %d\n" % (files.umask(), read_only)).encode())  # modes depend on these
     for frame in frames:
@@ -82,12 +83,12 @@ def name(frames: Sequence[Segment], read_only: bool) -> str:
 
 
 def name_of_overlays(rootfs: str, wheels: Sequence[Tuple[str, Sequence[Segment]]], image: Image, compiled: bool) -> str:
-    """Return the name of the folder for the overlays of a bundle, as this user would unpack and compile them now.
+    """Return the name of the folder for the overlays of a bundle, in the form that install would give them now.
 
     Args:
         rootfs: the name of the layer with the rootfs, whose Python compiles them.
         wheels: each wheel's name in the bundle and its segments.
-        compiled: a container can be started here, so they will have bytecode.
+        compiled: whether a container can be started here, so that they will have bytecode.
     """
     key = hashlib.sha256(json.dumps(["overlays", rootfs, image.python, list(image.env), compiled]).encode())
     for member, segments in wheels:
@@ -96,18 +97,18 @@ def name_of_overlays(rootfs: str, wheels: Sequence[Tuple[str, Sequence[Segment]]
 
 
 def _named(key: str) -> str:
-    """Return the name of this user's folder for what has a key."""
+    """Return the name of this user's folder for a key."""
     return "%s-%d" % (key[:_DIGITS], os.geteuid())
 
 
 @contextmanager
 def claimed(store: Store, image: str, links: Mapping[str, str]) -> Iterator[None]:
-    """Give the image that is under construction in ``image`` its links to layers, which may not exist yet.
+    """Make the links to layers, which may not exist yet, in the folder ``image`` of an image under construction.
 
-    If the block fails, the links are removed, and the layers if no other image needs them.
+    If the block fails, the links are removed, and also the layers that no other image needs.
 
     Args:
-        links: by the name in the image's folder: the layer.
+        links: the layers, by the names of the links in the image's folder.
     """
     for shared, layer in links.items():
         link(image, shared, layer)
@@ -115,21 +116,21 @@ def claimed(store: Store, image: str, links: Mapping[str, str]) -> Iterator[None
         yield
     except BaseException:
         for shared in links:
-            with suppress(FileNotFoundError):  # the image has got its name, and the link with it
+            with suppress(FileNotFoundError):  # the image, with its links, already has its final name
                 os.unlink(os.path.join(image, shared))
         release(store)
         raise
 
 
 def link(image: str, shared: str, layer: str) -> None:
-    """Make the link ``shared`` of the image that is under construction in ``image`` to what a layer has."""
+    """Make the link ``shared`` to a layer's content in the folder ``image`` of an image under construction."""
     os.symlink(os.path.join("..", "..", LAYERS, layer, shared), os.path.join(image, shared))
 
 
 def publish(store: Store, layer: str, new: str, entries: int, size: int) -> None:
-    """Give the finished layer in ``new`` its name, in place of an incomplete one."""
+    """Give the finished layer in ``new`` its name, replacing an incomplete one."""
     record = json_records.stamped("layer", {"files": entries, "bytes": size})
-    # No temporary name and no fsync, which on some file systems waits for all that was written before.
+    # No temporary name and no fsync, which on some file systems waits for everything written before.
     with open(os.path.join(new, RECORD), "w", encoding="ascii") as stream:
         stream.write(json_records.pretty(record))
     inventory.write_inventory(new)
@@ -139,11 +140,11 @@ def publish(store: Store, layer: str, new: str, entries: int, size: int) -> None
 
 
 def _clear(folder: str) -> None:
-    """Take away what another user put in the place of this user's layer, or at least its name."""
+    """Remove, or at least rename, a folder that another user put in the place of this user's layer."""
     state = files.status(folder, follow=False)
     if state is None or _is_own(folder):
         return
-    with suppress(OSError, UsageError):  # what is in it may not be ours to remove
+    with suppress(OSError, UsageError):  # this user may not be permitted to remove its content
         if stat.S_ISDIR(state.st_mode):
             unfinished.discard(folder)
         else:
@@ -151,9 +152,9 @@ def _clear(folder: str) -> None:
 
 
 def whole(store: Store, layer: str) -> Optional[Layer]:
-    """Return this user's layer of this name; None if there is none, it is incomplete, or another user made it.
+    """Return this user's layer with this name; None if it is missing, incomplete, or another user's.
 
-    In a root folder of a group, any member can make a folder of this name.
+    In a group's root folder, any member can make a folder with this name.
     """
     folder = os.path.join(store.layers, layer)
     path = os.path.join(folder, RECORD)
@@ -169,14 +170,14 @@ def whole(store: Store, layer: str) -> Optional[Layer]:
 
 
 def own(store: Store) -> List[str]:
-    """Return the folders of this user's layers. Those of others may be closed to this user."""
+    """Return the folders of this user's layers; other users' layers may be unreadable."""
     ending = "-%d" % os.geteuid()
     names = [name for name in files.names(store.layers) if _FOLDER.match(name) and name.endswith(ending)]
     return [folder for folder in (os.path.join(store.layers, name) for name in names) if _is_own(folder)]
 
 
 def _is_own(folder: str) -> bool:
-    """Return whether a layer's folder is really this user's, whatever its name says."""
+    """Return whether this user owns a layer's folder, regardless of its name."""
     state = files.status(folder, follow=False)
     return state is not None and stat.S_ISDIR(state.st_mode) and files.is_own(folder)
 
@@ -193,14 +194,14 @@ def users(store: Store, layer: str) -> List[str]:
 
 
 def unused(store: Store, without: Collection[str] = ()) -> List[str]:
-    """Return the folders of layers that no image needs, if the images in the folders ``without`` are not counted."""
+    """Return the folders of layers that no image needs, ignoring the images in the folders ``without``."""
     there = [name for name in files.names(store.layers) if _FOLDER.match(name)]
     needed = _needed(store, without) if there else _Needed(set(), set())
     return [os.path.join(store.layers, name) for name in there if not needed.has(name)]
 
 
 def is_layer(path: str) -> bool:
-    """Return whether ``path`` is that of a layer's folder, by its names."""
+    """Return whether ``path`` has the form of a path of a layer's folder."""
     parent, name = os.path.split(path)
     return os.path.basename(parent) == LAYERS and bool(_FOLDER.match(name))
 
@@ -212,7 +213,7 @@ def discard(folder: str) -> None:
 
 
 def release(store: Store, spared: Collection[str] = ()) -> None:
-    """Remove the layers that no image needs, but for ``spared``, if permitted: those of other users may stay."""
+    """Remove the layers that no image needs, except ``spared`` and those that this user may not remove."""
     for folder in unused(store):
         if os.path.basename(folder) not in spared:
             with suppress(OSError, UsageError):
@@ -220,7 +221,7 @@ def release(store: Store, spared: Collection[str] = ()) -> None:
 
 
 class _Needed(NamedTuple):
-    """The names of layers that images need, and the users whose images cannot be looked at."""
+    """The names of layers that images need, and the users whose images are unreadable."""
 
     names: Set[str]
     hidden: Set[int]
@@ -230,7 +231,7 @@ class _Needed(NamedTuple):
 
 
 def _needed(store: Store, without: Collection[str] = ()) -> _Needed:
-    """Return which layers are needed, also by images under construction."""
+    """Return which layers are needed, including by images under construction."""
     while True:
         needed, renamed = _Needed(set(), set()), False
         for name in files.names(store.images):
@@ -244,7 +245,7 @@ def _needed(store: Store, without: Collection[str] = ()) -> _Needed:
                 continue
             needed.names.update(links)
             if not links and not files.lexists(folder):
-                renamed = True  # perhaps to its final name, which this list does not have
+                renamed = True  # perhaps to its final name, which is not in this list
         if not renamed:
             return needed
 

@@ -1,4 +1,4 @@
-"""The Python packages of an installed image, by their folders; nothing is started or imported."""
+"""The Python packages in an installed image, found by their folders without starting or importing anything."""
 
 import glob
 import os
@@ -10,7 +10,7 @@ from deployer.contract.plan import Plan
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 
-#: Folders for packages of the Pythons in images: Debian's, a custom build, conda, a virtual environment.
+#: Package folders of the Pythons in images: Debian's, a custom build, conda, a virtual environment.
 _PLACES = (
     "usr/lib/python3*/dist-packages",
     "usr/lib/python3*/site-packages",
@@ -19,20 +19,20 @@ _PLACES = (
     "usr/local/lib/python3*/site-packages",
     "opt/*/lib/python3*/site-packages",
 )
-#: A host file that plans have if their partition has GPUs.
+#: A host file that is in the plans of partitions with GPUs.
 _DRIVER = re.compile(r"/libcuda\.so(\.\d+)*$")
-#: Signs of an image for GPUs: CUDA's own folder, or its variable; else the packages of NVIDIA's wheels.
+#: Signs of an image for GPUs: CUDA's folder, its variable, or the packages from NVIDIA's wheels.
 _CUDA_FOLDERS, _CUDA_VARIABLE, _CUDA_PACKAGE = "usr/local/cuda*", "CUDA_VERSION=", "nvidia"
 
 
 def folder(installed: InstalledImage, package: str, abi: Optional[str]) -> Optional[str]:
-    """Return the folder of an import package that the container finds first: variant, wheelhouse, image; or None."""
+    """Return the first folder of an import package, in the order variant, wheelhouse, image; or None."""
     paths = [os.path.join(place, package) for place in _places(installed, abi)]
     return next((path for path in paths if files.is_folder(path)), None)
 
 
 def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
-    """Return what a job of this image at this site must prove besides MPI (``measurements.GPU``)."""
+    """Return what a job with this image at this site must prove besides MPI (``measurements.GPU``)."""
     expected = []
     targets = [bind.target for bind in plan.binds] + [item.target for item in plan.host]
     if any(map(_DRIVER.search, targets)) and _has_cuda(installed, plan):
@@ -43,7 +43,7 @@ def expects(installed: InstalledImage, plan: Plan) -> Tuple[str, ...]:
 
 
 def _has_cuda(installed: InstalledImage, plan: Plan) -> bool:
-    """Return whether the image is made for GPUs. An image without CUDA ignores a node's GPUs."""
+    """Return whether the image is made for GPUs; an image without CUDA ignores a node's GPUs."""
     if folder(installed, _CUDA_PACKAGE, plan.abi):
         return True
     if glob.glob(os.path.join(glob.escape(installed.rootfs), _CUDA_FOLDERS)):

@@ -1,4 +1,4 @@
-"""The site's Python that runs this tool in jobs."""
+"""The choice of the site's Python that runs deployer in jobs."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from deployer.contract.errors import MissingTool
 
 
 def choose(candidates: Sequence[str]) -> str:
-    """Return the first Python of the plan that exists here, else the one that runs this. Raises MissingTool."""
+    """Return the first of the plan's Pythons that exists here, or else the running one. Raises MissingTool."""
     for candidate in candidates:
         path = shutil.which(os.path.expanduser(candidate))
         if path:

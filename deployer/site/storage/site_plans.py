@@ -1,4 +1,4 @@
-"""The plans of an installed image for one site, and which of them a partition's name means. Pure."""
+"""The plans of an installed image for one site, and the choice of one by partition. Pure."""
 
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
@@ -10,10 +10,10 @@ class SitePlans(NamedTuple):
     """The plans for one site.
 
     Attributes:
-        first: the plan that is used without a partition.
-        plans: the plans by partition; newer ones replace those that the bundle brought.
-        without: the partitions that have no plan, each with the reason. If a newer update has a reason, it counts also
-            for a partition for which the bundle brought a plan.
+        first: the plan to use if no partition is given.
+        plans: the plans by partition; newer ones replace the bundle's.
+        without: the partitions that have no plan, each with the reason. A reason in a newer update also applies to a
+            partition that has a plan in the bundle.
     """
 
     first: Plan
@@ -21,10 +21,10 @@ class SitePlans(NamedTuple):
     without: Mapping[str, str]
 
     def find(self, partition: Optional[str] = None) -> Plan:
-        """Return the plan for a partition, given by the profile's name for it or by the batch system's.
+        """Return the plan for a partition, given by its name in the profile or in the batch system.
 
         Args:
-            partition: None: that of the first plan. A partition that no plan knows gets the first plan.
+            partition: None: the first plan's. The first plan is also used for an unknown partition.
 
         Raises:
             UsageError: several plans are for this queue.
@@ -41,7 +41,7 @@ class SitePlans(NamedTuple):
         return same[0] if same else self.plans[self.first.partition]
 
     def reason(self, partition: Optional[str] = None) -> Optional[str]:
-        """Return why the plan that ``find`` returns must not be used for a partition; None: it may be used."""
+        """Return why the plan from ``find`` must not be used for a partition; None if it may be used."""
         names = [partition or self.first.partition, self.find(partition).partition]
         return next((self.without[name] for name in names if name in self.without), None)
 
@@ -50,8 +50,8 @@ def of(carried: List[Plan], newer: List[Plan]) -> SitePlans:
     """Return the plans for one site.
 
     Args:
-        carried: those that the bundle brought, its first one first.
-        newer: those of a plan update.
+        carried: the plans in the bundle, its first plan first.
+        newer: the plans in a plan update.
     """
     without: Dict[str, str] = {}
     for plan in carried:

@@ -1,4 +1,4 @@
-"""Whether there is space for an image: bytes, inodes and quota, before anything is written."""
+"""Check that there is space for an image, in bytes, inodes and quota, before anything is written."""
 
 import ctypes
 import errno
@@ -10,18 +10,18 @@ from deployer.contract.errors import SpaceError
 
 _HINT = "free some (gc, remove), or choose another folder with --root"
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE, linux/falloc.h
-#: In memory, a reservation would be made page by page, as slow as writing; there statvfs is enough.
+#: File systems in memory, where a reservation works page by page, as slow as writing. statvfs is enough there.
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def check(folder: str, size: int, entries: int) -> None:
     """Raise SpaceError unless the file system of ``folder`` has space for ``size`` bytes in ``entries`` files.
 
-    A quota of bytes is tested by a reservation (fallocate), if the file system supports it; it is released at once. A
-    quota of inodes cannot be tested: the write that exceeds it fails, and its files are removed.
+    A quota of bytes is tested with a reservation (fallocate), if the file system supports it, which is released
+    immediately. A quota of inodes cannot be tested: the write that exceeds it fails, and its files are removed.
     """
     state = os.statvfs(folder)
-    # Each file fills whole blocks: half a block is lost on average.
+    # Each file fills whole blocks, so half a block is lost on average.
     need = size + entries * state.f_frsize // 2
     free = state.f_bavail * state.f_frsize
     if free < need:
@@ -52,7 +52,7 @@ def available_memory() -> Optional[int]:
 
 
 def human(size: float) -> str:
-    """Return a number of bytes for people, in decimal units."""
+    """Return a number of bytes as text for people, in decimal units."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000 or unit == "GB":
             break
@@ -69,7 +69,7 @@ def _check_quota(folder: str, need: int) -> None:
 def reserve(descriptor: int, size: int) -> int:
     """Reserve ``size`` bytes for an open file; return 0 or the errno. Nothing is ever written.
 
-    os.posix_fallocate would write every block if the file system has no reservations.
+    os.posix_fallocate would write every block if the file system does not support reservations.
     """
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate

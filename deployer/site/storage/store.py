@@ -1,15 +1,15 @@
-"""The content of the site's root folder, and how an installed image is found by its name.
+"""The content of the site's root folder, and the search for installed images by name.
 
 ::
 
     ROOT/deployer.pyz               the site half that was installed first
-    ROOT/tools/DIGEST/deployer.pyz  others, in the root folder of rehearsals
-    ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
-    ROOT/images/DIGEST/             an installed image: app/ data/ plans/ kit/ engine/ bundle.json receipt.json, and
-                                    links into layers: rootfs, wheels, variants, bytecode.tar; newer-plans/ has
-                                    the plans that were sent later
-    ROOT/layers/KEY-UID/            a layer: rootfs/, or the overlays wheels/ variants/, shared by the images that have
-                                    the same (layers.py)
+        ROOT/tools/DIGEST/deployer.pyz  others, in the root folder of rehearsals
+        ROOT/bundles/NAME-VERSION.tar   the last bundle of each name: the next push is a delta against it
+        ROOT/images/DIGEST/             an installed image: app/ data/ plans/ kit/ engine/ bundle.json receipt.json, and
+                                        links into layers: rootfs, wheels, variants, bytecode.tar; newer-plans/ has
+                                        the plans that were sent later
+        ROOT/layers/KEY-UID/            a layer: rootfs/, or the overlays wheels/ variants/, shared between images with
+                                        the same content (layers.py)
     ROOT/jobs/JOB/                  a job: job.sh, job.json, logs, ranks/, result.json
     ROOT/incoming/                  arriving bundles; never read under a final name
     ROOT/logs/                      a log file per command
@@ -33,37 +33,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("deployer.store")
 
-#: The number of digits of its bundle's digest in the name of an image's folder.
+#: Number of digits of the bundle's digest in the name of an image's folder.
 _DIGITS = 32
 _FOLDER = re.compile("^[0-9a-f]{%d}$" % _DIGITS)
-#: The prefix of a bundle's digest, and the fewest digits that a person may give: fewer would soon match several.
+#: The prefix of a bundle's digest, and the minimum number of digits that a person may give: fewer could be ambiguous.
 _ALGORITHM = "sha256:"
 _FEWEST_DIGITS = 7
 _DIGEST = re.compile("^[0-9a-f]{%d,64}\\Z" % _FEWEST_DIGITS)
-#: The name of the file of a partition's plan.
+#: The file name of a partition's plan.
 _PLAN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*\.json\Z")
-#: The number of digits of a digest that people are shown.
+#: Number of digits in a digest for people.
 _SHOWN_DIGITS = 12
-#: How people name an installed image.
+#: The form in which people refer to an installed image.
 REFERENCE = "NAME[:VERSION][@DIGEST]"
 
 ROOTFS = "rootfs"
 WHEELS = "wheels"
 VARIANTS = "variants"
 BYTECODE = "bytecode.tar"
-#: What an image shares with others, by links into layers.
+#: The parts that images share, through links into layers.
 SHARED = (ROOTFS, WHEELS, VARIANTS, BYTECODE)
 LAYERS = "layers"
 _LAYER_LINK = re.compile(r"\.\./\.\./%s/([0-9a-f]+-[0-9]+)/(%s)\Z" % (LAYERS, "|".join(map(re.escape, SHARED))))
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
 ENGINE = "engine"
-#: The plans of the bundle, and those that were sent later.
+#: The folders of the bundle's plans, and of plans that were sent later.
 PLANS, NEWER_PLANS = "plans", "newer-plans"
 
 
 class Receipt(NamedTuple):
-    """Proof of a finished install. It is written last, so an image without one is not installed.
+    """Proof of a finished install. It is written last, so an image without a receipt is not installed.
 
     Attributes:
         name: the bundle's name.
@@ -107,7 +107,7 @@ class InstalledImage(NamedTuple):
 
     @property
     def layers(self) -> List[str]:
-        """The folders of the layers that it shares, that of its rootfs first; none if the links are lost."""
+        """The folders of the layers that it shares, the rootfs first; empty if the links are lost."""
         parent = os.path.join(os.path.dirname(os.path.dirname(self.folder)), LAYERS)
         return [os.path.join(parent, name) for name in layer_links(self.folder)]
 
@@ -141,7 +141,7 @@ class InstalledImage(NamedTuple):
         return manifest.read(files.read_bytes(path, limit=sealed_file.MAX_MANIFEST), path)
 
     def sites(self) -> List[str]:
-        """Return the names of the sites for which the bundle has a plan, or received one later."""
+        """Return the names of the sites for which the bundle contains a plan or received one later."""
         folders = [os.path.join(self.folder, name) for name in (PLANS, NEWER_PLANS)]
         names = {name for folder in folders if files.is_folder(folder) for name in os.listdir(folder)}
         return sorted(name[: -len(".json")] for name in names if name.endswith(".json"))
@@ -151,7 +151,7 @@ class InstalledImage(NamedTuple):
         return os.path.join(self.folder, NEWER_PLANS, site + ".json")
 
     def update(self, site: str) -> "Optional[PlanUpdate]":
-        """Return the plan update for ``site``, or None if none was sent. It was verified when it came."""
+        """Return the plan update for ``site``, which was verified when it arrived; None if none was sent."""
         from deployer.contract import plan_update
 
         path = self.newer_plan(site)
@@ -160,11 +160,11 @@ class InstalledImage(NamedTuple):
         return plan_update.read(files.read_bytes(path, limit=plan_update.MAX_SIZE), path)
 
     def plan(self, site: Optional[str] = None, partition: Optional[str] = None) -> "Plan":
-        """Return the plan for a partition of ``site``, as ``plans`` and ``SitePlans.find`` do."""
+        """Return the plan for a partition of ``site``; see ``plans`` and ``SitePlans.find``."""
         return self.plans(site).find(partition)
 
     def plans(self, site: Optional[str] = None) -> "SitePlans":
-        """Return the plans for ``site``, which may be None if there is only one; newer ones come before the bundle's.
+        """Return the plans for ``site``, which may be None if there is only one; newer plans replace the bundle's.
 
         Raises:
             UsageError: there is no plan for the site, or one cannot be read.
@@ -185,7 +185,7 @@ class InstalledImage(NamedTuple):
         return site_plans.of(self._carried(site), update.plans if update else [])
 
     def _carried(self, site: str) -> "List[Plan]":
-        """Return the plans that the bundle brought for a site, that of its default partition first."""
+        """Return the plans in the bundle for a site, with the plan for the default partition first."""
         from deployer.contract import plan
 
         folder = os.path.join(self.folder, PLANS)
@@ -229,8 +229,8 @@ class Store(NamedTuple):
     def tool(self) -> str:
         """Return the path of the .pyz that jobs call on the nodes.
 
-        It is the running one if that is in a folder of its own below ``tools``: deployers of several versions rehearse
-        in one root folder.
+        This is the running one if it is in its own folder below ``tools``, because different versions of deployer
+        rehearse in one root folder.
         """
         running = running_archive() or ""
         is_own = os.path.dirname(os.path.dirname(running)) == os.path.join(self.root, dialogue.TOOLS)
@@ -245,14 +245,14 @@ class Store(NamedTuple):
         return os.path.join(self.images, digest.rpartition(":")[2][:_DIGITS])
 
     def installed(self) -> List[InstalledImage]:
-        """Return the installed images, the newest first."""
-        # A temporary folder has its receipt shortly before it gets its name.
+        """Return the installed images, newest first."""
+        # A temporary folder already has its receipt shortly before it gets its final name.
         names = [name for name in files.names(self.images) if not name.startswith(".")]
         images = filter(None, (self.at(os.path.join(self.images, name)) for name in names))
         return sorted(images, key=lambda image: (image.receipt.installed, image.folder), reverse=True)
 
     def rests(self) -> List[str]:
-        """Return the folders of damaged images: those without a readable receipt."""
+        """Return the folders of damaged images, which have no readable receipt."""
         names = files.names(self.images)
         paths = [os.path.join(self.images, name) for name in names if _FOLDER.match(name)]
         return [path for path in paths if self.at(path) is None]
@@ -260,10 +260,10 @@ class Store(NamedTuple):
     def at(self, folder: str) -> Optional[InstalledImage]:
         """Return the installed image in ``folder``.
 
-        None if the install was not finished, or if its receipt is damaged: then the bundle must be installed again.
+        Return None if the install was not finished or the receipt is damaged; the bundle must then be installed again.
 
         Raises:
-            UsageError: the receipt was written by a newer deployer.
+            UsageError: a newer version of deployer wrote the receipt.
         """
         path = os.path.join(folder, RECEIPT)
         if not files.is_file(path):
@@ -278,9 +278,9 @@ class Store(NamedTuple):
         return InstalledImage(folder, receipt)
 
     def newest(self, reference: str) -> Optional[InstalledImage]:
-        """Return the image that ``NAME[:VERSION][@DIGEST]`` means, or None.
+        """Return the image to which ``NAME[:VERSION][@DIGEST]`` refers, or None.
 
-        It is the newest of its name or version, or the one whose bundle's digest begins with DIGEST.
+        It is the newest image with the name or version, or the one whose bundle's digest begins with DIGEST.
 
         Raises:
             UsageError: DIGEST is malformed or matches several images.
@@ -310,7 +310,7 @@ class Store(NamedTuple):
         return matching[0] if matching else None
 
     def find(self, reference: str) -> InstalledImage:
-        """Return the same as ``newest``. Raises UsageError if there is no such image."""
+        """Return the image from ``newest``. Raises UsageError if there is no such image."""
         image = self.newest(reference)
         if image:
             return image
@@ -327,7 +327,7 @@ class Store(NamedTuple):
 
 
 def layer_links(folder: str) -> List[str]:
-    """Return the names of the layers that the image in ``folder`` needs, that of its rootfs first.
+    """Return the names of the layers that the image in ``folder`` needs, the rootfs first.
 
     Raises:
         PermissionError: the folder cannot be searched.
@@ -346,14 +346,14 @@ def layer_links(folder: str) -> List[str]:
 
 
 def short(digest: str) -> str:
-    """Return the part of a digest that people are shown and may type."""
+    """Return the part of a digest that people read and type."""
     return digest.rpartition(":")[2][:_SHOWN_DIGITS]
 
 
 def locate(option: Optional[str]) -> Store:
     """Return the store of ``--root`` or ``$DEPLOYER_ROOT``, else the one that contains this .pyz.
 
-    The home folder is never the default: homes are small on such sites.
+    The home folder is never the default, because homes are small at such sites.
     """
     root = option or os.environ.get("DEPLOYER_ROOT") or _own_root()
     if not root:
@@ -370,7 +370,7 @@ def room_of_tool(where: Store) -> int:
 def bring_tool(where: Store) -> None:
     """Copy the running .pyz into a root folder without one, because jobs call it on the nodes.
 
-    An existing one is kept: ``push`` renews it.
+    An existing one is kept, because ``push`` updates it.
     """
     archive = running_archive()
     if archive is None or files.lexists(where.tool):
@@ -382,7 +382,7 @@ def bring_tool(where: Store) -> None:
 
 
 def _own_root() -> Optional[str]:
-    """Return the folder of the running .pyz if it is an installed one, ROOT/deployer.pyz."""
+    """Return the folder of the running .pyz if it is installed as ROOT/deployer.pyz."""
     archive = running_archive() or ""
     if archive.endswith("deployer.pyz") and files.is_folder(os.path.join(os.path.dirname(archive), "images")):
         return os.path.dirname(archive)
@@ -390,7 +390,7 @@ def _own_root() -> Optional[str]:
 
 
 def running_archive() -> Optional[str]:
-    """Return the path of the running .pyz; None if this does not run from one."""
+    """Return the path of the running .pyz; None if deployer does not run from one."""
     import __main__
 
     path = os.path.dirname(os.path.abspath(getattr(__main__, "__file__", "") or ""))

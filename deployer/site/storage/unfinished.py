@@ -1,9 +1,10 @@
-"""Folders under construction or being removed: each has a unique name that identifies its owner.
+"""Folders that are being made or removed, each with a unique name that identifies its owner.
 
-A name is ``.installing-HOST-PID-START-RANDOM``. The process and the time of its start (in clock ticks since the host's
-boot, /proc/PID/stat) distinguish a living owner from a later process with the same number. They are in the name because
-mkdir and rename are atomic, and a separate file would not be. A killed process's folder is removed by the next process
-that looks: at once on the same host, on another host after a day, because the owner cannot be checked there.
+The form of a name is ``.installing-HOST-PID-START-RANDOM``. The process and its start time (in clock ticks since the
+host's boot, /proc/PID/stat) distinguish a living owner from a later process with the same number. They are in the name
+because mkdir and rename are atomic, while a separate file would not be. The next process that checks removes the folder
+of a killed process. On the same host, this is immediate; on another host, where the owner cannot be checked, it happens
+after a day.
 """
 
 import binascii
@@ -19,17 +20,17 @@ from deployer.system import afterwards, files
 
 INSTALLING, REMOVING = ".installing-", ".removing-"
 _PREFIXES = (INSTALLING, REMOVING)
-#: Seconds after which an unchanged folder of another host is removed.
+#: Seconds after which an unchanged folder from another host is removed.
 STALE = 24 * 3600
-#: errno of a rename to the name of a folder that is not empty.
+#: errno values of a rename to the name of a non-empty folder.
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 @contextmanager
 def folder(parent: str) -> Iterator[str]:
-    """Yield a new folder in ``parent``; if its name still exists at the end of the block, it is removed.
+    """Yield a new folder in ``parent``, and remove it if its name still exists at the end of the block.
 
-    Its mode depends on the umask; in a setgid parent it has the parent's group.
+    Its mode depends on the umask. In a setgid parent, it gets the parent's group.
     """
     path = _name(parent, INSTALLING)
     os.mkdir(path)
@@ -40,7 +41,7 @@ def folder(parent: str) -> Iterator[str]:
 
 
 def publish(new: str, path: str, good: Callable[[], bool]) -> None:
-    """Rename the finished folder ``new`` to ``path``, in place of what is there; a good one is kept instead."""
+    """Rename the finished folder ``new`` to ``path``, and replace an existing folder there unless it is ``good``."""
     while True:
         try:
             os.rename(new, path)
@@ -58,7 +59,7 @@ def discard(path: str, needed: Optional[Callable[[], bool]] = None) -> None:
     """Remove the folder ``path``: first its name, in one step, then its content.
 
     Args:
-        needed: called when the name is gone; if it returns True, the folder gets its name back.
+        needed: called after the name is removed; if it returns True, the name is restored.
     """
     doomed = _name(os.path.dirname(path), REMOVING)
     try:
@@ -69,7 +70,7 @@ def discard(path: str, needed: Optional[Callable[[], bool]] = None) -> None:
         try:
             os.rename(doomed, path)
             return
-        except OSError as error:  # another process has made it anew
+        except OSError as error:  # another process has made it again
             if error.errno not in _TAKEN:
                 raise
     files.remove_tree(doomed)
@@ -83,7 +84,7 @@ def stale(parent: str) -> List[str]:
 
 
 def reap(parent: str) -> None:
-    """Remove abandoned folders in ``parent``, if permitted: those of other users stay."""
+    """Remove abandoned folders in ``parent``, except those of other users that cannot be removed."""
     for path in stale(parent):
         try:
             files.remove_tree(path)
@@ -100,7 +101,7 @@ def _name(parent: str, prefix: str) -> str:
 
 
 def _is_alive(path: str) -> bool:
-    """Return whether the owner of a temporary folder lives, or may live because it cannot be checked."""
+    """Return whether the owner of a temporary folder is alive, or may be alive because it cannot be checked."""
     parts = os.path.basename(path).split("-", 1)[1].rsplit("-", 3)
     if len(parts) == 4 and parts[0] == socket.gethostname() and parts[1].isdigit():
         return afterwards.began(int(parts[1])) == parts[2]

@@ -1,4 +1,4 @@
-"""Runtimes by the names that plans use."""
+"""The container runtimes, by the names that plans use."""
 
 from typing import Dict, Type
 

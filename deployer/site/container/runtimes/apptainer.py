@@ -1,10 +1,10 @@
-"""Apptainer and Singularity: ``exec`` of an unpacked image or of a SquashFS file, with our own exact binds.
+"""Apptainer and Singularity: ``exec`` of an unpacked image or a SquashFS file, with exactly the container's binds.
 
-One command serves all versions from SingularityCE 3.8 and Apptainer 1.0 on, because an option that an older version
-lacks is given as a variable, which that version ignores. What differs (from the sources of each version):
+One command works with all versions since SingularityCE 3.8 and Apptainer 1.0, because an option that older versions
+lack is given as a variable, which they ignore. Differences (from the sources of each version):
 
     =================================  ==============================  =====================================
-    what                               Apptainer                       SingularityCE, Singularity 3
+    feature                            Apptainer                       SingularityCE, Singularity 3
     =================================  ==============================  =====================================
     variables of the container         APPTAINERENV_, SINGULARITYENV_  SINGULARITYENV_
     values are shell text              before 1.1; since: --no-eval    before 3.10; since: --no-eval
@@ -15,12 +15,13 @@ lacks is given as a variable, which that version ignores. What differs (from the
     =================================  ==============================  =====================================
 
 The runtime reads ``APPTAINER_*`` and ``SINGULARITY_*`` as options, passes ``APPTAINERENV_*`` and
-``SINGULARITYENV_*`` into the container, and passes TERM and the proxies whatever its options are. All these are unset
-before it starts, so only what the plan lists reaches the container. The administrator's ``bind path``, ``mount home``,
-``mount hostfs``, ``always use nv`` and ``oci mode`` are switched off. It prints errors alone (--silent): a warning,
-such as that of older versions about bind-paths, would be in the output of each rank, the canary's too. Its own
-variables (``APPTAINER_NAME``, ``PS1``, ``LANG=C``) appear in the container, and /.singularity.d/libs at the end of
-LD_LIBRARY_PATH. /etc/resolv.conf, and the lines of the user in /etc/passwd and /etc/group, are the host's.
+``SINGULARITYENV_*`` into the container, and passes TERM and the proxies regardless of its options. All these are unset
+before it starts, so only the variables that the plan lists reach the container. The administrator's settings ``bind
+path``, ``mount home``, ``mount hostfs``, ``always use nv`` and ``oci mode`` are switched off. The runtime prints only
+errors (--silent): a warning, such as older versions' about bind-paths, would appear in the output of each rank and of
+the canary. The container also has the runtime's own variables (``APPTAINER_NAME``, ``PS1``, ``LANG=C``), and
+/.singularity.d/libs at the end of LD_LIBRARY_PATH. /etc/resolv.conf, and the user's lines in /etc/passwd and
+/etc/group, are the host's.
 """
 
 from typing import List, Optional, Sequence
@@ -32,13 +33,13 @@ from deployer.site.capture import apptainer
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 
-#: Called with the program, the words of ``starter``, options of the program, the image, "--", and the command. Options
-#: of the user's environment are removed.
+#: Called with the program, the words of ``starter``, the program's options, the image, "--", and the command. Options
+#: in the user's environment are removed.
 _START = starter.program("apptainer.sh")
-#: Mounts of the host that the administrator's configuration makes. /dev, /proc and /sys stay; /tmp is a bind of ours.
+#: Host mounts from the administrator's configuration. /dev, /proc and /sys stay; deployer binds /tmp itself.
 _NOT_MOUNTED = "home,cwd,tmp,hostfs,bind-paths"
 _TMP = "/tmp"  # noqa: S108  the host's, as with the other runtimes
-#: Names that mean something else to the runtime, or that its shell cannot set.
+#: Names that have another meaning for the runtime, or that its shell cannot set.
 _IMPOSSIBLE = ("HOME", "PREPEND_PATH", "APPEND_PATH", "UID", "EUID", "GID", "PPID")
 
 
@@ -59,7 +60,7 @@ class Apptainer(Runtime):
             "--cleanenv",
             "--no-home",
             "--no-mount=" + _NOT_MOUNTED,
-            # HOME cannot be set otherwise. Nothing is mounted there.
+            # The only way to set HOME. Nothing is mounted there.
             *(["--home=" + own["HOME"]] if "HOME" in own else []),
             "--bind=%s:%s" % (_TMP, _TMP),
             *self.binds(container.binds),
@@ -75,7 +76,7 @@ class Apptainer(Runtime):
 
 
 def _bind(bind: Mount) -> Text:
-    """Return the word for a bind. A path with a separator needs --mount, whose fields are those of a line of CSV."""
+    """Return the word for a bind. A path with a separator needs --mount, whose value is a line of CSV."""
     if not any(mark in shell.data(path) for path in (bind.source, bind.target) for mark in ":,\\"):
         return "--bind=" + bind.source + ":" + bind.target
     fields: List[Value] = ["source=" + bind.source, "destination=" + bind.target]

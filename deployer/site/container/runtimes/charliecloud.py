@@ -1,9 +1,9 @@
-"""Charliecloud's ch-run on an unpacked image: the site's, or the one of the bundle's kit.
+"""Charliecloud's ch-run, from the site or the bundle's kit, on an unpacked image.
 
-Versions 0.31, 0.38 and 0.45.2 accept the same options, except that 0.45.2 ignores those for the environment of a
-process that joins a container.
+Versions 0.31, 0.38 and 0.45.2 accept the same options, but 0.45.2 ignores the environment options for a process that
+joins a container.
 
-ch-run passes the host's whole environment, and applies neither ENV nor WORKDIR of the image: both are corrected here.
+ch-run passes the host's whole environment, and does not apply the image's ENV and WORKDIR: this module corrects that.
 """
 
 import os
@@ -15,11 +15,11 @@ from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Here, Runtime, globs
 from deployer.system import files
 
-#: Called with the folder and ch-run's words. Signals reach the payload, as outside the process that mounts.
-#: ``bare`` is set if the holder found that ch-run ignores the environment options when it joins: then they go to the
-#: image's own ``env``, which must exist. No variable of the container is set outside, where PATH or LD_PRELOAD would
-#: apply to ch-run. USER stays, as with other runtimes; the host's LD_PRELOAD is removed, because ``env`` would report
-#: it as missing. -p: no BASH_ENV, no functions of the host.
+#: Called with the folder and ch-run's words. Signals reach the payload, as they do outside the process that mounts.
+#: ``bare`` is set if the holder found that ch-run ignores the environment options when it joins. The options are then
+#: passed to the image's ``env``, which must exist. No variable of the container is set outside, where PATH or
+#: LD_PRELOAD would apply to ch-run. USER is kept, as with other runtimes. The host's LD_PRELOAD is removed, because
+#: ``env`` would report its libraries as missing. -p: no BASH_ENV, no functions from the host.
 _JOIN = starter.program("charliecloud.sh")
 OBEYED, BARE = "obeyed", "bare"
 
@@ -31,7 +31,7 @@ class Charliecloud(Runtime):
         return [
             self.starter(container.engine),
             "--unset-env=" + all_but(container.passed),
-            # Without this option, a "$" at the start of a value or after a colon would be a variable of the host. It
+            # Without this option, a "$" at the start of a value or after a colon would refer to a host variable. It
             # applies only to the options after it.
             "--env-no-expand",
             *("--set-env=" + assignment(name, value) for name, value in sorted(container.environment.items())),
@@ -41,19 +41,19 @@ class Charliecloud(Runtime):
         ]
 
     def mount(self, container: Container, image: Value) -> List[Text]:
-        # ch-run serves the mount from its own process, for as long as the process that it started lives.
+        # ch-run's own process serves the mount while the process that it started lives.
         return [*self.options(container), image, "--"]
 
     def into_mounted(self, container: Container, folder: Value) -> List[Text]:
         return ["bash", "-p", "-c", _JOIN, folder, *self.options(container._replace(binds=[]))]
 
     def join_options(self, ranks: int, tag: Value) -> List[Text]:
-        # ch-run's default tag is only the step's number: two jobs on a node would join each other.
+        # ch-run's default tag is only the step's number, so two jobs on a node would join each other.
         return ["--join-ct=%d" % ranks, "--join-tag=" + tag]
 
 
 class CarriedCharliecloud(Charliecloud):
-    """The kit's ch-run, which has its own loader and libraries beside it (``deployer.connected.bundle.kit``)."""
+    """The kit's ch-run, with its own loader and libraries beside it (``deployer.connected.bundle.kit``)."""
 
     def starter(self, engine: Value) -> Value:
         return engine + "/" + plans.CHARLIECLOUD_FOLDER + "/" + plans.CHARLIECLOUD_START
@@ -65,7 +65,7 @@ class CarriedCharliecloud(Charliecloud):
 
 
 def ask_joined(program: str, pid: str, image: str) -> List[str]:
-    """Return argv that prints ``OBEYED`` if ch-run applies the environment options when it joins."""
+    """Return the argv that prints ``OBEYED`` if ch-run applies the environment options when it joins."""
     words = [program, "--join-pid=" + pid, "--set-env=DEPLOYER_ASKS=" + OBEYED, image]
     return [*words, "--", "/bin/sh", "-c", 'echo "$DEPLOYER_ASKS"']
 

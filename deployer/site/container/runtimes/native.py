@@ -1,11 +1,11 @@
-"""No container: the host's own programs, for comparison with a job in a container. Used only on request.
+"""The host's own programs without a container, for comparison with a job in a container. Used only on request.
 
-Launcher, pinning, layout, the plan's environment, probe and proof are as in any other job. Paths of the container are
-replaced: in words of the command and values of the environment, the path of a bind's target becomes its source. A
-path inside a program's own files cannot be replaced.
+The launcher, pinning, layout, the plan's environment, the probe and the proof are the same as in any other job. In the
+command's words and the environment's values, the path of a bind's target is replaced with its source. Paths in a
+program's own files cannot be replaced.
 
-The payload gets the host's environment, as a login shell and the modules make it. The plan's variables override it,
-except that they precede the host's values of ``LISTS``. Nothing of the image is used.
+The payload gets the host's environment after a login shell and the modules. The plan's variables override it, but are
+only put before the host's values of ``LISTS``. Nothing from the image is used.
 """
 
 import re
@@ -15,15 +15,15 @@ from deployer.contract import hostfiles, shell
 from deployer.contract.shell import Text, Value, Variable, Word
 from deployer.site.container.runtimes.interface import Container, Here, Mount, Runtime
 
-#: Search paths of programs, Python and the loader: another folder must not replace the host's own.
+#: Search paths for programs, Python and the loader: a plan's folders must not replace the host's.
 LISTS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
 
-#: The surroundings of a path in a text: nothing before it that would make it part of another path; after it an end.
+#: The context of a path in a text: before it, nothing that makes it part of another path; after it, an end.
 _BEFORE, _BEHIND = r"(?<![\w./~*?}\])-])", r"(?=[/\s:,;'\"()<>|&}\]]|$)"
 
 
 class Native(Runtime):
-    """``env`` becomes the command, in the folder where it is called."""
+    """Runs the command with ``env``, in the current folder."""
 
     contained = False
 
@@ -41,7 +41,7 @@ class Native(Runtime):
     def binds(self, binds: Sequence[Mount]) -> List[Text]:  # noqa: ARG002 (see ``given``)
         return []
 
-    def starting_in(self, folder: str) -> List[Text]:  # noqa: ARG002 (it stays where the user is)
+    def starting_in(self, folder: str) -> List[Text]:  # noqa: ARG002 (it stays in the user's folder)
         return []
 
     def given(self, container: Container, command: Sequence[str]) -> List[Text]:
@@ -74,15 +74,15 @@ def _sources(container: Container) -> Dict[str, Value]:
 
 
 def _undone(text: str, sources: Mapping[str, Value]) -> Value:
-    """Return a text in which each target that is a path of its own is replaced by its source."""
+    """Return a text in which each target that is a complete path is replaced with its source."""
     if not sources:
         return text
-    # The longest first: a bind may be inside another.
+    # Longest first, because a bind may be inside another.
     targets = "|".join(map(re.escape, sorted(sources, key=len, reverse=True)))
     parts = re.split(_BEFORE + "(" + targets + ")" + _BEHIND, text)
     return shell.joined([sources[part] if place % 2 else part for place, part in enumerate(parts)])
 
 
 def _only_inside(part: Value) -> bool:
-    """Return whether only a container needs this folder: the host's own loader finds the host's libraries anyway."""
+    """Return whether only a container needs this folder: the host's loader finds the host's libraries anyway."""
     return part == hostfiles.FOLDER or shell.data(part).startswith(hostfiles.FOLDER + "/")

@@ -1,8 +1,9 @@
-"""Podman without root and without a store of images, on an unpacked image. Seen with 4.3.
+"""Podman without root and without an image store, on an unpacked image. Tested with 4.3.
 
-Podman alone needs ranges of extra user numbers (/etc/subuid), keeps files in the home and in /run/user, leaves a
-process behind that holds its user namespace, and obeys several configuration files and variables. So a rank starts it
-in a user namespace that has the user's own number only, with configuration and state in the private folder on the node.
+By default, Podman needs ranges of extra user numbers (/etc/subuid) and keeps files in the home and in /run/user. It
+also leaves a process behind that holds its user namespace, and obeys several configuration files and variables.
+Therefore a rank starts it in a user namespace with only the user's own number. Configuration and state are in the
+private folder on the node.
 """
 
 from typing import List
@@ -14,25 +15,25 @@ from deployer.site.container.runtimes.interface import Container, Runtime
 #: Called with podman ($0), a private folder, the words of ``starter``, options of `podman run`, the image, --, and the
 #: command; becomes podman.
 #:
-#: - Passed variables go by name: values in a command line could be read by other users of the node. All others are
-#:   unset, because many change what podman does; the container gets none of them anyway. The script's own are not
-#:   exported.
-#: - crun can give the process the user's own number, which PMIx checks. runc cannot without ranges of extra numbers;
-#:   then the number in the container is 0.
-#: - Podman refuses a runroot of more than 50 characters, so it gets a short path of the private folder.
-#: - PMI_FD is a descriptor of the launcher. Podman passes descriptors on only from 3. It is moved there, not copied:
-#:   Hydra waits until nobody has it.
+#: - Variables are passed by name, because other users of the node could read values in a command line. All others are
+#:   unset, because many change podman's behaviour; they are not passed to the container anyway. The script's own
+#:   variables are not exported.
+#: - crun can give the process the user's own number, which PMIx checks. runc cannot do so without ranges of extra
+#:   numbers; the number in the container is then 0.
+#: - Podman refuses a runroot longer than 50 characters, so it gets a short path to the private folder.
+#: - PMI_FD is a descriptor from the launcher. Podman passes on only consecutive descriptors from 3. PMI_FD is moved
+#:   there, not copied, because Hydra waits until no process has it.
 #: - Podman passes standard input and output through unchanged unless one of them is a terminal, as with `| less` and
-#:   with Open MPI's mpirun, which gives each rank a terminal as its output. Then podman copies.
-#: - A container outlives a podman that is killed. So a process in the background waits for the end of podman (its
-#:   number stays $$, and its launcher may leave it a zombie for a while), ends the container if it is still there, and
-#:   removes the folder. The container's parent, conmon,
-#:   is known by its working folder, this one: files in it may be gone, because who made the private folder removes it
-#:   at the same time. conmon goes first: at the end of a container it would start podman again. Its child is the
-#:   container's first process; all others of the container are known by its namespace of mounts. One that cannot end,
-#:   as on a file server that hangs, is left after a minute. Then it looks again: podman may have been killed while
-#:   conmon started, which forks.
-#: - Podman would make a target that the image lacks inside the image, so hosts and resolv.conf need one.
+#:   with Open MPI's mpirun, which gives each rank a terminal as its output. In that case podman copies the data.
+#: - A container outlives a killed podman. Therefore a background process waits for the end of podman, ends the
+#:   container if it still runs, and removes the folder. Podman's number stays $$, and podman may remain a zombie of its
+#:   launcher for a while. The container's parent, conmon, is identified by its working folder, which is this one. Files
+#:   in the folder may be gone, because the process that made the private folder removes it at the same time. conmon is
+#:   killed first: at the end of a container, it would start podman again. conmon's child is the container's first
+#:   process, whose mount namespace identifies the container's other processes. A process that cannot end, for example
+#:   because a file server hangs, is left after a minute. The background process then checks again: podman may have been
+#:   killed while conmon, which forks, was starting.
+#: - Podman would make missing targets inside the image, so the image must have targets for hosts and resolv.conf.
 START = starter.program("podman.sh")
 
 
@@ -46,7 +47,7 @@ class Podman(Runtime):
         return "podman"
 
     def starter(self, engine: Value) -> Value:
-        # Podman-hpc too starts it, with options for stores of images.
+        # podman-hpc also starts podman, but adds options for image stores.
         del engine
         return "podman"
 

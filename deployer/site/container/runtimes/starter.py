@@ -1,6 +1,6 @@
-"""What the bash texts have in common that start a runtime: how they read our words, which the runtime does not know.
+"""The common part of the bash texts that start runtimes: parsing deployer's own words, which runtimes do not accept.
 
-They are files of this folder.
+The texts are files in this folder.
 """
 
 import pkgutil
@@ -9,13 +9,13 @@ from typing import List, Mapping
 from deployer.contract.shell import Program, Text, Value
 from deployer.site.container.runtimes.interface import Container, globs
 
-#: The place in a program for ``read.sh``. That reads the words up to --: --pass=GLOB and --set-env=NAME=VALUE into
-#: ``passed`` and ``values``, others into ``words``, and the last of those, the image, into ``image``.
+#: The place in a program for ``read.sh``, which reads the words up to --. It puts --pass=GLOB and --set-env=NAME=VALUE
+#: into ``passed`` and ``values``, and others into ``words``, but the last one, the image, into ``image``.
 _READ = "@read@\n"
 
 
 def program(file: str) -> Program:
-    """Return the program in a file of this folder."""
+    """Return the program in a file in this folder."""
     return Program(_text(file).replace(_READ, _text("read.sh")))
 
 
@@ -26,14 +26,14 @@ def _text(file: str) -> str:
 def words(
     start: Program, name: Value, container: Container, variables: Mapping[str, Value], *first: Value
 ) -> List[Text]:
-    """Return the words that call ``start``, a text with ``read.sh``, up to the runtime's own.
+    """Return the words that call ``start``, a text with ``read.sh``, up to the runtime's own words.
 
-    -p: no BASH_ENV, no functions of the host.
+    -p: no BASH_ENV, no functions from the host.
 
     Args:
-        name: the runtime's program, $0 of the text.
-        variables: those of the container.
-        first: words before all others; the text removes them before that.
+        name: the runtime's program, $0 in the text.
+        variables: the container's variables.
+        first: words before all others; the text removes them before ``read.sh`` runs.
     """
     return [
         *("bash", "-p", "-c", start, name),

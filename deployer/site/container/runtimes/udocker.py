@@ -1,8 +1,8 @@
 """udocker in mode P1 (proot) from the bundle's kit, for sites without user namespaces.
 
-``start.py`` of the engine does what no option of udocker can: see its docstring. proot can make nothing read-only, so
-the files of an installed image with a kit are read-only by their modes (``deployer.site.install.kit``). All processes
-of a node share its namespaces.
+The engine's ``start.py`` corrects behaviour that udocker's options cannot change: see its docstring. proot cannot make
+anything read-only, so the files of an installed image with a kit have read-only modes (``deployer.site.install.kit``).
+All processes on a node share the node's namespaces.
 """
 
 import os
@@ -12,7 +12,7 @@ from deployer.contract.shell import Text, Value
 from deployer.site.container.runtimes.interface import Container, Here, Runtime, globs
 from deployer.system import files
 
-#: A file in the engine's folder.
+#: The program in the engine's folder.
 START = "run"
 
 
@@ -32,7 +32,7 @@ class Udocker(Runtime):
         ]
 
     def veto(self, here: Here) -> Optional[str]:
-        # A site's own udocker is not used: its version and engine differ, and only the kit's was tested.
+        # A site's own udocker is not used: its version and engine differ from the kit's, the only one that was tested.
         if not files.is_file(os.path.join(here.engine, START)):
             return "the bundle was packed without udocker's kit"
         return None

@@ -1,18 +1,18 @@
-"""Starts one process in a container with ``udocker run`` in mode P1 (proot). A program of its own, not in the package.
+"""Start one process in a container with ``udocker run`` in mode P1 (proot). A separate program, not in the package.
 
 ``install`` copies it beside the kit's udocker, as ``images/DIGEST/engine/start.py``, and a small script calls it with
-the site's Python. Each rank starts it, so it imports almost nothing. It corrects these habits of udocker:
+the site's Python. Each rank starts it, so it imports almost nothing. It corrects the following behaviour of udocker:
 
-- **Environment.** udocker strips values and adds eleven variables of its own. Here the environment is exactly that of
-  ``--set-env`` and ``--pass``, and PROOT_TMP_DIR, which proot itself reads.
+- **Environment.** udocker strips values and adds eleven variables of its own. Here, the environment consists only of
+  the variables of ``--set-env`` and ``--pass``, and of PROOT_TMP_DIR, which proot reads.
 - **Signals.** udocker ends at SIGTERM while proot ignores it, so a payload with a handler would be killed before it
-  has written its checkpoint. This process outlives both. A launcher signals all processes of a step, so nothing is
-  passed on in a step, which would double the signal; otherwise the payload receives this process's signals.
-- **Traces.** The temporary files of udocker and proot are in one folder, which is removed at the end. When this
-  process is killed, proot is told to end the payload.
-- **Mount points.** The image has a target for every bind, so udocker need not make any. Without a container of its
-  own it would make a folder for its notes, ``.mountpoints``, in the current folder: in each user's home.
-- **Network.** Nothing is fetched: the engine is there, and the "repository" is the installed image.
+  has written its checkpoint. This process outlives both. In a step, the launcher signals all processes, so this
+  process does not forward signals, which would double them. Otherwise it forwards its signals to the payload.
+- **Leftovers.** The temporary files of udocker and proot are in one folder, which is removed at the end. If this
+  process is killed, a signal makes proot end the payload.
+- **Mount points.** The image has a target for every bind, so udocker need not make any. Without its own container,
+  udocker would make a folder ``.mountpoints`` for its records in the current folder, that is, in each user's home.
+- **Network.** Nothing is downloaded: the engine is present, and the "repository" is the installed image.
 """
 
 import os
@@ -20,15 +20,15 @@ import signal
 import sys
 
 MYPY = False
-if MYPY:  # typing takes a while to import
+if MYPY:  # importing typing is slow
     from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-#: Paths of the host that a container sees besides its binds, as with ch-run, if they exist.
+#: Host paths in a container besides its binds, if they exist, as with ch-run.
 SYSTEM = ("/dev", "/proc", "/sys", "/tmp", "/etc/hosts", "/etc/resolv.conf")  # noqa: S108
 
-#: Candidates for temporary files: the first that exists, is writable, and allows proot's loader to be executed. If the
+#: Candidates for temporary files; the first that exists, is writable, and can execute proot's loader is used. If the
 #: image is staged, the engine's folder is local to the node; TMPDIR may be on a shared file system.
 _OWN = os.path.join(os.path.dirname(HERE), "tmp")
 _TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")  # noqa: S108
@@ -65,11 +65,11 @@ class StartArguments(object):
                 fail("what is %s?" % name)
         if len(rest) < 3 or rest[1] != "--":
             fail("usage: run [OPTION...] ROOTFS -- COMMAND [ARG...]")
-        self.rootfs = os.path.realpath(rest[0])  # as the kernel reports it; images share it by links
+        self.rootfs = os.path.realpath(rest[0])  # as the kernel reports it: images share it through links
         self.command = rest[2:]
 
     def whole_environment(self, host: "Mapping[str, str]", temporary: str) -> "Dict[str, str]":
-        """Return the payload's environment: the host's variables that are passed, then those that are set."""
+        """Return the payload's environment: variables passed from the host, then variables that are set."""
         import fnmatch
 
         variables = {name: host[name] for name in host if any(fnmatch.fnmatchcase(name, glob) for glob in self.passed)}
@@ -79,20 +79,20 @@ class StartArguments(object):
 
 
 def udocker_argv(start: StartArguments, user: str) -> "List[str]":
-    """Return the words of ``udocker run`` without the command's own, which udocker's parser need not see."""
+    """Return the words of ``udocker run``, without the command's arguments, which udocker need not parse."""
     words = ["udocker", "--allow-root", "--quiet", "run", "--nobanner", "--nosysdirs", "--location=" + start.rootfs]
     words += ["--user=" + user, "--workdir=" + start.folder]
     words += ["--env=PATH=" + start.environment.get("PATH", "")]
-    # For a mapped file the kernel reports the host's path (/proc/PID/maps): the image's own paths must lead somewhere.
+    # For a mapped file, the kernel reports the host path (/proc/PID/maps), so the image's host paths must exist inside.
     own = (start.rootfs, os.path.dirname(HERE))
     words += ["--volume=%s:%s" % (path, path) for path in (*SYSTEM, *own) if os.path.exists(path)]
     words += ["--volume=" + bind for bind in start.binds]
-    # With --location, udocker drops the first word, which would be an image's name.
+    # With --location, udocker drops the first word, normally the name of an image.
     return [*words, "-", start.command[0]]
 
 
 def udocker_environment(temporary: str) -> "Dict[str, str]":
-    """Return udocker's own environment: its engine is the kit's, its home is empty, nothing is fetched."""
+    """Return udocker's own environment, with the kit's engine, an empty home, and no downloads."""
     return {
         "HOME": temporary,
         "PATH": os.defpath,
@@ -106,7 +106,7 @@ def udocker_environment(temporary: str) -> "Dict[str, str]":
 
 
 def become(start: StartArguments, temporary: str) -> int:
-    """In the child: let udocker prepare the container, and become proot with the payload."""
+    """Let udocker prepare the container, and become proot with the payload; called in the child."""
     environment = start.whole_environment(dict(os.environ), temporary)
     os.environ.clear()
     os.environ.update(udocker_environment(temporary))
@@ -126,14 +126,14 @@ def become(start: StartArguments, temporary: str) -> int:
 
     udocker.engine.proot.subprocess = types.SimpleNamespace(call=call)
     udocker.utils.mountpoint.MountPoint.setup = lambda _: True
-    # udocker requires a program for downloads before it checks whether it needs one; a node may have none.
+    # udocker requires a program for downloads, which a node may lack, before it checks whether it needs one.
     udocker.utils.curl.GetURL._select_implementation = lambda _: None
-    # It returns only after an error, which it has printed.
+    # This returns only after an error, which udocker has printed.
     return int(UMain(sys.argv).execute()) or _CANNOT
 
 
 def login() -> str:
-    """Return a user name that the image's passwd need not have: udocker adds it, with the real number."""
+    """Return a user name, which the image's passwd may lack: udocker adds it, with the real number."""
     if os.getuid() == 0:
         return "root"
     import pwd
@@ -158,12 +158,12 @@ def temporary_folder() -> str:
 
 
 def _anybody_renames(place: str) -> bool:
-    """Return whether other users can rename our files there: all can write, and there is no sticky bit."""
+    """Return whether other users can rename files there: all users can write, and the sticky bit is not set."""
     return os.stat(place).st_mode & 0o1002 == 0o2
 
 
 def end_with_parent() -> None:
-    """Make proot end its payload when this process's parent is gone (which is what SIGQUIT makes it do)."""
+    """Make proot end its payload, as it does at SIGQUIT, when the parent of this process ends."""
     try:
         import ctypes
 
@@ -186,14 +186,14 @@ def payload(proot: int) -> "Optional[int]":
 
 
 def wait(child: int, forward: bool) -> int:
-    """Return the exit code of proot; with ``forward``, signals to this process are passed to the payload."""
+    """Return the exit code of proot; with ``forward``, pass signals to this process on to the payload."""
     awaited = set(_PASSED_ON) | {signal.SIGCHLD, signal.SIGQUIT}
     while True:
         received = signal.sigwaitinfo(awaited)
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-        # The kernel sends a terminal's signals to all of its processes.
+        # The kernel sends a terminal's signals to all its processes.
         if forward and received.si_signo in _PASSED_ON and received.si_code == _SI_USER:
             target = payload(child)
             if target is not None:
@@ -201,7 +201,7 @@ def wait(child: int, forward: bool) -> int:
 
 
 def fail(message: str) -> "NoReturn":
-    """End with a line on stderr."""
+    """Print a line to stderr, and end this process."""
     sys.stderr.write("deployer: error: udocker: %s\n" % message)
     sys.stderr.flush()
     os._exit(_CANNOT)
@@ -222,7 +222,7 @@ def main(words: "Sequence[str]") -> int:
             code = become(start, temporary)
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else _CANNOT
-        except Exception as error:  # noqa: BLE001 (any error of udocker becomes one line)
+        except Exception as error:  # noqa: BLE001 (print any udocker error as one line)
             sys.stderr.write("deployer: error: udocker: %s: %s\n" % (type(error).__name__, error))
         finally:
             sys.stdout.flush()
