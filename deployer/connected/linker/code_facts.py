@@ -46,7 +46,7 @@ class CodeFacts:
         self._known: dict[str, Instructions] | None = None
 
     def of(self, path: str) -> Instructions:
-        """Return the instruction sets of the ELF file at a path; empty if no such file exists. Raises IntegrityError."""
+        """Return the instruction sets of the ELF file at a path; empty if none exists. Raises IntegrityError."""
         if self._known is None:
             self._known = self._kept.load(_read) or {}
         if path not in self._known:
