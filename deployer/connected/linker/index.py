@@ -132,7 +132,7 @@ class Index:
         return entry.facts
 
     def content(self, path: str) -> bytes:
-        """Return a small file's content, or only the first line of a script whose content is unavailable. Raises IntegrityError."""
+        """Return a small file's content, or a script's first line if its content is missing. Raises IntegrityError."""
         place, entry = self.places.get(path), self.entries.get(path)
         if place and self.read and not (entry and entry.facts):
             return self.read(place)

@@ -1,1 +1,1 @@
-"""The programs that a job starts: its command is followed through wrappers, shell scripts and Python. Nothing is run."""
+"""The programs that a job starts, following its command through wrappers, shell scripts and Python. Nothing is run."""

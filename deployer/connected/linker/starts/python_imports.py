@@ -108,7 +108,7 @@ def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
 
 
 def _entries(node: ast.Call) -> Iterator[tuple[str, ...]]:
-    """Yield the entry point that a call loads, in the form of setuptools scripts: DISTRIBUTION==VERSION, group, name."""
+    """Yield the entry point that a call loads, as setuptools scripts do: DISTRIBUTION==VERSION, group, name."""
     if _name(node.func).rpartition(".")[2] == "load_entry_point":
         words = [_constant(word) for word in node.args]
         if len(words) == _WORDS_OF_ENTRY and all(words):

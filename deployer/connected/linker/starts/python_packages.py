@@ -128,8 +128,8 @@ class _Search:
         elif script == "":
             self._unclear["the words of the Python are not understood"] = None
         elif script.startswith("-c "):
-            # Python searches the working folder of the moment.
             # Python searches the current working folder.
+            self._changed = self._changed or "chdir" in script
             self._text(script[3:].encode("utf-8", "surrogateescape"), "-c", "", True, True)
         elif script.startswith("-m "):
             self._module(script[3:])
