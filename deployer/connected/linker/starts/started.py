@@ -24,7 +24,7 @@ from deployer.contract.text import printable
 _MAX_DEPTH, _MAX_PROGRAMS = 16, 200
 _MAX_SHOWN = 300  # characters of a reason
 
-#: Small tools that start nothing; they are reported only if a system has them.
+#: Small tools that start nothing, if they are in a system folder.
 _TOOLS = frozenset((
     "arch", "awk", "gawk", "mawk", "basename", "base64", "bc", "bunzip2", "bzip2", "cat", "chgrp", "chmod", "chown",
     "cksum", "clear", "cmp", "comm", "cp", "cut", "date", "dd", "df", "diff", "dircolors", "dirname", "du", "echo",
@@ -46,7 +46,7 @@ _STARTERS = frozenset((
     "parallel", "perf", "pdsh", "prterun", "runuser", "sbatch", "screen", "script", "singularity", "srun", "ssh", "su",
     "sudo", "systemd-run", "tmux", "unshare", "valgrind", "watch", "xargs",
 ))  # fmt: skip
-#: Why a script that probably fails is not followed: the shell takes the carriage return as part of each last word.
+#: The reason why such a script is not followed: it probably fails, as each line's last word has a carriage return.
 WINDOWS = "end with carriage returns, as on Windows"
 #: Shell options: letters without a value, and letters after which nothing is followed.
 _SHELL_FLAGS, _LOGIN = "abefhkmpuvxBCEHPT", "l"
