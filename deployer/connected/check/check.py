@@ -120,7 +120,7 @@ class Verdict(NamedTuple):
 
     @property
     def way(self) -> str:
-        """Return how ranks would run; empty without a plan."""
+        """Return what ranks would run with; empty without a plan."""
         return self.plan.way if self.plan else ""
 
     def of_job(self, name: str) -> "Verdict":
@@ -188,7 +188,7 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
 
 
 def _to_send(checked: Checked) -> Checked:
-    """Return a verdict in which limit errors are warnings, because jobs may be sent with different numbers."""
+    """Return a verdict in which findings on limits are warnings, because jobs may be sent with different numbers."""
     own = [finding._replace(severity=WARNING) for finding in checked.findings if finding.code in limits.CODES]
     return judged([*checked.without(limits.CODES).findings, *own], checked.accepted)._replace(deployer=checked.deployer)
 

@@ -106,8 +106,8 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
 def lacking(found: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:
     """Return the severity, and the instruction sets that a mapped file uses and a node with these flags lacks.
 
-    A library that queries the processor may be mapped only for the functions that it chooses at run time. The same is
-    true for a library that is named for an instruction set.
+    A library that queries the processor, or is named for an instruction set, may use the set only in functions that
+    are chosen at run time.
     """
     certain = {*(found.whole if is_program or not found.asks else ()), *found.in_main} - set(flags)
     possible = set() if found.asks else set(found.used) - set(flags)

@@ -14,7 +14,7 @@ from deployer.connected.linker.loader import Object
 from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, WARNING, Finding
 
-#: Providers without a fast network, and the fast providers by kind of fabric.
+#: Slow providers, and the fast providers for each kind of fabric.
 _SLOW = {"tcp", "sockets", "udp"}
 _FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx", "slingshot": "cxi"}
 #: The file that NCCL opens by name, by kind of fabric: libibverbs for its own transport, otherwise a plug-in.

@@ -45,7 +45,7 @@ _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
 _SONAME = re.compile(r".+?\.so(\.\d+)?(?=\.|$)")
 _UNKNOWN = ((0, 0), (0, 0))
 #: For each vendor: libraries of programs for its GPUs. libze_loader and ROCm's SMI are left out, because hwloc's
-#: plug-ins require them.
+#: plug-ins bring them in.
 _VENDORS = re.compile(
     r"^(?:(?P<nvidia>libcudart)|(?P<amd>libamdhip64|libhsa-runtime64|librocblas|librccl)"
     r"|(?P<intel>libsycl|libpi_level_zero|libur_adapter_level_zero|libitex_gpu_xetla))\.so"

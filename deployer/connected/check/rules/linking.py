@@ -124,10 +124,10 @@ def said(process: Process) -> set[str]:
 
 
 def _severity(process: Process, opened: str) -> str:
-    """Return NOTE if only a single host file needs the library, otherwise ERROR.
+    """Return NOTE for a library that only a single host file needs, otherwise ERROR.
 
     Most host files are bound for programs that may open them: libfabric skips a provider that it cannot load, and
-    ``fabric.library`` checks the provider that the plan requests. If the image has CUDA, it opens the GPU driver's.
+    ``fabric.library`` checks the provider that the plan requests. If the image has CUDA, the GPU driver's are opened.
     """
     if not opened.startswith(hostfiles.FOLDER + "/"):
         return ERROR
