@@ -20,8 +20,8 @@ from deployer.contract.plan import CHARLIECLOUD_KIT, INSIDE, NO_MPI, OPENMPI, Pl
 PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 
 #: Variables with which ranks find their launcher, by PMI. Each was removed separately with `env -u`: without PMI_FD, or
-#: without all of PMIX_*, each rank is rank 0 of 1 with exit code 0; without any other one, MPI_Init fails. The variables
-#: of Cray's PMI are from its manual (intro_mpi).
+#: without all of PMIX_*, each rank is rank 0 of 1 with exit code 0; without any other one, MPI_Init fails. Those of
+#: Cray's PMI are from its manual (intro_mpi).
 _NEEDED = {
     PMI1: ("PMI_FD", "PMI_RANK", "PMI_SIZE"),
     PMI2: ("PMI_FD", "PMI_RANK", "PMI_SIZE"),
