@@ -60,7 +60,7 @@ def find(
         app: the files of the app: absolute path and content.
 
     Raises:
-        Refused: programs for both families exist; or no family was found, and a job has more than one rank.
+        Refused: programs for both families exist; or no family was found and a job has more than one rank.
     """
     in_commands = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
     named = in_commands | in_scripts(data for path, data in app if posixpath.basename(path) in in_commands)

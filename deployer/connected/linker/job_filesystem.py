@@ -27,7 +27,7 @@ class Files(Protocol):
         """Return the facts of the file at ``path``; None if it is not an ELF file. Raises BadElf."""
 
     def content(self, path: str) -> bytes:
-        """Return the content of a small file, empty if it is unknown."""
+        """Return the content of a small file; empty if it is unknown."""
 
     def names(self, path: str) -> list[str]:
         """Return the names in the folder at ``path``, unsorted; empty if it does not exist."""

@@ -46,10 +46,10 @@ def program(process: Process) -> Iterator[Finding]:
 def missing(process: Process) -> Iterator[Finding]:
     """link.missing: a library is neither in the image nor in a bind.
 
-    A library is not missing if its name is the soname of another file in the image, because Python packages load each
-    other's libraries before their own (Horovod's needs TensorFlow's). This exception does not apply to libraries that
-    the program needs at startup, or that a library of the site needs. ``mpi.family`` reports an MPI library of another
-    family. ``gpu.driver`` reports the libraries of a GPU driver, which come from the site.
+    A library is not missing if its name is the soname of another file in the image. The reason is that Python packages
+    load each other's libraries before their own (Horovod's needs TensorFlow's). This exception does not apply to
+    libraries that the program needs at startup, or that a library of the site needs. ``mpi.family`` reports an MPI
+    library of another family. ``gpu.driver`` reports the libraries of a GPU driver, which come from the site.
     """
     mpi, program = process.plan.mpi, process.program
     imported = [each for each in process.unloadable if not each.name.startswith(_OF_DRIVER)]

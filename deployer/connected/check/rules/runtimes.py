@@ -34,7 +34,7 @@ _HYBRID = "hybrid"
 
 
 def allowed(case: Case) -> Iterator[Finding]:
-    """runtime.none, runtime.unsupported: no allowed runtime is on the nodes, or deployer cannot use one that is allowed."""
+    """runtime.none, runtime.unsupported: no allowed runtime is on the nodes, or deployer cannot use one."""
     policy = case.profile.policy.runtimes if case.profile.policy else []
     options = [option.runtime for option in case.plan.containers]
     usable = any(map(runtime_table.supported, options))

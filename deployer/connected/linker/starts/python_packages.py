@@ -33,7 +33,7 @@ ARCHIVES = (".egg", ".zip", ".whl", ".pyz")
 
 
 class Packages(NamedTuple):
-    """The packages that a Python program imports, by their paths in the container.
+    """The packages that a Python program imports, by path in the container.
 
     Attributes:
         imported: packages that are imported whenever the program runs.
@@ -364,7 +364,7 @@ class _Search:
         return list(dict.fromkeys(found))
 
     def _changes(self, kind: str, before: Sequence[str]) -> list[str]:
-        """Return the packages among some, and among their imports, that change where or how modules are found."""
+        """Return messages on packages in ``before``, or their imports, that change where or how modules are found."""
         what = {"hooks": "changes how modules are found", "path": "changes sys.path"}[kind]
         known = import_hooks.HARMLESS if kind == "hooks" else {}
         reached = dict.fromkeys(before)

@@ -106,7 +106,7 @@ class Budget:
 
 
 class Script(ShellVariables):
-    """Follows a script from a state."""
+    """Follows a script, starting from a given state."""
 
     def __init__(self, reader: Reader, budget: Budget, dialect: str) -> None:
         self._reader = reader
@@ -329,7 +329,7 @@ class Script(ShellVariables):
         value = UnknownWord(f"${name}", _common_prefix(items))
         state.certain = False
         self._muted += 1
-        for _ in range(_PASSES):  # find what the loop changes
+        for _ in range(_PASSES):  # find the changes that the loop makes
             before = (dict(state.variables), state.arguments, state.folder, dict(state.functions))
             self._pass(node, name, value, state)
             if before == (state.variables, state.arguments, state.folder, state.functions):
