@@ -1,1 +1,1 @@
-"""The verdict on a bundle at a site, from captured facts, before anything is shipped."""
+"""The verdict on a bundle at a site, from captured facts, before the bundle is sent."""

@@ -1,7 +1,7 @@
-"""check: will this bundle run on that site? Said on the laptop, from captured facts, before anything is shipped.
+"""check: predict on the laptop, from captured facts, whether a bundle will run on a site before it is sent.
 
-The image, the chosen variant's wheels and the site's libraries are linked dry, as the loader would do it in the
-container, and the rules look at what would be mapped. Nothing is unpacked and nothing is run.
+The image, the chosen variant's wheels and the site's libraries are linked dry, as the loader would do in the container.
+The rules then examine the files that would be mapped. Nothing is unpacked or run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,13 +53,13 @@ from deployer.system.verify import begin, opened
 
 _T = TypeVar("_T")
 
-#: Of one program and what it loads.
+#: Rules for one program and the files that it loads.
 PROCESS_RULES: tuple[Callable[[Process], Iterator[Finding]], ...] = (
     linking.machine, linking.program, linking.missing, linking.versions, linking.broken, linking.plugins,
     mpi.family, mpi.library, mpi.linked, mpi.cxx, mpi.symbols, mpi.tree, mpi.gtl, mpi.doubled, mpi.serial,
     fabric.library, fabric.provider, python.syntax, python.modules,
 )  # fmt: skip
-#: Of a bundle with one of its jobs, and of the site.
+#: Rules for a bundle with one of its jobs, and for the site.
 RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     command.startable, command.readable, site.captured, site.age, cpu.architecture, cpu.instructions, gpu.requested,
     gpu.vendor, gpu.usable, gpu.kernels, gpu.toolkit, runtimes.allowed, runtimes.startable, runtimes.entering,
@@ -67,14 +67,14 @@ RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     places.working, proof.outside, layout.numbers, inside.startable,
 )  # fmt: skip
 
-#: Of one program on a partition's nodes.
+#: Rules for one program on a partition's nodes.
 NODE_RULES: tuple[Callable[[Case, Process], Iterator[Finding]], ...] = (cpu.code,)
-#: Of what a job starts, with its layout.
+#: Rules for the programs that a job starts, with the job's layout.
 JOB_RULES: tuple[Callable[[LinkedJob, Case], Iterator[Finding]], ...] = (
     pmi.kept, runtimes.private, spawn.of_job, variables.of_job,
 )  # fmt: skip
 
-#: Every code that a finding can have; each has a section in docs/rules.md.
+#: Every code that a finding can have; docs/rules.md has a section for each.
 CODES = (
     "bind.place",
     "command.missing", "command.unclear",
@@ -102,14 +102,14 @@ CODES = (
 
 
 class Verdict(NamedTuple):
-    """What ``check`` says of a bundle at a site, and why.
+    """The verdict of ``check`` on a bundle at a site, with its reasons.
 
     Attributes:
         bundle: NAME:VERSION.
         site: the site profile's name.
         partition: the partition; empty without a plan.
         checked: the verdict and its reasons.
-        plan: the plan; None if there can be none.
+        plan: the plan; None if no plan is possible.
     """
 
     bundle: str
@@ -124,7 +124,7 @@ class Verdict(NamedTuple):
         return self.plan.way if self.plan else ""
 
     def of_job(self, name: str) -> "Verdict":
-        """Return the verdict on one job, and that in the plan."""
+        """Return the verdict on one job, also within the plan."""
         plan = self.plan
         if plan and plan.checked:
             plan = plan._replace(checked=plan.checked.of_job(name))
@@ -138,11 +138,10 @@ class Verdict(NamedTuple):
 
 
 def check_all(path: str, profile: Profile, how: Checking = USUAL, job: str | None = None) -> list[Verdict]:
-    """Return the verdicts on the bundle ``path`` on each partition of a site; with ``job``, on this job alone.
+    """Return the verdicts on the bundle ``path`` on each partition of a site; with ``job``, only on this job.
 
-    Plans have nothing of the age of the site's facts, since the same input makes the same plan. That there can be no
-    plan for a partition is a finding. Raises IntegrityError, and UsageError for a code that there is not, or a job
-    that the bundle does not have.
+    Plans do not depend on the age of the site's facts, because the same input must produce the same plan. If no plan is
+    possible for a partition, that is a finding. Raises IntegrityError, and UsageError for an unknown code or job.
     """
     known_codes(how.accept)
     with opened(path) as stream:
@@ -154,9 +153,9 @@ def check_all(path: str, profile: Profile, how: Checking = USUAL, job: str | Non
 
 
 def all_plans(path: str, profile: Profile, how: Checking = USUAL) -> list[Plan]:
-    """Return the plans for the bundle ``path`` on all partitions of a site that can have one, each with its verdict.
+    """Return the plans for the bundle ``path`` on all partitions of a site that allow one, each with its verdict.
 
-    Raises as ``make_plans`` does, IntegrityError, and UsageError for a code that there is not.
+    Raises the errors of ``make_plans``, IntegrityError, and UsageError for an unknown code.
     """
     known_codes(how.accept)
     with opened(path) as stream:
@@ -167,10 +166,11 @@ def all_plans(path: str, profile: Profile, how: Checking = USUAL) -> list[Plan]:
 
 
 def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -> list[Verdict]:
-    """Return the verdicts on the plans that a bundle carries for a site, with what was accepted when it was packed.
+    """Return the verdicts on the plans that a bundle carries for a site, with the codes accepted at packing.
 
-    The first plan's verdict is the first; empty if the bundle carries no plan for this site. Other plans are skipped if
-    the profile lacks their partition. Raises IntegrityError, and UsageError if it lacks that of the first plan.
+    The first plan's verdict is the first; the result is empty if the bundle carries no plan for this site. Other plans
+    are skipped if the profile lacks their partition. Raises IntegrityError, and UsageError if the profile lacks the
+    first plan's partition.
     """
     first, others = f"{PLANS_PREFIX}{profile.name}.json", f"{PLANS_PREFIX}{profile.name}/"
     names = [member.name for member in bundle.manifest.members]
@@ -188,19 +188,19 @@ def check_carried(bundle: Bundle, profile: Profile, cache: Path | None = None) -
 
 
 def _to_send(checked: Checked) -> Checked:
-    """Return the verdict on a bundle whose jobs may get other numbers than their own: these are worth a warning."""
+    """Return a verdict in which findings on limits are warnings, because jobs may be sent with different numbers."""
     own = [finding._replace(severity=WARNING) for finding in checked.findings if finding.code in limits.CODES]
     return judged([*checked.without(limits.CODES).findings, *own], checked.accepted)._replace(deployer=checked.deployer)
 
 
 def verdict_of(plan: Plan) -> Verdict | None:
-    """Return the verdict in a plan on what no option of a job can change; None: it was not checked."""
+    """Return the part of a plan's verdict that no option of a job can change; None if the plan was not checked."""
     checked = plan.checked and plan.checked.without(limits.CODES)
     return Verdict(plan.bundle, plan.site, plan.partition, checked, plan._replace(checked=checked)) if checked else None
 
 
 def accepted(bundle: Bundle, site: str) -> set[str]:
-    """Return the codes that the first plan which a bundle carries for a site accepts; empty if there is none."""
+    """Return the codes accepted by the first plan that a bundle carries for a site; empty if it carries none."""
     name = f"{PLANS_PREFIX}{site}.json"
     if all(member.name != name for member in bundle.manifest.members):
         return set()
@@ -245,11 +245,11 @@ def check_plan(bundle: Bundle, profile: Profile, plan: Plan, how: Checking = USU
 
 
 def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Finding]:
-    """Yield the findings that hold if this job is run."""
+    """Yield the findings that apply if this job runs."""
     findings = [finding for rule in RULES for finding in rule(case)]
     findings += programs.of_job(linked, case, rules)
     findings += [finding for rule in JOB_RULES for finding in rule(linked, case)]
-    if any(finding.code == command.CODE for finding in findings):  # it says more of the same
+    if any(finding.code == command.CODE for finding in findings):  # more detailed than link.program
         findings = [finding for finding in findings if finding.code != "link.program"]
     yield from findings
     if case.plan.launch != plans.INSIDE:
@@ -257,7 +257,7 @@ def _of_job(linked: LinkedJob, case: Case, rules: programs.Rules) -> Iterator[Fi
 
 
 def _by_job(found: Mapping[str, Sequence[Finding]]) -> list[Finding]:
-    """Return the findings on all jobs, each with its job. One that all jobs have is returned once, without a job."""
+    """Return the findings on all jobs, each with its job. A finding on every job appears once, without a job."""
     of_all = set.intersection(*map(set, found.values()))
     findings = (
         finding._replace(job="" if finding in of_all else job) for job, each in found.items() for finding in each
@@ -266,14 +266,14 @@ def _by_job(found: Mapping[str, Sequence[Finding]]) -> list[Finding]:
 
 
 def known_codes(codes: Sequence[str]) -> None:
-    """Raise UsageError unless there is a rule for each of the codes."""
+    """Raise UsageError unless every code has a rule."""
     unknown = set(codes) - set(CODES)
     if unknown:
         raise UsageError(f"no rule has the code {', '.join(sorted(unknown))}", f"codes: {', '.join(CODES)}")
 
 
 def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
-    """Return the bundle's Python packages as the job will see them, the variant first; and its app folder."""
+    """Return the bundle's Python packages as the job will see them, variant first, and the app folder."""
     found = []
     variant = f"{VARIANTS_PREFIX}{plan.abi}/" if plan.abi else None
     for prefix, target in ((variant, VARIANT), (WHEELS_PREFIX, WHEELS)):
@@ -284,9 +284,9 @@ def _overlays(bundle: Bundle, plan: Plan, cache: Path | None) -> list[Overlay]:
 
 
 def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
-    """Return the site's files that the plan binds, by their folder in the container; empty if the MPI was not captured.
+    """Return the site's files that the plan binds, by container folder; empty if the MPI was not captured.
 
-    The folder of single host files maps to all files of the site, by their paths there.
+    The folder of single host files maps to all files of the site, by their paths on the site.
     """
     captured = profile.files_of(plan)
     if plan.mpi and plan.mpi.library not in captured.files.keys() | captured.links.keys():
@@ -301,5 +301,5 @@ def host_files(profile: Profile, plan: Plan) -> Mapping[str, Files]:
 
 
 def _below(found: Mapping[str, _T], folder: str) -> dict[str, _T]:
-    """Return what stands below a folder, by its path there."""
+    """Return the entries below a folder, by relative path with its leading slash."""
     return {path[len(folder) :]: value for path, value in found.items() if path.startswith(folder + "/")}

@@ -1,4 +1,4 @@
-"""How a bundle is checked."""
+"""Settings for checking a bundle."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Checking(NamedTuple):
-    """How a bundle is checked.
+    """Settings for checking a bundle.
 
     Attributes:
         accept: rule codes that are treated as warnings.
         cache: the folder of cached facts about files; None: no cache.
-        today: the day for the age of the site's facts; None: it is not looked at.
+        today: the date for computing the age of the site's facts; None: their age is not checked.
     """
 
     accept: Sequence[str] = ()

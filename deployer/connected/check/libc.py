@@ -1,6 +1,7 @@
-"""Bases of images by the C library that they come with, oldest first."""
+"""Base images and the C library of each, oldest first."""
 
-#: packages.debian.org/src:glibc; the others by gist.github.com/richardlau/6a01d7829cc33ddab35269dacc127680 (2025).
+#: Sources: packages.debian.org/src:glibc; for the others, gist.github.com/richardlau/6a01d7829cc33ddab35269dacc127680
+#: (2025).
 GLIBC = (
     ("RHEL 8 and compatible", (2, 28)),
     ("Debian 11 (bullseye)", (2, 31)),

@@ -1,4 +1,4 @@
-"""The outcomes of rehearsals that a bundle carries, and whether a site that requires them can take the bundle."""
+"""The rehearsal outcomes that a bundle carries, and whether a site that requires outcomes can accept the bundle."""
 
 from typing import Protocol
 
@@ -16,11 +16,11 @@ _HINT = "rehearse it again: deployer rehearse --record"
 
 
 class ReadableBundle(Protocol):
-    """A bundle of which members can be read."""
+    """A bundle whose members can be read."""
 
     @property
     def manifest(self) -> Manifest:
-        """Its manifest."""
+        """The bundle's manifest."""
 
     def read(self, segment: Segment) -> bytes:
         """Return a segment's bytes."""
@@ -30,7 +30,7 @@ def of(bundle: ReadableBundle) -> list[Rehearsal]:
     """Return the outcomes that a bundle carries for its own payload.
 
     Raises:
-        IntegrityError: one is damaged.
+        IntegrityError: an outcome is damaged.
     """
     found = []
     own = payload(bundle.manifest)
@@ -49,7 +49,7 @@ def of(bundle: ReadableBundle) -> list[Rehearsal]:
 
 
 def required(bundle: ReadableBundle, profile: Profile) -> list[Finding]:
-    """Return a finding for each job without an outcome, if the site's policy requires one."""
+    """Return a finding for each job without an outcome, if the site's policy requires outcomes."""
     if profile.policy is None or not profile.policy.rehearsal or bundle.manifest.is_data:
         return []
     outcomes = of(bundle)

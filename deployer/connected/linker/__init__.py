@@ -1,1 +1,1 @@
-"""The dry link: what the dynamic loader would do in a container that does not exist yet, from facts alone."""
+"""The dry link: predicts, from facts alone, what the dynamic loader would do in a container that does not exist yet."""

@@ -1,4 +1,4 @@
-"""What is known of the code of files, kept for the next time. Code is only decoded if a node lacks what it may use."""
+"""Cached facts about the code of files. Code is decoded only if a node lacks an instruction set that it may use."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,21 +9,21 @@ from deployer.contract import json_records
 from deployer.contract.elf import ReadAt
 
 _SCHEMA = "code-facts"
-#: Raise it when something else is looked for: older facts are made again.
+#: Increase it when different facts are extracted; older cached facts are then discarded.
 _VERSION = 1
 
-#: The sets that are looked for, by the kernel's names.
+#: The instruction sets to search for, by the kernel's names.
 BEYOND = ("avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f")
 
 
 class Instructions(NamedTuple):
-    """The instruction sets that the code of a file uses, of ``BEYOND``.
+    """The instruction sets in ``BEYOND`` that the code of a file uses.
 
     Attributes:
-        used: somewhere.
-        whole: everywhere: the file was compiled for them.
-        in_main: in ``main``, which cannot be chosen at run time.
-        asks: it may ask the processor first.
+        used: sets used anywhere in the file.
+        whole: sets used throughout: the file was compiled for them.
+        in_main: sets used in ``main``, which cannot be chosen at run time.
+        asks: whether the file may query the processor first.
     """
 
     used: Sequence[str] = ()
@@ -33,11 +33,11 @@ class Instructions(NamedTuple):
 
 
 class CodeFacts:
-    """The instruction sets of the files of an image or of wheels.
+    """The instruction sets of the files in an image or in wheels.
 
     Args:
-        reader: returns what reads a file; None if there is none at the path.
-        kept: the file in which they are kept; None: nowhere.
+        reader: returns a function that reads the file at a path; None if no such file exists.
+        kept: the cache file; None: no cache.
     """
 
     def __init__(self, reader: Callable[[str], ReadAt | None], kept: Path | None) -> None:
@@ -46,11 +46,11 @@ class CodeFacts:
         self._known: dict[str, Instructions] | None = None
 
     def of(self, path: str) -> Instructions:
-        """Return the sets of the ELF file at a path; none if there is no such file. Raises IntegrityError."""
+        """Return the instruction sets of the ELF file at a path; empty if none exists. Raises IntegrityError."""
         if self._known is None:
             self._known = self._kept.load(_read) or {}
         if path not in self._known:
-            from deployer.connected.linker import instructions  # the decoder takes a moment to import
+            from deployer.connected.linker import instructions  # slow to import
 
             read_at = self._reader(path)
             self._known[path] = instructions.of_file(read_at) if read_at else Instructions()

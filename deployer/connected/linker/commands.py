@@ -1,4 +1,4 @@
-"""What jobs start, looked up before a bundle leaves: in an image that is packed, and in a bundle that is checked."""
+"""The check that the commands of jobs exist, both in an image being packed and in a bundle being checked."""
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from deployer.contract.plan import APP, Plan
 from deployer.contract.tarformat import TarEntry
 from deployer.system.wheel import Wheel
 
-#: The code of these findings, which ``pack --accept`` takes without a site as well.
+#: The code of these findings. ``pack --accept`` accepts it even without a site.
 CODE = "command.missing"
 
 _KINDS = {tarformat.FOLDER: command.FOLDER, tarformat.FILE: command.FILE, tarformat.SYMLINK: command.LINK}
@@ -27,12 +27,12 @@ _FROM_VIEW = {
     job_filesystem.FILE: command.FILE,
     job_filesystem.LINK: command.LINK,
 }
-_LINE = 256  # what the kernel reads of a script's first line
+_LINE = 256  # bytes of a script's first line that the kernel reads
 _HOST_PROGRAMS = PROGRAMS.rpartition("/")[2] + "/"
 
 
 class Tree(Protocol):
-    """A root filesystem in the normal form."""
+    """A root filesystem in normal form."""
 
     def find(self, path: bytes) -> TarEntry | None:
         """Return the entry at a path relative to the root, without following links; for a hard link, the file."""
@@ -49,7 +49,7 @@ class ListedTree(Tree, Protocol):
 
 
 def findings(jobs: Iterable[Job], place: CommandSearch) -> Iterator[Finding]:
-    """Yield command.missing for jobs whose command or standard input is not there, as far as that is certain."""
+    """Yield command.missing for jobs whose command or standard input is certainly absent."""
     for job in jobs:
         here = place._replace(workdir=command.workdir(job.workdir, place.workdir or ""))
         found = command.missing_of(job, here)
@@ -59,7 +59,7 @@ def findings(jobs: Iterable[Job], place: CommandSearch) -> Iterator[Finding]:
 
 
 def refuse(jobs: Iterable[Job], place: CommandSearch) -> None:
-    """Raise Refused if the command or the standard input of a job is not there."""
+    """Raise Refused if a job's command or standard input does not exist."""
     for item in findings(jobs, place):
         raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
 
@@ -67,9 +67,9 @@ def refuse(jobs: Iterable[Job], place: CommandSearch) -> None:
 def place(
     look: Look, env: Sequence[str], workdir: str, plans: Sequence[Plan] = (), programs: Collection[str] = ()
 ) -> CommandSearch:
-    """Return where the commands of an image are looked up, whose environment is ``env``, under each of ``plans``.
+    """Return the places to search for commands in an image with the environment ``env``, under each of ``plans``.
 
-    ``programs`` are those of the bundle's wheels.
+    ``programs`` are the programs in the bundle's wheels.
     """
     path = command.variables(env).get("PATH", DEFAULT_PATH)
     path = ":".join([path, *(plan.environment["PATH"] for plan in plans if "PATH" in plan.environment)])
@@ -85,7 +85,7 @@ def _host_programs(host: Iterable[HostFile]) -> Iterator[str]:
 
 
 def in_tree(tree: Tree, app: Path | None) -> Look:
-    """Return the look into an image that is not packed yet, with the app folder."""
+    """Return the lookup for an image that is not packed yet, together with the app folder."""
 
     def look(path: str) -> PathInfo | None:
         if path == APP or path.startswith(APP + "/"):
@@ -116,7 +116,7 @@ def _in_folder(folder: Path, inner: str) -> PathInfo | None:
 
 
 def in_bundle(image: Index, overlays: Mapping[str, Index]) -> Look:
-    """Return the look into a bundle; ``overlays`` are seen over the image, by their folders."""
+    """Return the lookup for a bundle; ``overlays``, by folder, cover the image."""
 
     def look(path: str) -> PathInfo | None:
         for target, files in overlays.items():
@@ -138,7 +138,7 @@ def _indexed(files: Index, path: str) -> PathInfo | None:
 
 
 def of_wheels(paths: Iterable[Path]) -> Collection[str]:
-    """Return the names of the programs that wheels bring."""
+    """Return the names of the programs that wheels provide."""
     found: set[str] = set()
     for path in paths:
         with open(path, "rb") as stream:

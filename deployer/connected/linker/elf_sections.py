@@ -1,4 +1,4 @@
-"""The section table of an ELF file. Everything is bounded; a file without a well-formed table has no sections."""
+"""The section table of an ELF file. Every read is bounded; a file without a well-formed table has no sections."""
 
 import struct
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _EXECUTABLE, _CONTENT = 4, 1
 
 
 class Section(NamedTuple):
-    """A section: its name, the ABI's numbers of its type and flags, its address, and its place and size in the file."""
+    """A section: its name, its type and flags as ABI numbers, its address, and its offset and size in the file."""
 
     name: bytes
     kind: int
@@ -23,7 +23,7 @@ class Section(NamedTuple):
 
     @property
     def is_code(self) -> bool:
-        """Return whether it has instructions."""
+        """Return whether the section contains instructions."""
         return self.kind == _CONTENT and bool(self.flags & _EXECUTABLE)
 
 

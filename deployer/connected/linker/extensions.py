@@ -1,6 +1,6 @@
-"""Which extension modules imports certainly load: those that packages import at their top, in no block. Nothing is run.
+"""Extension modules that imports certainly load: those imported at a package's top level, outside any block.
 
-A package may import more; that is left out, because it may do without.
+Nothing is run. Other imports of a package are ignored, because the package may work without them.
 """
 
 import posixpath
@@ -16,19 +16,19 @@ _EXTENSION = re.compile(r"^(.*?)\.(?:cpython-(\d+)-[^/.]+\.|abi3\.)?so$")
 
 
 class ImportPath(NamedTuple):
-    """Where a Python searches for modules, and its version without a dot, "311"."""
+    """Where a Python searches for modules, and its version without a dot ("311")."""
 
     folders: Sequence[str]
     version: str
 
 
 class Extensions:
-    """The modules of the packages in an image and in wheels, by their paths in the container."""
+    """The modules of packages in an image and in wheels, by path in the container."""
 
     def __init__(self, layers: Sequence[tuple[str, Index]]) -> None:
         self._imports: dict[str, Sequence[str]] = {}
         self._texts: set[str] = set()
-        self._shared: dict[str, dict[str, str]] = defaultdict(dict)  # a path without its suffix: versions and files
+        self._shared: dict[str, dict[str, str]] = defaultdict(dict)  # path without suffix: versions and files
         for target, files in layers:
             self._imports.update({target + path: names for path, names in files.imports.items()})
             for path, entry in files.entries.items():
@@ -41,10 +41,9 @@ class Extensions:
                         self._shared[f"{folder}/{match[1]}"].setdefault(match[2] or "", target + path)
 
     def loaded(self, names: Sequence[str], where: ImportPath) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the extension modules that the imports of dotted names load, in the order of their imports; and
-        packages that are not found, with the files of packages that import them.
+        """Return the extension modules that imports of dotted names load, in import order, and the missing packages.
 
-        Names of anything else than modules are passed over.
+        The missing packages map to the files of the packages that import them. Names that are not modules are ignored.
         """
         found: dict[str, None] = {}
         absent: dict[str, str] = {}
@@ -65,7 +64,7 @@ class Extensions:
         return tuple(found), absent
 
     def _file(self, name: str, where: ImportPath) -> str | None:
-        """Return the file of a module; of "NAME/NAME" the extension module in a folder that itself is a module."""
+        """Return the file of a module; for "NAME/NAME", the extension module in a folder that itself is a module."""
         top, *inner = re.split(r"[./]", name)
         folders = (f"{folder}/{top}" for folder in where.folders)
         first = next((path for path in folders if self._in(path, where)), None)
@@ -75,7 +74,7 @@ class Extensions:
         return self._extension(path, where) if "/" in name else self._in(path, where)
 
     def _in(self, path: str, where: ImportPath) -> str | None:
-        """Return what Python takes for a module of a folder: a package, an extension module, a text."""
+        """Return the file that Python loads for a module in a folder: a package, an extension module or source text."""
         package, text = f"{path}/__init__.py", f"{path}.py"
         if package in self._texts:
             return package

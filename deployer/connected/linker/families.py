@@ -1,4 +1,4 @@
-"""The MPI families that an image's programs are linked to, for a definition that does not name them."""
+"""Detection of the MPI families that an image's programs are linked to, if the definition does not state them."""
 
 import posixpath
 import re
@@ -18,11 +18,11 @@ from deployer.contract.plan import MPICH_ABI, OPENMPI
 from deployer.contract.tarformat import FILE
 
 _MAGIC = b"\x7fELF"
-#: The most bytes of a script that are read.
+#: The maximum number of bytes read from a script.
 _SCRIPT = 1024 * 1024
-#: Files of MPI libraries themselves: they need their own family, whatever the programs need; and modules of NVSHMEM.
+#: Files of MPI libraries, which need their own family whatever the programs need, and modules of NVSHMEM.
 _OF_MPI = re.compile(rf"^lib(mpi|oshmem|pmpi)|^(mca|ompi)_|^mpi(chversion|vars)$|{NVSHMEM_BY_MPI.pattern}")
-#: MPI's libraries for Fortran and C++: a Fortran program may name no other (``--as-needed`` in Debian's mpif90).
+#: MPI's libraries for Fortran and C++. A Fortran program may need no other (``--as-needed`` in Debian's mpif90).
 _BINDINGS = (
     (re.compile(r"^libmpi_(mpifh|usempi\w*|cxx)\.so\.40$"), OPENMPI),
     (re.compile(r"^libmpi(ch)?(fort|cxx|f90)\.so\.12$"), MPICH_ABI),
@@ -31,7 +31,7 @@ _WRITE = "write mpi: [mpich-abi] or mpi: [openmpi] in the definition, or both if
 
 
 class MpiUser(NamedTuple):
-    """A file of a bundle that is linked to an MPI library."""
+    """A file in a bundle that is linked to an MPI library."""
 
     path: str
     family: str
@@ -39,7 +39,7 @@ class MpiUser(NamedTuple):
 
 
 class FoundFamilies(NamedTuple):
-    """The MPI families of a bundle, and the path of the file that shows them; both are empty if it has none."""
+    """The MPI families of a bundle, and the path of the file that shows them; both empty if the bundle has none."""
 
     families: Sequence[str]
     path: str = ""
@@ -48,19 +48,19 @@ class FoundFamilies(NamedTuple):
 def find(
     in_image: Sequence[MpiUser], jobs: Sequence[Job], wheels: bool, app: Sequence[tuple[str, FileContent]] = ()
 ) -> FoundFamilies:
-    """Return the families that programs, else libraries, are linked to.
+    """Return the families that programs or, if there are no programs, libraries are linked to.
 
-    Of several programs those count that the commands of ``jobs`` name, or else the app's scripts that they start;
-    programs of the app that neither names never count. A folder with libraries for both families, as mpi4py has, runs
-    on both.
+    If there are several programs, only those count that the commands of ``jobs``, or the app's scripts that these
+    commands start, mention. Programs of the app that neither mentions never count. A folder with libraries for both
+    families, such as mpi4py's, runs on both.
 
     Args:
         in_image: ``users`` of the image.
-        wheels: the bundle has Python packages beside the image, which may call MPI.
+        wheels: whether the bundle has Python packages besides the image, which may call MPI.
         app: the files of the app: absolute path and content.
 
     Raises:
-        Refused: there are programs for both families; or for none, and a job has more than one rank.
+        Refused: programs for both families exist; or no family was found and a job has more than one rank.
     """
     in_commands = {posixpath.basename(word) for job in jobs for words in job.command for word in words.split()}
     named = in_commands | in_scripts(data for path, data in app if posixpath.basename(path) in in_commands)
@@ -84,7 +84,7 @@ def find(
 
 
 def users(files: Iterable[tuple[str, FileContent]]) -> list[MpiUser]:
-    """Return the files that are linked to an MPI library, sorted by path, without those of MPI itself."""
+    """Return the files that are linked to an MPI library, sorted by path, without MPI's own files."""
     found = []
     for path, data in files:
         facts = None if _OF_MPI.match(posixpath.basename(path)) else _dynamic(data)
@@ -102,7 +102,7 @@ def files_of(root: Rootfs) -> Iterator[tuple[str, FileContent]]:
 
 
 def in_scripts(files: Iterable[FileContent]) -> set[str]:
-    """Return the words of scripts, at which a path or an operator of the shell ends."""
+    """Return the words of scripts. A word ends where a path or a shell operator ends."""
     starts = [data.read(0, min(data.size, _SCRIPT)) for data in files]
     return {
         word
@@ -130,19 +130,19 @@ def _reader(data: FileContent) -> ReadAt:
 
 
 def _common(users: Iterable[MpiUser]) -> set[str]:
-    """Return the families that all of ``users`` run on, and of those that are for one alone, each."""
+    """Return the families that all of ``users`` run on, and the families of users that support only one."""
     folders = _folders(users)
     single = {family for families in folders.values() if len(families) == 1 for family in families}
     return single or {family for families in folders.values() for family in families}
 
 
 def _both(users: Iterable[MpiUser]) -> bool:
-    """Return whether each folder has files for more than one family."""
+    """Return whether every folder has files for more than one family."""
     return all(len(families) > 1 for families in _folders(users).values())
 
 
 def _folders(users: Iterable[MpiUser]) -> Mapping[str, set[str]]:
-    """Return the families by folder; programs are each on their own."""
+    """Return the families by folder; each program counts as its own folder."""
     folders: defaultdict[str, set[str]] = defaultdict(set)
     for user in users:
         folders[user.path if user.is_program else posixpath.dirname(user.path)].add(user.family)

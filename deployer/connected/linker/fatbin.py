@@ -1,14 +1,14 @@
-"""Which GPUs a file's CUDA kernels are for: the headers of the fat binaries in its section ``.nv_fatbin``.
+"""GPU targets of a file's CUDA kernels, from the headers of the fat binaries in its section ``.nv_fatbin``.
 
-The section ``__nv_relfatbin`` has relocatable kernels (``nvcc -rdc=true``). Their machine code was linked into the
-other section; their PTX is compiled and linked by the driver.
+The section ``__nv_relfatbin`` contains relocatable kernels (``nvcc -rdc=true``). Their machine code was linked into the
+other section; the driver compiles and links their PTX.
 
-A section holds containers, each with entries: machine code of one architecture (``sm_80``), or PTX, which the driver
-compiles for newer ones (``compute_80``). Headers are never compressed, what is between them is not read.
+A section holds containers, each with entries. An entry is machine code for one architecture (``sm_80``), or PTX, which
+the driver compiles for newer ones (``compute_80``). Headers are never compressed; the data between them is not read.
 
-Format: as NVIDIA's fatbinary 11.8 and 13.0 write it, compared with files that were compiled for known architectures,
-with and without compression and relocation; NVIDIA documents only the container's header (``fatbinary_section.h``).
-Everything is bounded, and what is not of this form has no kernels that are known.
+Format: as NVIDIA's fatbinary 11.8 and 13.0 write it. It was compared with files compiled for known architectures, with
+and without compression and relocation; NVIDIA documents only the container's header (``fatbinary_section.h``).
+Every read is bounded. Data in any other format counts as having no known kernels.
 """
 
 import struct
@@ -18,7 +18,7 @@ from deployer.connected.linker import elf_sections
 from deployer.contract.elf import ReadAt
 
 _NAMES = (b".nv_fatbin", b"__nv_relfatbin")
-#: Magic, version, size of this header, size of the entries.
+#: Magic number, version, size of this header, size of the entries.
 _CONTAINER = struct.Struct("<IHHQ")
 _MAGIC, _VERSION = 0xBA55ED50, 1
 #: Kind, version, size of this header, size of the content; minor and major version of the content's format,
@@ -26,7 +26,7 @@ _MAGIC, _VERSION = 0xBA55ED50, 1
 _ENTRY = struct.Struct("<HHIQ8xHHI8xQ")
 _PTX, _CODE = 1, 2
 _PTX_VERSION = "ptx_"
-#: Code that uses what one architecture alone has (sm_90a).
+#: The code uses features specific to one architecture (sm_90a).
 _THIS_ALONE = 0x100000
 _ALIGNED = 8
 _MAX_ENTRIES = 1_000_000
@@ -35,15 +35,18 @@ Capability = tuple[int, int]
 
 
 class _Other(Exception):
-    """It is of another form."""
+    """The data has another format."""
 
 
 def kernels(read_at: ReadAt) -> tuple[str, ...]:
-    """Return what a file has kernels for, sorted: ``sm_80``, ``sm_90a``, ``compute_80``; ``other`` for unknown
-    kinds; ``ptx_8.2`` for the version of PTX. Empty if it has none, or has an unknown format."""
+    """Return the targets of a file's kernels, sorted: ``sm_80``, ``sm_90a``, ``compute_80``.
+
+    ``other`` stands for unknown kinds, ``ptx_8.2`` for the version of PTX. Empty if the file has no kernels, or has an
+    unknown format.
+    """
     found: set[str] = set()
     try:
-        steps = iter(range(_MAX_ENTRIES))  # of the whole file: its sections and containers may overlap
+        steps = iter(range(_MAX_ENTRIES))  # for the whole file: sections and containers may overlap
         for each in elf_sections.each(read_at):
             if each.name in _NAMES:
                 found.update(_entries(read_at, each.offset, each.offset + each.size, steps))
@@ -53,22 +56,22 @@ def kernels(read_at: ReadAt) -> tuple[str, ...]:
 
 
 def serve(found: Iterable[str], gpu: Capability) -> bool:
-    """Return whether one of the kernels runs on a GPU of this compute capability, as far as that is known."""
+    """Return whether one of the kernels is known to run on a GPU of this compute capability."""
     return any(_serves(each, gpu) for each in found)
 
 
 def machine_code(found: Iterable[str]) -> list[str]:
-    """Return the kernels that the driver need not compile."""
+    """Return the kernels that the driver does not have to compile."""
     return [each for each in found if not each.startswith(("compute_", _PTX_VERSION))]
 
 
 def architectures(found: Iterable[str]) -> list[str]:
-    """Return the kernels without the versions of their PTX."""
+    """Return the kernels without their PTX versions."""
     return [each for each in found if not each.startswith(_PTX_VERSION)]
 
 
 def ptx_version(found: Iterable[str]) -> tuple[int, int] | None:
-    """Return the newest version of PTX in a file, None if it has none."""
+    """Return the newest PTX version in a file; None if it has no PTX."""
     versions = [each[len(_PTX_VERSION) :].split(".") for each in found if each.startswith(_PTX_VERSION)]
     return max(((int(major), int(minor)) for major, minor in versions), default=None)
 

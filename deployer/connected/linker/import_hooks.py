@@ -1,17 +1,18 @@
-"""Which packages change how Python finds modules, and which of their hooks find no module that is nowhere."""
+"""Packages that change how Python finds modules, and the known packages whose hooks add no modules."""
 
 import re
 
-#: What adds a hook: to ``sys.meta_path`` or ``sys.path_hooks``, also by another name for them.
+#: Code that adds a hook to ``sys.meta_path`` or ``sys.path_hooks``, also under an alias.
 _ADDS = re.compile(
     rb"\w*sys\s*\.\s*(?:meta_path|path_hooks)\s*(?:\.\s*(?:insert|append|extend)\b|\[[^\]\n]*\]\s*=(?!=)|\+?=(?!=))"
     rb"|=\s*\w*sys\s*\.\s*(?:meta_path|path_hooks)\s*(?:#|$)|\bfrom\s+sys\s+import\s[^\n]*\b(?:meta_path|path_hooks)\b",
     re.MULTILINE,
 )
-#: Files that packages carry copies of, and files that no running program loads.
+#: Files that packages vendor, and files that no running program loads.
 _COPIES = re.compile(r"(?:^|/)_?six\.py$|(?:^|/)_?importlib_metadata/|/tests?/")
 
-#: Packages whose hooks find no other modules than Python does, or only modules of these names. Read in their sources.
+#: Packages whose hooks find no modules beyond those that Python finds, or only modules with these names, according to
+#: their sources.
 HARMLESS = {
     "IPython": "refuses to import other bindings of Qt",
     "_distutils_hack": "finds distutils in setuptools",
@@ -39,6 +40,6 @@ HARMLESS = {
 
 
 def adds_hook(path: str, text: bytes) -> bool:
-    """Return whether a file of a package, by its path below the folder of packages, may add a hook of its own."""
+    """Return whether a file of a package, given its path below the folder of packages, may add its own hook."""
     named = b"meta_path" in text or b"path_hooks" in text
     return named and _ADDS.search(text) is not None and not _COPIES.search(path)

@@ -1,6 +1,6 @@
-"""What the dry link needs of a bundle's image and wheels, read in one pass and kept for the next time.
+"""The facts about a bundle's image and wheels that the dry link needs, read in one pass and cached.
 
-Nothing is unpacked. Of a large file, which spans several frames, only the frames with its headers are read.
+Nothing is unpacked. If a large file spans several frames, only the frames with its headers are read.
 """
 
 import base64
@@ -31,31 +31,31 @@ from deployer.system import codec
 from deployer.system.wheel import Wheel
 
 SCHEMA = "link-index"
-#: Raise it when what is read of a file changes: older indexes are made again.
+#: Increase it when different facts are read from a file; older indexes are then rebuilt.
 VERSION = 11
 
 _MAGIC = b"\x7fELF"
-#: How a script begins, and what the kernel reads of its first line.
+#: The start of a script, and the number of bytes of its first line that the kernel reads.
 _SCRIPT, _LINE = b"#!", 256
-#: How the names of files end that jobs run or source, and of those that say where Python finds packages.
+#: Suffixes of files that jobs run or source, and of files that state where Python finds packages.
 _TEXTS = (".sh", ".bash", ".env", ".py", ".pth", "pyvenv.cfg", "/entry_points.txt")
-#: Files of Python's own library are not read; those of its packages are searched, but not kept.
+#: Files of Python's standard library are not read; files of its packages are searched, but not kept.
 _OWN_LIBRARY = re.compile(r"/lib(?:64)?/python3(?:\.\d+)?/(?!(?:.*/)?(?:site|user)customize\.py$)")
-#: Larger files of an image are not read as text, in bytes.
+#: Files in an image that are larger, in bytes, are not read as text.
 MAX_TEXT = 1024 * 1024
-#: Files whose text is wanted: the loader's cache.
+#: Files whose text is always needed: the loader's cache.
 _WANTED = ("/etc/ld.so.cache",)
 _FRAMES_AT_HAND = 3
-_IN_MEMORY = 64 * 1024 * 1024  # of a file in a wheel: what is larger is spooled
+_IN_MEMORY = 64 * 1024 * 1024  # bytes of a file in a wheel; larger files are spooled
 _KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLINK: FILE}
 
 
 class Bundle(Protocol):
-    """A bundle to read from: one of the disk (``system.verify.Verification``), or one that is being written."""
+    """A readable bundle: one on disk (``system.verify.Verification``), or one that is being written."""
 
     @property
     def manifest(self) -> Manifest:
-        """What is in it."""
+        """The bundle's manifest."""
 
     def member_segments(self, name: str) -> list[Segment]:
         """Return the content segments of a member, in order."""
@@ -68,8 +68,11 @@ class Bundle(Protocol):
 
 
 class Indexed(NamedTuple):
-    """One path: what it is, where a link leads or what a script's first line says after ``#!``, the facts of an ELF
-    file, or why it is a bad one; whether it may be executed; what its CUDA kernels are for (``fatbin.kernels``)."""
+    """The facts about one path.
+
+    They are: its kind; the target of a link, or the first line of a script after ``#!``; the facts of an ELF file, or
+    why it is malformed; whether it is executable; the targets of its CUDA kernels (``fatbin.kernels``).
+    """
 
     kind: str
     target: str = ""
@@ -80,7 +83,7 @@ class Indexed(NamedTuple):
 
 
 class ContentPlace(NamedTuple):
-    """Where a file's content is in the layer: its first frame, the offset there, and the size in bytes."""
+    """Where a file's content is in the layer: its first frame, the offset in that frame, and the size in bytes."""
 
     frame: int
     offset: int
@@ -89,15 +92,15 @@ class ContentPlace(NamedTuple):
 
 @dataclasses.dataclass
 class Index:
-    """The files of an image, as the dry link sees them (``view.Files``).
+    """The files of an image, as the dry link needs them (``view.Files``).
 
     Attributes:
-        entries: what is at each path.
+        entries: the facts about each path.
         contents: the content of files that is kept.
-        programs: the names of programs that wheels bring.
+        programs: the names of programs that wheels provide.
         places: where the content of small files and of ELF files is.
-        packages: Python packages by path, and what they import; by the empty path what plugins import.
-        imports: what files of packages import at their top.
+        packages: Python packages by path, and their imports; the empty path has the imports of plugins.
+        imports: the top-level imports of files in packages.
         read: returns the content of a small file.
         code: the instruction sets of ELF files.
     """
@@ -129,7 +132,7 @@ class Index:
         return entry.facts
 
     def content(self, path: str) -> bytes:
-        """Return a small file's content; of a script that is not at hand the first line. Raises IntegrityError."""
+        """Return a small file's content, or a script's first line if its content is missing. Raises IntegrityError."""
         place, entry = self.places.get(path), self.entries.get(path)
         if place and self.read and not (entry and entry.facts):
             return self.read(place)
@@ -156,9 +159,9 @@ class Index:
 
 
 def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
-    """Return the index of a bundle's image; kept in, and taken from, the folder ``cache`` when one is given.
+    """Return the index of a bundle's image, using the folder ``cache`` if given.
 
-    Each frame is checked as it is read. Raises IntegrityError.
+    Each frame is verified as it is read. Raises IntegrityError.
     """
     key = bundle.manifest.image.layer_digest.rpartition(":")[2]
     found = _kept(key, cache, lambda: _read(bundle))
@@ -173,9 +176,9 @@ def of_image(bundle: Bundle, cache: Path | None = None) -> Index:
 
 
 def of_wheels(bundle: Bundle, names: Sequence[str], cache: Path | None = None) -> Index:
-    """Return one index of the wheels that are these members of a bundle, as they will be unpacked side by side.
+    """Return one index for the wheels with these member names in a bundle, as if unpacked side by side.
 
-    Paths are those below ``lib``. Raises IntegrityError.
+    Paths are below ``lib``. Raises IntegrityError.
     """
     entries: dict[str, Indexed] = {}
     programs: set[str] = set()
@@ -257,7 +260,7 @@ def _read_index(fields: json_records.Fields) -> Index:
 
 
 def _read_wheel(bundle: Bundle, name: str) -> Index:
-    """Index the files of a wheel that the site will unpack below ``lib``, as the site reads them."""
+    """Index the files of a wheel that the site will unpack below ``lib``, in the same way as the site reads them."""
     entries: dict[str, Indexed] = {}
     packages = package_imports.Collector()
     with tempfile.TemporaryFile() as whole:
@@ -282,7 +285,7 @@ def _read_wheel(bundle: Bundle, name: str) -> Index:
 
 
 def _in_wheels(bundle: Bundle, owners: Mapping[str, str]) -> Callable[[str], ReadAt | None]:
-    """Return what reads a file of the wheels wholly into memory; ``owners`` are the wheels by the files' paths."""
+    """Return a function that reads a file of the wheels wholly into memory; ``owners`` maps file paths to wheels."""
 
     @functools.lru_cache(maxsize=1)
     def opened(name: str) -> Wheel:
@@ -356,7 +359,7 @@ def _read(bundle: Bundle) -> Index:
 
 
 def _may_be_read(path: str, entry: Indexed) -> bool:
-    """Return whether jobs may run or source a file: then its content is wanted."""
+    """Return whether jobs may run or source a file, so that its content is needed."""
     if entry.facts or entry.bad:
         return False
     name = posixpath.basename(path)
@@ -381,7 +384,7 @@ def _indexed(read_at: ReadAt) -> Indexed:
 
 
 def _frames(bundle: Bundle) -> Callable[[int], bytes]:
-    """Return what reads a frame of the layer."""
+    """Return a function that reads a frame of the layer."""
     segments = bundle.layer_segments()
     decompress = codec.decompressor(str(bundle.manifest.codec["name"]))
 
@@ -393,7 +396,7 @@ def _frames(bundle: Bundle) -> Callable[[int], bytes]:
 
 
 def _files(bundle: Bundle) -> Iterator[tuple[TarEntry, ContentPlace, ReadAt]]:
-    """Yield each entry of the layer, and a function that reads of its content as long as the next is not asked for."""
+    """Yield each layer entry, its place, and a function that reads its content until the next entry is yielded."""
     segments = bundle.layer_segments()
     frame = _frames(bundle)
     with progress.bar("link", sum(segment.size for segment in segments)) as advance:
@@ -414,7 +417,7 @@ _EMPTY = bytes(tarformat.BLOCK)
 
 
 def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, start: int, length: int) -> ReadAt:
-    """Return what reads a file that begins at ``start`` of frame ``first`` and may go on in the frames after it."""
+    """Return a function that reads a file starting at ``start`` in frame ``first``, across frames if necessary."""
 
     def read_at(offset: int, size: int) -> bytes:
         size = min(size, length - offset)
@@ -435,5 +438,5 @@ def _reader(frame: Callable[[int], bytes], segments: list[Segment], first: int, 
 
 
 def default_folder() -> Path:
-    """Return where indexes are kept."""
+    """Return the default folder for indexes."""
     return caches.LINK.folder

@@ -1,10 +1,10 @@
-"""Which instruction sets of x86-64 beyond the oldest the code of a file uses, and whether it may ask for them first.
+"""The instruction sets beyond baseline x86-64 that a file's code uses, and whether it may check for them first.
 
-A compiler that may use AVX encodes all vector and floating-point instructions in its way (VEX, EVEX), so hardly any is
-left in the old encoding of SSE. A file that chooses its code at run time has both.
+A compiler that may use AVX encodes all vector and floating-point instructions in the new form (VEX, EVEX). Hardly any
+remain in the old SSE encoding. A file that chooses its code at run time contains both.
 
-Sources: Intel 64 Manual, volume 2, "VEX" and "EVEX"; glibc, sysdeps/x86_64/start.S; Go, src/debug/buildinfo. Of a large
-file, parts all over it are decoded. Everything is bounded.
+Sources: Intel 64 Manual, volume 2, "VEX" and "EVEX"; glibc, sysdeps/x86_64/start.S; Go, src/debug/buildinfo. Only
+evenly spread parts of a large file are decoded. Every read is bounded.
 """
 
 import re
@@ -19,7 +19,7 @@ from deployer.connected.linker.elf_sections import Section
 from deployer.contract.elf import EHDR, ReadAt
 
 _PART, _MAX_PARTS = 64 * 1024, 32
-#: Beginnings of frequent VEX and EVEX instructions. Code without any has about 4 such places per part by chance.
+#: First bytes of frequent VEX and EVEX instructions. Code without any has about 4 such matches per part by chance.
 _LIKELY = re.compile(
     rb"\xc5[\xc0-\xff][\x10\x11\x12\x14\x16\x28-\x2a\x54\x57-\x59\x5c\x5e\x6e\x6f\x77\x7e\x7f\xd4\xd6\xdb\xeb\xef\xfe]"
     rb"|\xc4[\x42\x62\xc2\xe2][\x80-\xff]"
@@ -28,7 +28,7 @@ _LIKELY = re.compile(
 )
 _FEW_PER_PART = 24
 
-#: By the kernel's names of sets: the instructions, in the new encodings. All others are of AVX.
+#: For each set, by the kernel's name: its instructions in the new encodings. All others belong to AVX.
 _SETS = {
     "bmi1": re.compile(r"andn$|bextr|bls(i|msk|r)$"),
     "bmi2": re.compile(r"bzhi|mulx|pdep|pext|rorx|sarx|sh[lr]x"),
@@ -42,34 +42,34 @@ _SETS = {
 _AVX_OF_256 = re.compile(r"vpermil|vptest")
 _AVX512, _LEGACY = "avx512f", "legacy"
 _NEW, _EVEX = (0xC4, 0xC5, 0x62), 0x62
-#: Of the vector instructions, the part in the new encodings from which on a file was compiled for them as a whole.
+#: The fraction of vector instructions in the new encodings above which the whole file was compiled for them.
 _WHOLE, _FEW = 0.8, 4
-#: The part of a set below which it may be that of a few functions that are chosen at run time.
+#: The fraction of a set below which it may come from a few functions that are chosen at run time.
 _RARE = 0.02
 
-#: Names and texts of programs that ask the processor, or have code for several.
+#: Names and text in programs that query the processor, or contain code for several processors.
 _ASKS = re.compile(
     rb"(?i)avx|cpuinfo|cpu[_ ]?(id|model|flag|feature|info|support|cap|indicator)|getauxval|hwcap|simd|sse[34]|hwy"
 )
 _TEXTS = (b".dynstr", b".strtab", b".rodata")
-_CPUID = re.compile(rb"\x0f(\xa2|\x01\xd0)")  # or xgetbv
+_CPUID = re.compile(rb"\x0f(\xa2|\x01\xd0)")  # cpuid or xgetbv
 _RELOCATIONS, _RELOCATION_SIZE, _IRELATIVE = 4, 24, b"\x25\0\0\0"
 _MAX_READ = 256 * 1024 * 1024
 
-#: Where Go's programs say for which processors they were compiled; they ask for them at their start, and end.
+#: Where Go programs record the processors that they were compiled for; they check at startup, and exit on a mismatch.
 _GO_SECTION, _GO_LEVEL = b".go.buildinfo", re.compile(rb"GOAMD64=v([34])")
 
 #: lea rdi, [rip + N]; mov rdi, N; mov edi, N.
 _POINTER = re.compile(rb"(\x48\x8d\x3d|\x48\xc7\xc7|\xbf)(.{4})", re.DOTALL)
 _RELATIVE = b"\x48\x8d\x3d"
 _OF_RIP = re.compile(r".*\[rip ([+-]) (0x[0-9a-f]+)\]")
-#: Bytes of start code and of a piece of code; instructions of ``main``, and of one that only starts the program.
+#: Limits: bytes of start code, bytes per block, instructions in ``main``, and in one that only starts the program.
 _MAX_START, _MAX_BLOCK, _MAX_MAIN, _SHORT = 128, 1024, 4000, 40
 _ENDS = ("ret", "jmp", "hlt", "ud2")
 
 
 def of_file(read_at: ReadAt) -> Instructions:
-    """Return the instruction sets that a file for x86-64 uses."""
+    """Return the instruction sets that an x86-64 file uses."""
     sections = list(elf_sections.each(read_at))
     code = [each for each in sections if each.is_code]
     of_go = (read_at(each.offset, min(each.size, _PART)) for each in sections if each.name == _GO_SECTION)
@@ -102,7 +102,7 @@ def _is_likely(data: bytes) -> bool:
 
 
 def _parts(code: Sequence[Section]) -> Iterator[Section]:
-    """Yield parts of the code, evenly spread if it is large."""
+    """Yield parts of the code, evenly spread if the code is large."""
     counts = [-(-each.size // _PART) for each in code]
     total = sum(counts)
     for step in range(min(total, _MAX_PARTS)):
@@ -124,7 +124,7 @@ def _decoded(data: bytes, address: int) -> Iterator[tuple[int, int, str, str]]:
 
 
 def _set(first: int, mnemonic: str, operands: str) -> str:
-    """Return the set that an instruction is of; ``_LEGACY`` for vectors in the old encoding; empty for others."""
+    """Return an instruction's set; ``_LEGACY`` for vectors in the old encoding; empty for other instructions."""
     if first not in _NEW:
         return _LEGACY if "xmm" in operands else ""
     if mnemonic.startswith("k") or (first == _EVEX and mnemonic.startswith("v")):
@@ -135,7 +135,7 @@ def _set(first: int, mnemonic: str, operands: str) -> str:
 
 
 def _asks(read_at: ReadAt, sections: Sequence[Section]) -> bool:
-    """Return whether a file shows that it asks the processor, or lets the loader choose functions by it."""
+    """Return whether a file shows that it queries the processor, or lets the loader choose functions accordingly."""
     left = _MAX_READ
     for each in sections:
         if each.is_code or each.name in _TEXTS or each.kind == _RELOCATIONS:
@@ -147,13 +147,14 @@ def _asks(read_at: ReadAt, sections: Sequence[Section]) -> bool:
                 found = (_CPUID if each.is_code else _ASKS).search(data) is not None
             if found:
                 return True
-    return left == 0  # not all of it was read
+    return left == 0  # otherwise part of the file was not read
 
 
 def _in_main(read_at: ReadAt, code: Sequence[Section]) -> set[str]:
     """Return the sets that ``main`` uses.
 
-    Fortran's and Rust's only starts the program: what it calls or gives to their library counts then.
+    In Fortran and Rust, ``main`` only starts the program; then the functions that it calls or passes to the language's
+    library count.
     """
     found: set[str] = set()
     start = _main(read_at, code, EHDR.unpack(read_at(0, EHDR.size))[4])
@@ -165,7 +166,7 @@ def _in_main(read_at: ReadAt, code: Sequence[Section]) -> set[str]:
 
 
 def _main(read_at: ReadAt, code: Sequence[Section], entry: int) -> int | None:
-    """Return the address of ``main``, which C's start code gives to the C library in ``rdi``."""
+    """Return the address of ``main``, which C start code passes to the C library in ``rdi``."""
     data = _from(read_at, code, entry)[:_MAX_START]
     match = _POINTER.search(data)
     if match is None:
@@ -175,8 +176,10 @@ def _main(read_at: ReadAt, code: Sequence[Section], entry: int) -> int | None:
 
 
 def _follow(read_at: ReadAt, code: Sequence[Section], start: int, found: set[str]) -> set[int]:
-    """Add the sets that a function uses, on all its paths, to ``found``; return what it starts if it is short and has
-    one path."""
+    """Add the sets that a function uses, on all its paths, to ``found``.
+
+    Return the functions that it starts, if it is short and has only one path.
+    """
     seen: set[int] = set()
     started: set[int] = set()
     todo, branches = [start], 0
@@ -202,7 +205,7 @@ def _follow(read_at: ReadAt, code: Sequence[Section], start: int, found: set[str
 
 
 def _from(read_at: ReadAt, code: Sequence[Section], address: int) -> bytes:
-    """Return the code from an address on; nothing if no section of the program's own code has it."""
+    """Return the code from an address on; empty if the address is in no section of the program's own code."""
     for each in code:
         skipped = address - each.address
         if 0 <= skipped < each.size and each.name.startswith(b".text"):

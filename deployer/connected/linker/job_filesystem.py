@@ -1,40 +1,40 @@
-"""The file system that a job will see: an image, with what the plan binds over it. Nothing is mounted or unpacked."""
+"""The file system that a job will see: an image with the plan's binds over it. Nothing is mounted or unpacked."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from deployer.contract.dynamic import BadElf, Facts
 
-#: Kinds of what stands at a path.
+#: Kinds of path entries.
 FILE, FOLDER, LINK = "file", "folder", "link"
 
-#: What is read of a file whose text is wanted, in bytes.
+#: The maximum number of bytes read from a file whose text is needed.
 SMALL = 16 * 1024 * 1024
 
-_MAX_LINKS = 40  # as the kernel
+_MAX_LINKS = 40  # the kernel's limit
 
 
 class Files(Protocol):
-    """Some files, by absolute paths; no link is followed."""
+    """Files by absolute path; links are not followed."""
 
     def kind(self, path: str) -> str | None:
-        """Return FILE, FOLDER, LINK, or None if there is nothing (or something else)."""
+        """Return FILE, FOLDER or LINK; None if the path does not exist or is of another kind."""
 
     def target(self, path: str) -> str:
-        """Return where the link at ``path`` leads."""
+        """Return the target of the link at ``path``."""
 
     def facts(self, path: str) -> Facts | None:
         """Return the facts of the file at ``path``; None if it is not an ELF file. Raises BadElf."""
 
     def content(self, path: str) -> bytes:
-        """Return the content of a small file, empty if it is unknown."""
+        """Return the content of a small file; empty if it is unknown."""
 
     def names(self, path: str) -> list[str]:
         """Return the names in the folder at ``path``, unsorted; empty if it does not exist."""
 
 
 class BoundFiles(NamedTuple):
-    """``source`` of ``files`` is seen at ``target``, with all that is below it."""
+    """``source`` in ``files``, with everything below it, bound at ``target``."""
 
     target: str
     files: Files
@@ -48,7 +48,7 @@ class JobFilesystem:
         self._layers = [*reversed(binds), BoundFiles("/", image, "/")]
 
     def resolve(self, path: str) -> str | None:
-        """Return the path without links that ``path`` leads to, or None if it leads nowhere."""
+        """Return the link-free path that ``path`` resolves to; None if it does not resolve."""
         done: list[str] = []
         todo = _names(path)[::-1]
         links = 0
@@ -100,7 +100,7 @@ class JobFilesystem:
         return sorted(files.names(inner))
 
     def identity(self, path: str) -> tuple[int, str]:
-        """Return what two names of one file have in common: which of the binds it is in, and its path there."""
+        """Return a value that all names of one file share: the bind that contains it, and its path in that bind."""
         files, inner = self._at(path)
         return id(files), inner
 
@@ -108,7 +108,7 @@ class JobFilesystem:
         files, inner = self._at(path)
         found = files.kind(inner)
         if found is None and any(_below(bind.target, path) for bind in self._layers):
-            return FOLDER  # flatten makes the folders that binds need
+            return FOLDER  # flatten creates the folders that binds need
         return found
 
     def _target(self, path: str) -> str:
@@ -124,7 +124,7 @@ class JobFilesystem:
 
 
 class Captured:
-    """Files of a site of which only the facts are known, and links, by absolute paths."""
+    """Captured files of a site, with facts only, and its links, by absolute path."""
 
     def __init__(self, found: Mapping[str, Facts], links: Mapping[str, str] | None = None) -> None:
         self._facts = dict(found)
@@ -142,7 +142,7 @@ class Captured:
     def facts(self, path: str) -> Facts | None:
         return self._facts[path]
 
-    def content(self, path: str) -> bytes:  # noqa: ARG002  nothing but the facts was captured
+    def content(self, path: str) -> bytes:  # noqa: ARG002  only the facts were captured
         return b""
 
     def names(self, path: str) -> list[str]:
@@ -150,7 +150,7 @@ class Captured:
 
 
 def folders_of(paths: Iterable[str]) -> set[str]:
-    """Return the folders that contain the paths, with the root."""
+    """Return the folders that contain the paths, including the root."""
     found = {"/"}
     for path in paths:
         parts = path.strip("/").split("/")
@@ -159,14 +159,14 @@ def folders_of(paths: Iterable[str]) -> set[str]:
 
 
 def names_in(folder: str, *paths: Iterable[str]) -> list[str]:
-    """Return the names of those of ``paths`` that are directly in a folder."""
+    """Return the names of the entries in ``paths`` that are directly in a folder."""
     top = folder.rstrip("/") + "/"
     inside = (path[len(top) :] for some in paths for path in some if path.startswith(top))
     return list(dict.fromkeys(name for name in inside if name and "/" not in name))
 
 
 def _below(path: str, top: str) -> str | None:
-    """Return the rest of ``path`` below ``top``, empty or with its slash; None where it is elsewhere."""
+    """Return the part of ``path`` below ``top``, empty or starting with a slash; None if it is elsewhere."""
     if top == "/":
         return path
     if path == top:

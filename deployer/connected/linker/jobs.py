@@ -1,4 +1,4 @@
-"""What a bundle's jobs start, each program linked in a process of its own."""
+"""The programs that a bundle's jobs start, each linked in its own process."""
 
 import functools
 import posixpath
@@ -22,16 +22,16 @@ from deployer.contract.plan import APP, Plan
 
 
 class LinkedJob(NamedTuple):
-    """A job, linked dry.
+    """A dry-linked job.
 
     Attributes:
         job: None if the bundle has no job.
-        processes: of each program that is certainly started; without a job, of each that the user could start.
-        conditional: of each program that is started under a condition, or that imports packages so; and of a program
-            that calls no MPI itself, with each module of the image that it may load.
-        unclear: reasons why it cannot be told what else is started.
-        decides: returns whether the job certainly ends with an error if one of ``processes`` does.
-        candidates: if something is unclear, of each program of the bundle that calls MPI.
+        processes: the processes of programs that certainly start; without a job, of all that the user could start.
+        conditional: the processes of programs that start, or import packages, only under a condition; and, for
+            a program that makes no MPI calls itself, one for each module of the image that it may load.
+        unclear: reasons why it is uncertain what else starts.
+        decides: returns whether the job certainly fails if the given one of ``processes`` does.
+        candidates: if something is unclear, the processes of all programs in the bundle that call MPI.
     """
 
     job: Job | None
@@ -43,20 +43,20 @@ class LinkedJob(NamedTuple):
 
     @property
     def possible(self) -> list[Process]:
-        """Return each process that may be started; those of ``processes`` first."""
+        """Return the processes that may start, ``processes`` first."""
         return [*self.processes, *self.conditional]
 
     def starts(self, process: Process) -> bool:
-        """Return whether a process, one of ``possible``, is certainly started."""
+        """Return whether a process from ``possible`` certainly starts."""
         return any(process is each for each in self.processes)
 
     def needs(self, process: Process) -> bool:
-        """Return whether a process is certainly started, and the job certainly fails if it does."""
+        """Return whether a process certainly starts, and its failure certainly fails the job."""
         return self.starts(process) and self.decides(process)
 
 
 class _Linker:
-    """Links the programs of one bundle under one plan, each once."""
+    """Links the programs of one bundle under one plan, each only once."""
 
     def __init__(
         self, manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
@@ -85,7 +85,7 @@ class _Linker:
         return self._with(program, program.packages.imported if program.packages else None)
 
     def possible(self, program: StartedProgram) -> Iterator[Process]:
-        """Yield the process of a program with the packages or modules that it may load, if one of them calls MPI."""
+        """Yield a program's process with the packages or modules that it may load, if any of these calls MPI."""
         packages = program.packages
         if packages is None:
             alone = self.program(program)
@@ -109,7 +109,7 @@ class _Linker:
         return found._replace(via=program.via, removed=program.removed)
 
     def candidates(self) -> Iterator[Process]:
-        """Yield the processes of all programs of the bundle that call MPI; Python with all packages that do."""
+        """Yield the processes of all programs in the bundle that call MPI; Python with all packages that call MPI."""
         python = self.manifest.image.python
         if python:
             found = self.start(Start(python))
@@ -123,7 +123,7 @@ class _Linker:
         seen = started.follow(job.command, surroundings, job.stdin)
 
         def decides(program: Process) -> bool:
-            """Return whether the job fails if a program does: its command is followed again with this in mind."""
+            """Return whether the job fails if a program does, by following its command again with that failure."""
             key = program.command, program.via
             return not program.via or bool(started.follow(job.command, surroundings, job.stdin, key).status)
 
@@ -138,7 +138,7 @@ class _Linker:
         return LinkedJob(job, certain, conditional, unclear, candidates, decides)
 
     def _surroundings(self, job: Job) -> Surroundings:
-        """Return where a job's command is followed."""
+        """Return the surroundings in which a job's command is followed."""
         image = self.manifest.image
         brought = frozenset(name for overlay in self.overlays for name in overlay.files.programs)
         app = {overlay.target: overlay.files for overlay in self.overlays if overlay.target == APP}
@@ -169,9 +169,9 @@ class _Linker:
         return Extensions([("", self.files), *((overlay.target, overlay.files) for overlay in self.overlays)])
 
     def _elsewhere(self, module: str) -> str:
-        """Return the path of what may be a Python module of a name, wherever it is in the job; empty if there is none.
+        """Return the path, anywhere in the job, of a possible Python module with this name; empty if none exists.
 
-        Archives of packages count by their own names, since their content is not known.
+        Archives of packages match by their own names, because their content is unknown.
         """
         return self._stems.get(module, "") or next(
             (path for name, path in self._archives if name.lower().startswith(module.lower())), ""
@@ -199,7 +199,7 @@ class _Linker:
 
 
 def _unsure(program: StartedProgram) -> str | None:
-    """Return why it is not certain what a program loads."""
+    """Return why it is uncertain what a program loads."""
     where = f"{program.via}: " if program.via else ""
     if not known([program.environment.get(LIBRARY_PATH, "")]):
         return f"{where}{LIBRARY_PATH} is only known when it runs"
@@ -207,16 +207,16 @@ def _unsure(program: StartedProgram) -> str | None:
 
 
 def unlinked(manifest: Manifest) -> list[LinkedJob]:
-    """Return a bundle's jobs without what they start."""
+    """Return a bundle's jobs without the programs that they start."""
     return [LinkedJob(job, []) for job in manifest.jobs] or [LinkedJob(None, [])]
 
 
 def link(
     manifest: Manifest, plan: Plan, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]
 ) -> list[LinkedJob]:
-    """Return a bundle's jobs, linked dry; ``host`` are the site's files by where the plan binds them.
+    """Return a bundle's jobs, linked dry; ``host`` maps the plan's bind targets to the site's files.
 
-    If the bundle has no job: one of the image's Python and each program that calls MPI.
+    If the bundle has no job, the result has one for the image's Python and each program that calls MPI.
     """
     linker = _Linker(manifest, plan, files, overlays, host)
     if manifest.jobs:

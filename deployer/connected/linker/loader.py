@@ -1,8 +1,8 @@
-"""The dynamic loader, dry: which files a program would have mapped, in which order, and what would stop it.
+"""A dry run of the dynamic loader: the files that a program would map, in order, and what would stop it.
 
 It follows glibc: ld.so(8), "Description"; elf/dl-load.c (_dl_map_object), elf/dl-deps.c (breadth first),
-elf/dl-version.c, sysdeps/generic/dl-cache.h. Not followed: preloads, auditing, and the folders of a CPU's capabilities
-(``glibc-hwcaps``), whose libraries have the sonames of the plain ones.
+elf/dl-version.c, sysdeps/generic/dl-cache.h. It does not follow preloads, auditing, or the folders for CPU capabilities
+(``glibc-hwcaps``), whose libraries have the same sonames as the plain ones.
 """
 
 import copy
@@ -20,13 +20,13 @@ _CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _CACHE_HEAD = struct.Struct("<20sII20x")
 _CACHE_ENTRY = struct.Struct("<iIIIQ")
-#: Of an entry: a library of glibc's kind for x86-64; for AArch64; for i386.
+#: Flags of a cache entry for a glibc library, by machine: x86-64, AArch64, i386.
 _CACHE_FLAGS = {62: 0x0303, 183: 0x0A03, 3: 0x0003}
 
-#: The ABI's numbers of architectures, with the kernel's names.
+#: Names of architectures, as in the kernel, by ABI number.
 MACHINES = {3: "i386", 21: "ppc64le", 22: "s390x", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 
-#: Where loaders of the distributions look at last: Debian's, then Red Hat's and SUSE's.
+#: The folders that the distributions' loaders search last: Debian's, then those of Red Hat and SUSE.
 _DEFAULTS = {
     62: ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),
     183: ("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"),
@@ -36,13 +36,13 @@ _PLATFORM = {62: "x86_64", 183: "aarch64", 3: "i686"}
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM))")
 
 
-#: Which of the loader's rules finds a library: a search path of a file, LD_LIBRARY_PATH, the image's cache or default
-#: folders, or no search at all.
+#: The loader rule that finds a library: a file's search path, LD_LIBRARY_PATH, the image's cache or default folders,
+#: or no search at all.
 RPATH, LIBRARY_PATH, RUNPATH, SYSTEM, BY_PATH = "DT_RPATH", "LD_LIBRARY_PATH", "DT_RUNPATH", "system", "path"
 
 
 class Place(NamedTuple):
-    """Where a library was found, by which rule, and the file whose search path it is if it is one of a file."""
+    """The path of a library, the rule that found it, and the file with the search path, if the rule uses one."""
 
     path: str
     rule: str
@@ -50,14 +50,14 @@ class Place(NamedTuple):
 
 
 class Object(NamedTuple):
-    """A file that is mapped.
+    """A mapped file.
 
     Attributes:
-        path: where it is, without links.
-        found: the path that it was opened by.
-        parent: the file that needed it first; None for a program and for what was opened.
-        facts: what was read of it.
-        place: how the loader found it for its parent; None if it was opened.
+        path: its link-free path.
+        found: the path by which it was opened.
+        parent: the file that needed it first; None for a program and for files opened directly.
+        facts: the facts read from the file.
+        place: how the loader found it for its parent; None if it was opened directly.
     """
 
     path: str
@@ -68,17 +68,17 @@ class Object(NamedTuple):
 
     @property
     def first(self) -> "Object":
-        """What brought the file into the process: the program, or what was opened later."""
+        """The file that brought this one into the process: the program, or a file opened later."""
         return self if self.parent is None else self.parent.first
 
     @property
     def dynamic(self) -> Dynamic:
-        """What the loader itself reads of it."""
+        """The part of the facts that the loader itself reads."""
         return self.facts.dynamic
 
 
 class Missing(NamedTuple):
-    """A library that was not found: its name, the file that needs it, and what was opened that came to need it."""
+    """A library that was not found: its name, the file that needs it, and the opened file that led to it."""
 
     name: str
     needed_by: str
@@ -86,9 +86,9 @@ class Missing(NamedTuple):
 
 
 class WrongVersion(NamedTuple):
-    """A version that the library at ``path`` does not have: the loader ends with "version ... not found".
+    """A version that the library at ``path`` lacks: the loader fails with "version ... not found".
 
-    ``opened`` is what was opened that came to need it.
+    ``opened`` is the opened file that led to it.
     """
 
     version: str
@@ -98,14 +98,14 @@ class WrongVersion(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A file that should be loaded and cannot be read as ELF."""
+    """A file that should be loaded but cannot be read as ELF."""
 
     path: str
     reason: str
 
 
 class Loader:
-    """One process, dry. ``library_path`` is LD_LIBRARY_PATH; ``machine`` the ABI's number (62: x86-64)."""
+    """A simulated process. ``library_path`` is LD_LIBRARY_PATH; ``machine`` is the ABI number (62: x86-64)."""
 
     def __init__(self, view: JobFilesystem, library_path: Sequence[str] = (), machine: int = 62) -> None:
         self.view = view
@@ -113,25 +113,25 @@ class Loader:
         self.objects: list[Object] = []
         self.missing: list[Missing] = []
         self.broken: list[Broken] = []
-        self.foreign: dict[str, int] = {}  # files for other machines, with the ABI's number, which were passed over
+        self.foreign: dict[str, int] = {}  # skipped files for other machines, with the ABI number
         self._library_path = [path for path in library_path if path]
-        self._names: dict[str, Object] = {}  # by soname, and by each name that it was asked for
+        self._names: dict[str, Object] = {}  # by soname, and by each requested name
         self._files: dict[tuple[int, str], Object] = {}
         self._facts: dict[str, Facts | None] = {}
         self._cached = _read_cache(view, machine)
         self._program: Object | None = None
 
     def start(self, program: str) -> Object | None:
-        """Map a program and all that it needs; return it, or None if it is not a program for this machine."""
+        """Map a program and everything that it needs; return it, or None if it is not a program for this machine."""
         self._program = self._open(program)
         return self._program
 
     def dlopen(self, path: str, by: Object | None = None) -> Object | None:
-        """Map a library that the process opens by its path, as Python does an extension module, or ``by`` by itself."""
+        """Map a library opened by path: by the process, as Python opens an extension module, or by the file ``by``."""
         return self._open(path, by)
 
     def attempt(self, path: str) -> list[str]:
-        """Return what would be missing if a library were opened: sonames and versions. Nothing is mapped by it."""
+        """Return the sonames and versions that would be missing if a library were opened. Maps nothing."""
         trial = self._trial()
         opened = trial._open(path)
         if opened is None:
@@ -139,7 +139,7 @@ class Loader:
         lacking: dict[str, None] = {}
         closure = {opened.path: opened}
         todo = deque([opened])
-        while todo:  # what was mapped before counts as well
+        while todo:  # files mapped earlier count as well
             for name in todo.popleft().dynamic.needed:
                 mapped = trial.find(name)
                 if mapped is None:
@@ -151,7 +151,7 @@ class Loader:
         return list(dict.fromkeys([*lacking, *wrong]))
 
     def lacking(self, paths: Sequence[str]) -> Sequence[Missing]:
-        """Return what would be missing if some libraries were opened one after another. Nothing is mapped by it."""
+        """Return what would be missing if some libraries were opened one after another. Maps nothing."""
         trial = self._trial()
         for path in paths:
             trial.dlopen(path)
@@ -164,27 +164,27 @@ class Loader:
         return trial
 
     def find(self, name: str) -> Object | None:
-        """Return what is mapped under this name, a soname."""
+        """Return the mapped file with this soname."""
         return self._names.get(name)
 
     def would_find(self, name: str, by: Object) -> str | None:
-        """Return the path at which ``by`` would find a library that it opens by name, None if it would not find it."""
+        """Return the path at which ``by`` would find a library that it opens by name; None if not found."""
         place = self._search(name, by)
         return self.view.resolve(place.path) if place and self._usable(place.path) else None
 
     def wrong_versions(self) -> Iterator[WrongVersion]:
-        """Yield what the loader's check of versions would stop at."""
+        """Yield the failures of the loader's version check."""
         for each in self.objects:
             for library, versions in each.dynamic.versions.items():
                 provider = self._names.get(library)
                 if provider is None or not provider.dynamic.defines:
-                    continue  # missing, which is said elsewhere; or without versions, which is only warned of
+                    continue  # missing (reported elsewhere), or without versions (only a warning)
                 for version in versions:
                     if version not in provider.dynamic.defines:
                         yield WrongVersion(version, provider.path, each.path, each.first.path)
 
     def without(self, names: re.Pattern[str]) -> "Loader":
-        """Return what holds whichever libraries with such names are found, also in place of the image's."""
+        """Return the part of the result that holds even if other libraries with such names are found instead."""
 
         def is_one(each: Object) -> bool:
             return any(names.match(posixpath.basename(above.found)) for above in self._above(each))
@@ -221,7 +221,7 @@ class Loader:
         return first
 
     def _map(self, path: str, parent: Object | None, place: Place | None = None) -> Object | None:
-        """Map a file, once; return the object that it is."""
+        """Map a file once, and return its object."""
         real = self.view.resolve(path)
         facts = self._read(real) if real else None
         if real is None or facts is None:
@@ -267,20 +267,20 @@ class Loader:
         return None
 
     def _usable(self, path: str) -> bool:
-        """Return whether there is a library of this machine's; the loader passes over all others."""
+        """Return whether the path is a library for this machine; the loader skips all others."""
         real = self.view.resolve(path)
         return real is not None and self._read(real) is not None
 
     def _folders(self, by: Object) -> Iterator[Place]:
         if not by.dynamic.runpath:
-            for above in self._above(by):  # DT_RPATH holds for what is below, too
+            for above in self._above(by):  # DT_RPATH also applies to dependencies
                 if not above.dynamic.runpath:
                     yield from self._expand_all(above.dynamic.rpath, above, RPATH)
         yield from (Place(path, LIBRARY_PATH) for path in self._library_path)
         yield from self._expand_all(by.dynamic.runpath, by, RUNPATH)
 
     def _above(self, by: Object) -> Iterator[Object]:
-        """Yield a file, all that needed it, and the program, which counts for what was opened as well."""
+        """Yield a file, its chain of parents, and the program, which also counts for files opened directly."""
         above: Object | None = by
         while above is not None:
             yield above
@@ -304,12 +304,12 @@ class Loader:
 
 
 def _read_cache(view: JobFilesystem, machine: int) -> dict[str, str]:
-    """Return what the image's /etc/ld.so.cache says: soname to path. Empty where there is none, or an older format."""
+    """Return the image's /etc/ld.so.cache: soname to path. Empty if it is absent or has an older format."""
     real = view.resolve(_CACHE)
     if real is None or not view.is_file(real):
         return {}
     data = view.content(real)
-    start = data.find(_CACHE_MAGIC)  # the old format may stand before it
+    start = data.find(_CACHE_MAGIC)  # data in the old format may precede it
     if start < 0 or len(data) < start + _CACHE_HEAD.size:
         return {}
     data = data[start:]

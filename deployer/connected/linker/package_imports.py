@@ -1,7 +1,7 @@
-"""Which packages the packages of an image or wheel import, as far as their texts name them. Nothing is run.
+"""The packages that packages of an image or wheel import, as far as their source text names them. Nothing is run.
 
-It is read once for each image, of thousands of files, so that the texts are searched, not parsed. What a package may
-import is too much rather than too little; what it imports for certain is only what its ``__init__.py`` does at its top.
+Thousands of files are read once for each image, so their text is searched, not parsed. The result overestimates what a
+package may import. Only the top-level imports of its ``__init__.py`` count as certain.
 """
 
 import re
@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from deployer.connected.linker import import_hooks
 
-#: A file of an installed package: the folder of packages, and the package's own name.
+#: A file of an installed package: the folder of packages, the package's name, and the rest of the path.
 PACKAGED = re.compile(r"^(.*/(?:site|dist)-packages)/([^/]+)(.*)$")
-#: Larger files are not searched, in bytes.
+#: Larger files, in bytes, are not searched.
 MAX_TEXT = 1024 * 1024
 
-#: Comments and texts, which may have lines like those of a program.
+#: Comments and string literals, which may contain lines that look like code.
 _NO_CODE = re.compile(
     rb'#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|' + rb"'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|"
     rb'"[^"\\\n]*(?:\\.[^"\\\n]*)*"|' + rb"'[^'\\\n]*(?:\\.[^'\\\n]*)*'", re.DOTALL
 )  # fmt: skip
-#: An import that is in no block: the module and what is taken from it, or modules.
+#: An import outside any block: the module and the names taken from it, or modules.
 _AT_TOP = re.compile(
     rb"^(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n;]+)|import[ \t]+([^\n;]+))", re.MULTILINE
 )
@@ -29,23 +29,23 @@ _ANYWHERE = re.compile(rb"(?:^|;)[ \t]*(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+(
 _BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"']([A-Za-z_]\w*)")
 _NAME = re.compile(rb"^\s*([A-Za-z_]\w*)")
 _DOTTED = re.compile(rb"^[\s(]*([A-Za-z_][\w.]*)")
-#: What changes where Python searches for modules.
+#: Code that changes where Python searches for modules.
 _PATH = re.compile(rb"\bsys\s*\.\s*path\s*(?:\.\s*(?:insert|append|extend)\b|\[|\+?=(?!=))|\baddsitedir\b")
 _SECTION = re.compile(r"^\s*\[([^\]]+)\]\s*$")
 _ENTRY = re.compile(r"^[^=\[]+=\s*([A-Za-z_]\w*)")
-#: Groups of entry points that no running program reads.
+#: Groups of entry points that no running program loads.
 _NOT_LOADED = re.compile(
     r"console_scripts|gui_scripts|pytest|distutils|setuptools|sphinx|babel|flake8|jupyter|nbconvert"
 )
 
 
 class PackageImports(NamedTuple):
-    """What a top-level package imports, by the first part of the names.
+    """The imports of a top-level package, by the first part of each name.
 
     Attributes:
-        certain: what it imports whenever it is imported.
-        possible: what any file of it imports.
-        changes: "path" if a file of it changes ``sys.path``, "hooks" if one changes how modules are found.
+        certain: imports made whenever the package is imported.
+        possible: imports made by any of its files.
+        changes: "path" if one of its files changes ``sys.path``, "hooks" if one changes how modules are found.
     """
 
     certain: frozenset[str]
@@ -61,11 +61,11 @@ class Collector:
         self._possible: dict[str, set[str]] = {}
         self._changes: dict[str, set[str]] = {}
         self._plugins: set[str] = set()
-        #: What each file imports at its top, in order: dotted names, and extension modules by their paths.
+        #: Top-level imports of each file, in order: dotted names, and extension modules by path.
         self.modules: dict[str, Sequence[str]] = {}
 
     def add(self, top: str, name: str, inner: str, read: Callable[[], bytes]) -> None:
-        """Add a file of a package: ``top``/``name`` is the package, ``inner`` the rest of the path."""
+        """Add a file of a package: ``top``/``name`` is the package, ``inner`` is the rest of the path."""
         if name.endswith((".dist-info", ".egg-info")) and inner == "/entry_points.txt":
             self._plugins |= _plugins(read().decode("utf-8", "replace"))
         if not (inner or name).endswith(".py"):
@@ -79,7 +79,7 @@ class Collector:
         own = f"{path.rpartition('/')[2]}{inner}".removesuffix(".py").split("/")
         imported = list(dict.fromkeys(_at_top(text, own[:-1]))) if _AT_TOP.search(text) else []
         if inner == "/__init__.py" and own[0].encode() in _BY_NAME.findall(text):
-            imported.append(f"{own[0]}/{own[0]}")  # OpenCV's: it takes the place of its own extension module
+            imported.append(f"{own[0]}/{own[0]}")  # OpenCV replaces its own extension module
         if imported:
             self.modules[f"{top}/{name}{inner}"] = imported
         if inner in ("", "/__init__.py"):
@@ -87,7 +87,7 @@ class Collector:
             self._certain.setdefault(path, set()).update(tops - {own[0]})
 
     def packages(self) -> dict[str, PackageImports]:
-        """Return the imports of each package by its path, and those of plugins by the empty path."""
+        """Return the imports of each package by path; the empty path has those of plugins."""
         found = {
             path: PackageImports(
                 frozenset(self._certain.get(path, ())),
@@ -100,7 +100,7 @@ class Collector:
 
 
 def _at_top(text: bytes, package: Sequence[str]) -> Iterator[str]:
-    """Yield the dotted names that a file imports whenever it is imported, in order; not those of Python's library."""
+    """Yield the dotted names that a file always imports, in order, without modules of Python's library."""
     for source, taken, several in _AT_TOP.findall(_NO_CODE.sub(b"", text)):
         dots = len(source) - len(source.lstrip(b"."))
         if dots > len(package):
@@ -123,7 +123,7 @@ def _found(pattern: re.Pattern[bytes], text: bytes) -> set[str]:
 
 
 def entry_module(text: bytes, group: str, entry: str) -> str | None:
-    """Return the module that an entry_points.txt names for an entry; None if it has none of that name."""
+    """Return the module that an entry_points.txt lists for an entry; None if it lists no such entry."""
     within = ""
     for line in text.decode("utf-8", "replace").splitlines():
         section = _SECTION.match(line)

@@ -1,7 +1,7 @@
-"""What libraries open by name at run time: the libfabric of Intel MPI, and libfabric's providers.
+"""Libraries that are opened by name at run time: the libfabric of Intel MPI, and libfabric's providers.
 
-No file says that Intel MPI opens libfabric, or which providers that one loads. tests/integration/test_rules.py compares
-both with an LD_DEBUG trace of a real run.
+No file shows that Intel MPI opens libfabric, or which providers libfabric loads. tests/integration/test_rules.py
+compares both with an LD_DEBUG trace of a real run.
 """
 
 import re
@@ -12,7 +12,7 @@ from deployer.connected.linker.starts.words import UnknownWord
 
 FABRIC = "libfabric.so.1"
 
-#: What libfabric asks the loader for, where FI_PROVIDER_PATH names no folders: upstream's, and Intel's own two.
+#: Names that libfabric requests from the loader if FI_PROVIDER_PATH is not set: upstream's, and two of Intel's.
 PROVIDERS = (
     *("coll", "cxi", "efa", "lnx", "lpp", "mlx", "net", "opx", "psm2", "psm3", "psmx2", "rxd", "rxm", "shm", "sm2"),
     *("sockets", "tcp", "ucx", "udp", "usnic", "verbs"),
@@ -23,7 +23,7 @@ _PROVIDER = re.compile(r"^lib[\w.-]+-fi\.so$")
 
 
 def open_fabric(loader: Loader) -> None:
-    """Map the libfabric that Intel MPI opens at startup, if it is found: MPI_Init fails without it."""
+    """Map the libfabric that Intel MPI opens at startup, if it is found; without it, MPI_Init fails."""
     library = loader.find("libmpi.so.12") or loader.find("libmpi_abi.so.1")
     place = loader.would_find(FABRIC, library) if library and not loader.find(FABRIC) else None
     if place:
@@ -31,10 +31,10 @@ def open_fabric(loader: Loader) -> None:
 
 
 def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> dict[str, list[str]] | None:
-    """Return the files of libfabric's providers, by the provider's name; None if it is not mapped or searched for sure.
+    """Return the files of libfabric's providers, by provider; None if libfabric is not mapped or its path is unknown.
 
-    It opens all that is in the folders of FI_PROVIDER_PATH; where that is not set, it asks the loader for one name a
-    provider, which for psm2 is another in ``intel``'s own build.
+    It opens every provider in the folders of FI_PROVIDER_PATH. If that is not set, it requests one name per provider
+    from the loader; for psm2, that name differs in Intel's own build (``intel``).
     """
     fabric = loader.find(FABRIC)
     given = environment.get("FI_PROVIDER_PATH")
@@ -57,7 +57,7 @@ def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> di
 
 
 def _in_folder(loader: Loader, folder: str) -> Iterator[tuple[str, str | None]]:
-    """Yield name and path of each provider in a folder."""
+    """Yield the name and path of each provider in a folder."""
     real = loader.view.resolve(folder)
     for name in loader.view.names(real) if real else ():
         if _PROVIDER.match(name):

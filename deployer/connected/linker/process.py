@@ -1,4 +1,4 @@
-"""A rank's process, dry: the job's program, and the files of its Python packages that call MPI, under a plan."""
+"""A dry run of a rank's process: the job's program and the MPI-calling files of its Python packages, under a plan."""
 
 import os
 import posixpath
@@ -24,58 +24,58 @@ from deployer.contract.dynamic import Facts
 from deployer.contract.manifest import Image
 from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan, StartOption
 
-#: What programs that call MPI are linked to, by family; libmpich.so.12 is Debian's own name for MPICH's library, and
-#: libmpi_abi.so.1 the standard ABI of MPI 5, which newer libraries of MPICH's family have beside their own.
+#: Libraries that MPI programs are linked to, with the family of each. libmpich.so.12 is Debian's own name for MPICH's
+#: library. libmpi_abi.so.1 is the standard ABI of MPI 5; newer libraries of MPICH's family provide it in addition.
 FAMILIES = {
     "libmpi.so.12": MPICH_ABI, "libmpich.so.12": MPICH_ABI, "libmpi_abi.so.1": MPICH_ABI, "libmpi.so.40": OPENMPI,
 }  # fmt: skip
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
-#: How the names of Open MPI's C++ library begin, which release 5 has no more.
+#: Prefix of Open MPI's C++ library, which release 5 no longer has.
 CXX = "libmpi_cxx.so."
 
-#: Where packages put what TensorFlow opens when it is imported.
+#: The folder where packages put plug-ins that TensorFlow opens when it is imported.
 _TENSORFLOW_PLUGINS = "tensorflow-plugins/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-#: What only the tools of an Open MPI installation are linked to: ompi_info, mpirun.
+#: Libraries that only the tools of an Open MPI installation are linked to: ompi_info, mpirun.
 _TOOLS = re.compile(r"^libopen-(pal|rte)\.so|^libprrte\.so")
-#: Modules of NVSHMEM (in the wheels of JAX and PyTorch for GPUs) by which its ranks find each other with MPI. It opens
-#: one if this variable names MPI or SHMEM; its other values (PMI, UID) do without.
+#: Modules of NVSHMEM (in the wheels of JAX and PyTorch for GPUs) with which its ranks find each other through MPI. It
+#: opens one if this variable is MPI or SHMEM; the other values (PMI, UID) work without MPI.
 NVSHMEM_BY_MPI = re.compile(r"^nvshmem_bootstrap_(mpi|shmem)\.so")
 _NVSHMEM_CHOICE = "NVSHMEM_BOOTSTRAP"
 _X86_64, _I386 = 62, 3
-#: By OCI's name of an architecture: the machines whose programs its Linux runs.
+#: For each OCI architecture name: the machines whose programs a Linux of that architecture runs.
 _RUN_BY = {"amd64": (_X86_64, _I386), "arm64": (183,), "ppc64le": (21,), "riscv64": (243,)}
-#: Scripts whose interpreter is a script, as many as the kernel follows.
+#: The kernel's limit for scripts whose interpreter is itself a script.
 _MAX_INTERPRETERS = 5
 
 
 class Overlay(NamedTuple):
-    """Python packages that are seen at ``target``, before the image's own."""
+    """Python packages at ``target``, which take precedence over the image's own."""
 
     target: str
     files: Index
 
 
 class Process(NamedTuple):
-    """What is mapped when a program runs, and each file of ``users``, which call MPI, is loaded.
+    """The files mapped when a program runs and each MPI-calling file in ``users`` is loaded.
 
     Attributes:
-        passed_over: users for another family of MPI than the site's; their package has one for the site's as well.
-        plugins: those of TensorFlow.
-        command: what was to be started.
+        passed_over: users for an MPI family other than the site's; their package also has one for the site's.
+        plugins: plug-ins of TensorFlow.
+        command: the command to start.
         via: the wrappers that start it.
-        removed: variables that they removed, the launcher's perhaps among them.
+        removed: variables that the wrappers removed, possibly including the launcher's.
         may_import: why it may not import all of its packages; empty if it does.
-        may_load: the module that it may load: R's, Ruby's, another language's; empty if none was added.
-        serial: packages that take their serial build, with the start options by which they do; no option: the file
-            that chooses is missing.
+        may_load: the module of R, Ruby or another language that it may load; empty if none was added.
+        serial: packages that use their serial build, with the start options that cause this; without an option, the
+            file that selects the build is missing.
         text: the Python script; empty if it is unknown.
-        missing: Python modules without which it ends with an error.
-        unreadable: Python texts that it reads, and cannot read.
-        unloadable: libraries that extension modules need without which it ends with an error.
-        environment: the variables that it sees; an unknown value is an UnknownWord.
+        missing: missing Python modules that make it fail.
+        unreadable: Python files that it needs to read but cannot.
+        unloadable: missing libraries of extension modules that make it fail.
+        environment: the variables that the program receives; an unknown value is an UnknownWord.
         packages: the packages that it imports; None if they are unknown, or if it is not a Python program.
     """
 
@@ -101,7 +101,7 @@ class Process(NamedTuple):
     environment: Mapping[str, str] = {}
 
     def variable(self, name: str) -> str:
-        """Return the value of a variable that the program sees, empty if it is unset or unknown."""
+        """Return the value of a variable in the program's environment; empty if it is unset or unknown."""
         value = self.environment.get(name, "")
         return value if known([value]) else ""
 
@@ -112,33 +112,33 @@ class Process(NamedTuple):
 
     @property
     def uses_mpi(self) -> bool:
-        """Return whether the program calls MPI, as far as its files show."""
+        """Return whether the program's files show that it calls MPI."""
         inside = self.program is not None and self.program.facts.linked is not None
         return bool(self.users) or self.library is not None or inside
 
     @property
     def is_python(self) -> bool:
-        """Return whether the program is a Python, or has one in it, and so may load packages."""
+        """Return whether the program is a Python, or embeds one, and so may load packages."""
         return _is_python(self.loader)
 
     @property
     def library(self) -> Object | None:
-        """Return the MPI library that is mapped, if one is."""
+        """Return the mapped MPI library, if any."""
         return next(filter(None, map(self.loader.find, FAMILIES)), None)
 
     def host_path(self, path: str) -> bool:
-        """Return whether a path of the container is in what the plan binds from the site."""
+        """Return whether a container path is within what the plan binds from the site."""
         folders = [hostfiles.FOLDER, *(bind.target for bind in self.plan.binds)]
         return any(_is_below(path, folder) for folder in folders)
 
 
 def family_of(facts: Facts) -> str | None:
-    """Return which family of MPI a file is linked to, None if it names no MPI library."""
+    """Return the MPI family that a file is linked to; None if it is linked to no MPI library."""
     return next((FAMILIES[name] for name in facts.dynamic.needed if name in FAMILIES), None)
 
 
 def callers(files: Index, overlays: Sequence[Overlay]) -> list[str]:
-    """Return the programs that call MPI, themselves or by a library, without the tools of an MPI installation."""
+    """Return the programs that call MPI directly or through a library, without the tools of an MPI installation."""
     places = [(target + path, facts) for target, found in _everything(files, overlays) for path, facts in found]
     leading = set(FAMILIES)
     needs = [(facts.dynamic.soname or posixpath.basename(path), facts.dynamic.needed) for path, facts in places]
@@ -160,10 +160,10 @@ def callers(files: Index, overlays: Sequence[Overlay]) -> list[str]:
 
 
 def modules(files: Index) -> list[str]:
-    """Return the files of an image that call MPI and that a program loads by its own choice: those of R, Ruby or Perl.
+    """Return the image's MPI-calling files that programs such as R, Ruby or Perl may load.
 
-    They are shared objects without a soname, since nothing is linked to them. Python's are left out: its imports are
-    followed.
+    They are shared objects without a soname, since nothing is linked to them. Python's files are left out, because its
+    imports are followed.
     """
     return sorted(
         path
@@ -182,15 +182,15 @@ def _everything(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str
 
 
 class Start(NamedTuple):
-    """What is started dry.
+    """The input of a dry start.
 
     Attributes:
         command: the program's path, or its name in PATH.
-        packages: the paths of the Python packages that a Python program imports, None: all that call MPI.
-        environment: the variables that the program sees, None: those of the plan and the image.
-        script: the Python file or ``-c TEXT`` that it runs, if that is known.
-        module: a file that it loads as well.
-        extensions: extension modules without which it ends with an error.
+        packages: the paths of the Python packages that a Python program imports; None: all that call MPI.
+        environment: the variables that the program receives; None: those of the plan and the image.
+        script: the Python file or ``-c TEXT`` that it runs, if known.
+        module: another file that it loads.
+        extensions: extension modules that make it fail if they are missing.
     """
 
     command: str
@@ -204,7 +204,7 @@ class Start(NamedTuple):
 def start(
     plan: Plan, image: Image, files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files], wanted: Start
 ) -> Process:
-    """Start a program dry. ``host`` are the site's files by where the plan binds them."""
+    """Start a program dry. ``host`` maps the plan's bind targets to the site's files."""
     command, packages, environment, script, module, extensions = wanted
     single = _single(plan, files, host)
     view = filesystem(files, overlays, {**host, hostfiles.FOLDER: single})
@@ -239,14 +239,14 @@ def start(
     opened_module = loader.dlopen(module) if module else None
     if opened_module is not None:
         users.append(opened_module)
-    # The program itself, and libraries of the image that call MPI for others.
+    # The program itself, and libraries of the image that call MPI on behalf of others.
     taken = set(map(id, users))
     users += [
         each
         for each in loader.objects
         if id(each) not in taken and _calls(each.facts) and not any(_is_below(each.path, target) for target in host)
     ]
-    for item in plan.host:  # each is there to be opened by something: MPI, a provider, a GPU's program
+    for item in plan.host:  # each is meant to be opened by MPI, a provider or a GPU program
         if item.kind == hostfiles.FILE and single.kind(f"/{item.name}"):
             loader.dlopen(item.target)
     if plan.mpi and plan.mpi.family == "intel":
@@ -265,7 +265,7 @@ def start(
 
 
 def _text(view: JobFilesystem, script: str) -> str:
-    """Return the text of the script that a Python runs, empty if it is unknown."""
+    """Return the text of the script that a Python runs; empty if it is unknown."""
     if script.startswith("-c "):
         return script
     path = view.resolve(script) if script.startswith("/") else None
@@ -273,25 +273,25 @@ def _text(view: JobFilesystem, script: str) -> str:
 
 
 def _is_python(loader: Loader) -> bool:
-    """Return whether the program is a Python, or has one in it, and so may load packages."""
+    """Return whether the program is a Python, or embeds one, and so may load packages."""
     paths = [posixpath.basename(each.path) for each in loader.objects]
     return bool(paths) and (python_command.is_python(paths[0]) or any(name.startswith("libpython") for name in paths))
 
 
 def is_of(path: str, packages: Collection[str]) -> bool:
-    """Return whether a file is of one of the packages, which are folders and modules by their paths."""
+    """Return whether a file belongs to one of the packages, which are given as paths of folders and modules."""
     return any(path.startswith((top + "/", top + ".")) or path == top for top in packages)
 
 
 def filesystem(files: Index, overlays: Sequence[Overlay], host: Mapping[str, Files]) -> JobFilesystem:
-    """Return the files that a job sees. ``host`` are the site's files by where the plan binds them."""
+    """Return the files that a job sees. ``host`` maps the plan's bind targets to the site's files."""
     binds = [BoundFiles(target, found, "/") for target, found in host.items()]
     binds += [BoundFiles(overlay.target, overlay.files, "/") for overlay in overlays]
     return JobFilesystem(files, binds)
 
 
 def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
-    """Return the folder of single host files as this image gets it; a file that nobody captured is left out."""
+    """Return the folder of single host files as this image receives it; files that were not captured are left out."""
     site, own = JobFilesystem(host.get(hostfiles.FOLDER, Captured({}))), JobFilesystem(image)
     paths: dict[str, str | None] = {}
     links: dict[str, str] = {}
@@ -308,7 +308,7 @@ def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
 
 
 def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
-    """Return the path of a command, as execvp finds it in the image's PATH."""
+    """Return the path of a command in the image's PATH, found as execvp does."""
     if "/" in command:
         return view.resolve(command)
     values = variables(image.env)
@@ -320,7 +320,7 @@ def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
 
 
 def _interpreter(view: JobFilesystem, image: Image, path: str | None) -> str | None:
-    """Return the program that the kernel starts for a path: what a script's first line names, else the path itself."""
+    """Return the program that the kernel starts for a path: the interpreter of a script, otherwise the path itself."""
     for _ in range(_MAX_INTERPRETERS):
         if path is None or not view.is_file(path):
             return None
@@ -336,9 +336,9 @@ def _interpreter(view: JobFilesystem, image: Image, path: str | None) -> str | N
 
 
 def _calls(facts: Facts) -> bool:
-    """Return whether a file calls MPI and is no MPI library itself.
+    """Return whether a file calls MPI and is not itself an MPI library.
 
-    A program may have MPI's data as its own, by copy relocations: one of Open MPI exports ``ompi_mpi_comm_world``.
+    A program may contain MPI's data through copy relocations; Open MPI programs may export ``ompi_mpi_comm_world``.
     """
     return bool(facts.imports) and "MPI_Init" not in facts.exports
 
@@ -348,7 +348,7 @@ def _is_below(path: str, top: str) -> bool:
 
 
 def _machine(view: JobFilesystem, path: str | None, image: Image) -> int:
-    """Return the machine of a program if the nodes run it, else their own."""
+    """Return the machine of a program if the nodes can run it; otherwise the nodes' own machine."""
     facts = view.facts(path) if path and view.is_file(path) else None
     own = facts.dynamic.machine if facts else _X86_64
     runnable = _RUN_BY.get(image.architecture, (own,))
@@ -358,15 +358,15 @@ def _machine(view: JobFilesystem, path: str | None, image: Image) -> int:
 def _groups(
     files: Index, overlays: Sequence[Overlay], packages: Collection[str] | None, nvshmem: bool
 ) -> Iterator[dict[str, Facts]]:
-    """Yield the files of Python packages that call MPI; those that stand for one module in one group.
+    """Yield the files of Python packages that call MPI, in groups of files that stand for the same module.
 
     Args:
-        nvshmem: NVSHMEM may start with MPI.
+        nvshmem: whether NVSHMEM may start with MPI.
 
-    mpi4py has ``MPI.mpich.*.so`` and ``MPI.openmpi.*.so`` and takes one when it is imported. A package that stands in
-    several places is taken from the first.
+    For example, mpi4py has ``MPI.mpich.*.so`` and ``MPI.openmpi.*.so``, and selects one when it is imported. If a
+    package is in several places, the first one counts.
     """
-    seen: dict[str, str] = {}  # a module to the place that has it
+    seen: dict[str, str] = {}  # a module to its place
     groups: dict[str, dict[str, Facts]] = defaultdict(dict)
     for target, found in _python_files(files, overlays):
         for inner, (path, facts) in found.items():
@@ -390,7 +390,7 @@ def _tensorflow_plugins(files: Index, overlays: Sequence[Overlay]) -> list[str]:
 
 
 def _python_files(files: Index, overlays: Sequence[Overlay]) -> Iterator[tuple[str, dict[str, tuple[str, Facts]]]]:
-    """Yield the ELF files of Python packages: of each overlay with its target, then of the image."""
+    """Yield the ELF files of Python packages: those of each overlay with its target, then those of the image."""
     for target, index in overlays:
         yield target, {path: (path, entry.facts) for path, entry in index.entries.items() if entry.facts}
     yield "", _packages(files)

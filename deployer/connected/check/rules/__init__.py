@@ -1,1 +1,1 @@
-"""The rules of check, a module for each topic."""
+"""The rules of check, with one module for each topic."""

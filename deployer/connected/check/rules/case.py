@@ -1,4 +1,4 @@
-"""What the rules of ``check`` look at: a bundle, a site, and what would be mapped when its jobs start there."""
+"""The input of the rules of ``check``: a bundle, a site, and the files that jobs would map there."""
 
 import datetime as dt
 from typing import NamedTuple
@@ -12,16 +12,18 @@ from deployer.contract.verdict import MISSING_FACTS
 
 __all__ = ["MISSING_FACTS", "Case"]
 
-#: What to do about facts that nobody knows.
+#: The remedy for missing facts.
 CAPTURE = (
     "run `python3 deployer.pyz capture` on the site (with --node inside a job), and merge its output into the profile"
 )
 
 
 class Case(NamedTuple):
-    """``partition`` is the plan's, with what holds for all of the site in it; ``overlays`` are the bundle's Python
-    packages. ``processes`` are the jobs' programs, each with what calls MPI beside it; none where the libraries of the
-    site's MPI were never captured. ``today`` is None if the age of facts is not checked.
+    """The input of the rules.
+
+    ``partition`` is the plan's partition, including the settings for the whole site. ``overlays`` are the bundle's
+    Python packages. ``processes`` are the jobs' programs, each with the MPI-calling files that it loads; empty if the
+    libraries of the site's MPI were never captured. ``today`` is None if the age of facts is not checked.
     """
 
     profile: Profile

@@ -1,4 +1,4 @@
-"""Rules of what jobs start: that the program is in the image, or in what the bundle and the plan put over it."""
+"""Rules for commands: that the program exists in the image, or in what the bundle and the plan put over it."""
 
 import re
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from deployer.contract.plan import APP, DATA
 
 __all__ = ["CODE", "readable", "startable"]
 
-#: A path below the data folders in a word, as far as it is plain; the first part is the folder's name.
+#: A literal path below the data folders in a word; the first part is the folder's name.
 _DATA = re.compile(DATA + r"/([\w.-]+)((?:/[\w.+=@-]+)*)")
 
 
 def startable(case: Case) -> Iterator[Finding]:
-    """command.missing: the command of a job cannot start, as far as the bundle's files tell."""
+    """command.missing: according to the bundle's files, the command of a job cannot start."""
     image = case.manifest.image
     brought = {name for overlay in case.overlays for name in overlay.files.programs}
     app = {overlay.target: overlay.files for overlay in case.overlays if overlay.target == APP}
@@ -28,7 +28,7 @@ def startable(case: Case) -> Iterator[Finding]:
 
 
 def readable(case: Case) -> Iterator[Finding]:
-    """data.missing: an argument of a job is a path below /deployer/data that no data folder of the bundle has."""
+    """data.missing: an argument of a job is a path below /deployer/data that is in no data folder of the bundle."""
     has = [member.name[len(DATA_PREFIX) :] for member in case.manifest.members if member.name.startswith(DATA_PREFIX)]
     elsewhere = {need.data for need in case.manifest.needs}
     own = {name.partition("/")[0] for name in has}

@@ -1,6 +1,6 @@
-"""Rules of the processor: what the image's programs are built for, and what a node has.
+"""Rules for the processor: that nodes support the instructions that the image's programs were built for.
 
-Sources: x86-64 psABI, "Micro-Architecture Levels"; glibc's loader, which refuses a file whose note asks for more;
+Sources: x86-64 psABI, "Micro-Architecture Levels"; glibc's loader, which refuses a file whose note requires more;
 TensorFlow's installation guide (its wheels use AVX).
 """
 
@@ -15,22 +15,22 @@ from deployer.connected.site_profile.profile import Partition
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.manifest import Manifest
 
-#: What the levels are made of, of what a profile tells (``contract.cpu.FLAGS``).
+#: The flags of each level, limited to the flags that a profile records (``contract.cpu.FLAGS``).
 _LEVELS: Mapping[int, frozenset[str]] = {
     2: frozenset({"sse4_1", "sse4_2"}),
     3: frozenset({"sse4_1", "sse4_2", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma"}),
 }
 _LEVELS = {**_LEVELS, 4: _LEVELS[3] | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}}
 
-#: OCI's names of architectures, and the kernel's.
+#: Architecture names: OCI's and the kernel's.
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le", "s390x": "s390x", "riscv64": "riscv64"}
 
-#: Libraries that use instructions without asking whether they are there: names, flags, and what they belong to.
+#: Libraries that use instructions without checking for them: names, flags, and the package that they belong to.
 _LIBRARIES = (
     (re.compile(r"^libtensorflow_(cc|framework)\.so(\.\d+)*$"), frozenset({"avx"}), "TensorFlow's wheel"),
     (re.compile(r"^libitex_cpu_internal_avx2\.so$"), frozenset({"avx2"}), "Intel's Extension for TensorFlow"),
 )
-#: Libraries that a program may load or call only where they fit: libfoo-avx2.so.
+#: Libraries that a program may load or call only on suitable processors: libfoo-avx2.so.
 _NAMED_FOR_A_SET = re.compile(r"avx|haswell|skylake|skx|knl|zen\d|x86-64-v[34]", re.IGNORECASE)
 _X86_64 = 62
 
@@ -45,14 +45,16 @@ def architecture(case: Case) -> Iterator[Finding]:
 
 
 def machines(partition: Partition, manifest: Manifest) -> tuple[str, str]:
-    """Return the machines, as the kernel calls them, that the image is for and that the nodes are; what is not known is
-    taken to be like the other."""
+    """Return the machines, by the kernel's names, of the image and of the nodes.
+
+    If one of them is unknown, it is assumed to equal the other.
+    """
     image = MACHINES.get(manifest.image.architecture)
     return image or partition.architecture or "", partition.architecture or image or ""
 
 
 def instructions(case: Case) -> Iterator[Finding]:
-    """cpu.instructions, facts.cpu: files that a job loads use instructions that the nodes do not have."""
+    """cpu.instructions, facts.cpu: files that a job loads use instructions that the nodes lack."""
     if case.manifest.image.architecture != "amd64":
         return
     node = case.partition.node
@@ -72,9 +74,9 @@ def instructions(case: Case) -> Iterator[Finding]:
 
 
 def code(case: Case, process: Process) -> Iterator[Finding]:
-    """cpu.instructions, facts.cpu: the code of a program, or of what it maps, has instructions that the nodes lack.
+    """cpu.instructions, facts.cpu: the code of a program, or of a file that it maps, uses instructions the nodes lack.
 
-    A file whose note or name says so is reported by ``instructions``.
+    ``instructions`` reports files whose note or name states this.
     """
     node = case.partition.node
     flags = node.cpu.flags if node and node.cpu else None
@@ -102,9 +104,10 @@ def code(case: Case, process: Process) -> Iterator[Finding]:
 
 
 def lacking(found: Instructions, path: str, is_program: bool, flags: Sequence[str]) -> tuple[str, set[str]]:
-    """Return the instruction sets that a mapped file uses and a node with these flags lacks, and how severe that is.
+    """Return the severity, and the instruction sets that a mapped file uses and a node with these flags lacks.
 
-    A library that asks may be there for its functions that are chosen, and so may one that is named for a set.
+    A library that queries the processor, or is named for an instruction set, may use the set only in functions that
+    are chosen at run time.
     """
     certain = {*(found.whole if is_program or not found.asks else ()), *found.in_main} - set(flags)
     possible = set() if found.asks else set(found.used) - set(flags)
@@ -117,7 +120,7 @@ def _library(path: str) -> bool:
 
 
 def _demands(case: Case) -> dict[frozenset[str], tuple[str, str]]:
-    """Return sets of flags that are needed, each with the first file that needs them and why."""
+    """Return the required sets of flags, each with the first file that requires it and the reason."""
     found: dict[frozenset[str], tuple[str, str]] = {}
     for process in case.processes:
         for each in process.loader.objects:

@@ -1,5 +1,7 @@
-"""Rules of the fast network: that MPI finds libfabric, that libfabric finds the provider, and the provider its
-libraries. docs/rules.md has the consequences."""
+"""Rules for the fast network: that MPI finds libfabric, libfabric the provider, and the provider its libraries.
+
+docs/rules.md describes the consequences.
+"""
 
 import posixpath
 import re
@@ -12,20 +14,20 @@ from deployer.connected.linker.loader import Object
 from deployer.connected.linker.process import Process
 from deployer.contract.findings import ERROR, WARNING, Finding
 
-#: Providers of no fast network, by kinds of fabric that have one.
+#: Slow providers, and the fast providers for each kind of fabric.
 _SLOW = {"tcp", "sockets", "udp"}
 _FAST = {"omni-path": "psm2 or opx", "infiniband": "verbs or mlx", "slingshot": "cxi"}
-#: What NCCL opens by name, by kinds of fabric: libibverbs for its own transport, else a plug-in.
+#: The file that NCCL opens by name, by kind of fabric: libibverbs for its own transport, otherwise a plug-in.
 _NCCL = re.compile(r"^libnccl\.so\.\d+")
 _VERBS, _PLUGIN = "libibverbs.so.1", "libnccl-net"
 _OF_NCCL = {"infiniband": _VERBS, "omni-path": _PLUGIN, "slingshot": _PLUGIN}
 _PACKAGES = {_VERBS: "libibverbs1 and ibverbs-providers", _PLUGIN: "none; the site's or its vendor's"}
-#: What every libfabric has in itself, unless it is Intel's, whose providers are files.
+#: Providers built into every libfabric except Intel's, whose providers are separate files.
 _BUILT_IN = {*_SLOW, "shm", "ofi_rxm", "ofi_rxd", "rxm"}
 
 
 def library(process: Process) -> Iterator[Finding]:
-    """fabric.missing: Intel MPI opens libfabric by name, and there is none."""
+    """fabric.missing: Intel MPI opens libfabric by name, but none is found."""
     used = process.library
     if used and process.users and _is_intel(process) and process.host_path(used.path) and _fabric(process) is None:
         text = f"it opens {plugins.FABRIC} at startup, but no searched folder contains it"
@@ -34,7 +36,7 @@ def library(process: Process) -> Iterator[Finding]:
 
 
 def provider(process: Process) -> Iterator[Finding]:
-    """fabric.provider, fabric.library, facts.fabric: the provider that is asked for is missing or incomplete."""
+    """fabric.provider, fabric.library, facts.fabric: the requested provider is missing or incomplete."""
     there = None
     if process.users:
         there = plugins.providers(process.loader, process.environment, _is_intel(process))
@@ -43,12 +45,12 @@ def provider(process: Process) -> Iterator[Finding]:
         if there is None or not asked or asked.startswith("^"):
             continue
         found = [list(_of_one(process, each, there)) for each in asked.split(",")]
-        if not any(findings == [] for findings in found):  # of several, one is enough
+        if not any(findings == [] for findings in found):  # one usable provider is enough
             yield from (each for findings in found for each in findings)
 
 
 def slow(case: Case) -> Iterator[Finding]:
-    """fabric.tcp: the site has a fast network, and the plan does not use it."""
+    """fabric.tcp: the site has a fast network, but the plan does not use it."""
     fabric, asked = case.partition.fabric, case.plan.environment.get("FI_PROVIDER", "")
     uses_mpi = any(process.users for process in case.processes)
     if fabric is None or fabric.kind not in _FAST or not uses_mpi:
@@ -61,7 +63,7 @@ def slow(case: Case) -> Iterator[Finding]:
 
 
 def nccl(case: Case) -> Iterator[Finding]:
-    """fabric.nccl: what NCCL opens for the fast network is missing, so that it sends between nodes through sockets."""
+    """fabric.nccl: the file that NCCL opens for the fast network is missing, so nodes communicate through sockets."""
     fabric, gpus = case.partition.fabric, case.partition.node.gpus if case.partition.node else None
     wanted = _OF_NCCL.get(fabric.kind or "") if fabric else None
     if wanted is None or fabric is None or gpus is None:
@@ -80,7 +82,7 @@ def nccl(case: Case) -> Iterator[Finding]:
 
 
 def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterator[Finding]:
-    """Yield what stands against one provider (``verbs;ofi_rxm``: verbs with a layer over it)."""
+    """Yield the findings on one provider (``verbs;ofi_rxm``: verbs with a layer over it)."""
     name = asked.partition(";")[0].strip()
     fabric = _fabric(process)
     where = fabric.path if fabric else plugins.FABRIC
@@ -103,7 +105,7 @@ def _of_one(process: Process, asked: str, there: dict[str, list[str]]) -> Iterat
         return
     said = linking.said(process)
     lacking = [[word for word in process.loader.attempt(path) if word not in said] for path in there[name]]
-    if all(lacking):  # a provider may stand in several versions: one is enough
+    if all(lacking):  # one version of a provider is enough
         yield Finding(
             "fabric.library",
             _severity(process),
@@ -124,7 +126,7 @@ def _is_intel(process: Process) -> bool:
 
 
 def _falls_back(process: Process) -> bool:
-    """Return whether the MPI takes another network where libfabric gives it none: Open MPI and MPICH 5 were seen to."""
+    """Return whether the MPI uses another network if libfabric offers none: tested with Open MPI and MPICH 5."""
     mpi = process.plan.mpi
     return mpi is not None and (mpi.family == "openmpi" or (mpi.family == "mpich" and not mpi.version.startswith(_OLD)))
 

@@ -1,9 +1,10 @@
-"""Rules of GPUs: that the nodes have those that jobs need, of the image's vendor; and that CUDA's run time, which the
-image brings, finds a driver that is new enough and a GPU that it still knows.
+"""Rules for GPUs: that the nodes have enough GPUs of the right vendor, and that the image's CUDA runtime works there.
 
-Sources: NVIDIA, CUDA Compatibility ("Minor Version Compatibility": the oldest driver of each major release); CUDA
-release notes (architectures that a release takes out; the driver of each release); PTX ISA, "Release Notes" (the
-release that each version of PTX came with).
+The CUDA runtime needs a driver that is new enough and a GPU that it still supports.
+
+Sources: NVIDIA, CUDA Compatibility ("Minor Version Compatibility": the oldest driver for each major release); CUDA
+release notes (architectures that a release removes; the driver of each release); PTX ISA, "Release Notes" (the release
+that introduced each version of PTX).
 """
 
 import posixpath
@@ -16,10 +17,10 @@ from deployer.connected.site_profile.plan import gpus_per_node
 from deployer.contract.findings import ERROR, WARNING, Finding
 from deployer.contract.text import counted
 
-#: By major release of CUDA: the oldest driver, and the lowest compute capability.
+#: For each major release of CUDA: the oldest driver and the lowest compute capability.
 _FLOORS = {10: ((410, 48), (3, 0)), 11: ((450, 80), (3, 5)), 12: ((525, 60), (5, 0)), 13: ((580, 65), (7, 5))}
-#: By version of PTX: the first release of CUDA that writes it, and the driver that came with that. Older drivers do not
-#: compile it, not even those of the same major release.
+#: For each version of PTX: the first CUDA release that writes it, and the driver of that release. Older drivers cannot
+#: compile it, not even drivers of the same major release.
 _PTX = {
     (6, 3): ("10.0", (410, 48)), (6, 4): ("10.1", (418, 39)), (6, 5): ("10.2", (440, 33)),
     (7, 0): ("11.0", (450, 36)), (7, 1): ("11.1", (455, 23)), (7, 2): ("11.2", (460, 27)), (7, 3): ("11.3", (465, 19)),
@@ -28,22 +29,23 @@ _PTX = {
     (8, 3): ("12.3", (545, 23)), (8, 4): ("12.4", (550, 54)), (8, 5): ("12.5", (555, 42)), (8, 6): ("12.7", (565, 57)),
     (8, 7): ("12.8", (570, 26)), (8, 8): ("12.9", (575, 51)), (9, 0): ("13.0", (580, 65)),
 }  # fmt: skip
-#: NCCL, and what all of cuDNN needs. Their oldest GPU changes within a major release of CUDA.
+#: NCCL, and the libraries that all of cuDNN needs. Their oldest GPU changes within a major release of CUDA.
 _NCCL_CUDNN = re.compile(r"^lib(nccl|cudnn(_ops(_infer)?)?)\.so")
-#: Libraries without which a framework, or its exchange between GPUs, computes nothing on a GPU.
+#: Libraries without which a framework, or its communication between GPUs, does not work on a GPU.
 _FRAMEWORK = re.compile(
     r"^(libtorch_cuda\w*|libtensorflow_cc|libtensorflow_framework|_pywrap_tensorflow_internal|xla_extension|"
     r"xla_cuda_plugin|libmxnet|libonnxruntime_providers_cuda|mpi_lib(_v2)?(\.cpython-\w+(-\w+)*)?)\.so"
     rf"|{_NCCL_CUDNN.pattern}"
 )
-#: What comes with CUDA, cuDNN and NCCL. Some have kernels in other forms too (cuFFT), or by intent for few GPUs
-#: (cuSPARSELt).
+#: Libraries that come with CUDA, cuDNN and NCCL. Some also have kernels in other forms (cuFFT), or intentionally
+#: support few GPUs (cuSPARSELt).
 _NVIDIA = re.compile(r"^lib(cu(da|blas|dnn|fft|rand|solver|sparse|pti|inj|file|tensor|tlass)|np|nv|nccl)\w*[.-]")
 _CUDART = re.compile(r"^libcudart\.so\.(\d+)")
-#: The name by which a library is loaded. Packages append the rest of its version: libnccl.so.2.20.5, of wheels without.
+#: The name by which a library is loaded. Packages append the rest of the version (libnccl.so.2.20.5); wheels do not.
 _SONAME = re.compile(r".+?\.so(\.\d+)?(?=\.|$)")
 _UNKNOWN = ((0, 0), (0, 0))
-#: By vendor: libraries of programs for its GPUs. Not libze_loader, nor ROCm's SMI: hwloc's plug-ins bring them.
+#: For each vendor: libraries of programs for its GPUs. libze_loader and ROCm's SMI are left out, because hwloc's
+#: plug-ins bring them in.
 _VENDORS = re.compile(
     r"^(?:(?P<nvidia>libcudart)|(?P<amd>libamdhip64|libhsa-runtime64|librocblas|librccl)"
     r"|(?P<intel>libsycl|libpi_level_zero|libur_adapter_level_zero|libitex_gpu_xetla))\.so"
@@ -51,7 +53,7 @@ _VENDORS = re.compile(
 
 
 def requested(case: Case) -> Iterator[Finding]:
-    """gpu.none, gpu.count, facts.gpu: a job has GPUs of its own for each rank, and a node has none, or fewer."""
+    """gpu.none, gpu.count, facts.gpu: a job requests GPUs for each rank, but a node has none or too few."""
     there = gpus_per_node(case.partition)
     for job in case.manifest.jobs:
         if job.gpus is None:
@@ -75,7 +77,7 @@ def requested(case: Case) -> Iterator[Finding]:
 
 
 def vendor(case: Case) -> Iterator[Finding]:
-    """gpu.vendor: the image's GPU libraries are for the GPUs of other vendors only."""
+    """gpu.vendor: the image's GPU libraries are only for GPUs of other vendors."""
     kind, found = _kind(case), _vendors(case)
     if kind is None or not found or kind in found:
         return
@@ -90,7 +92,7 @@ def vendor(case: Case) -> Iterator[Finding]:
 
 
 def _vendors(case: Case) -> dict[str, str]:
-    """Return the vendors whose libraries the bundle has, each with the first file."""
+    """Return the vendors whose GPU libraries are in the bundle, each with the first file."""
     found: dict[str, str] = {}
     for index in (*(overlay.files for overlay in case.overlays), case.image):
         for path in index.entries:
@@ -107,21 +109,21 @@ def _kind(case: Case) -> str | None:
 
 
 def _is_nvidia(case: Case) -> bool:
-    """Return whether the nodes may have GPUs of NVIDIA."""
+    """Return whether the nodes may have NVIDIA GPUs."""
     return _kind(case) in (None, "nvidia")
 
 
 def usable(case: Case) -> Iterator[Finding]:
-    """gpu.none, gpu.driver, gpu.capability, facts.gpu: CUDA is in the image, and the nodes cannot serve it."""
+    """gpu.none, gpu.driver, gpu.capability, facts.gpu: the image contains CUDA, but the nodes do not support it."""
     runtimes = cuda(case)
-    if not runtimes or not _is_nvidia(case):  # else gpu.vendor reports it
+    if not runtimes or not _is_nvidia(case):  # otherwise gpu.vendor reports it
         return
     path, release = max(runtimes, key=lambda each: each[1])
     node, driver, partition = case.partition.node, case.partition.driver, case.plan.partition
     gpus = node.gpus if node else None
     if gpus is None and driver is None:
         if any(job.gpus for job in case.manifest.jobs):
-            return  # an error of `requested`
+            return  # `requested` reports an error
         yield Finding(
             "gpu.none",
             WARNING,
@@ -159,11 +161,11 @@ def usable(case: Case) -> Iterator[Finding]:
 
 
 def kernels(case: Case) -> Iterator[Finding]:
-    """gpu.kernels, facts.gpu: the bundle's own kernels are for other GPUs than the nodes'.
+    """gpu.kernels, facts.gpu: the bundle's own kernels do not support the nodes' GPUs.
 
-    An error where nothing could be computed: of a framework's library, NCCL or cuDNN, of what a job's program maps, or
-    of all files. Other files may never be used, nor a library that is there a second time. The rest of NVIDIA's
-    libraries comes with CUDA, whose floor is ``gpu.capability``.
+    It is an error if no computation is possible. This is the case for a framework's library, NCCL or cuDNN, for a file
+    that a job's program maps, or if all files are affected. Other files, and second copies of a library, may never be
+    used. The rest of NVIDIA's libraries comes with CUDA, whose minimum ``gpu.capability`` checks.
     """
     gpus, partition = case.partition.node.gpus if case.partition.node else None, case.plan.partition
     found = _kernels(case)
@@ -192,10 +194,10 @@ def kernels(case: Case) -> Iterator[Finding]:
 
 
 def toolkit(case: Case) -> Iterator[Finding]:
-    """gpu.driver: kernels were compiled by a release of CUDA that is too new for the driver.
+    """gpu.driver: kernels were compiled with a CUDA release that is too new for the driver.
 
-    CUDA's run time may be linked into the file itself, which then needs a driver of that major release. If the GPUs are
-    served by PTX alone, the driver must be the release's own or a newer one.
+    The CUDA runtime may be linked into the file itself, which then needs a driver for that major release. If a GPU can
+    only use PTX, the driver must be at least as new as the one of that CUDA release.
     """
     gpus, driver = case.partition.node.gpus if case.partition.node else None, case.partition.driver
     has = _pair(driver.version) if driver and driver.version else None
@@ -227,9 +229,9 @@ def _shown(found: Sequence[str]) -> str:
 
 
 def _kernels(case: Case) -> dict[str, Sequence[str]]:
-    """Return what the files of the bundle have kernels for, by their paths in the job.
+    """Return the kernel targets of the bundle's files, by path in the job.
 
-    Of NVIDIA's own only NCCL and cuDNN.
+    Of NVIDIA's own libraries, only NCCL and cuDNN are included.
     """
     return {
         target + path: entry.kernels
@@ -244,7 +246,7 @@ def _is_judged(name: str) -> bool:
 
 
 def _soname(path: str) -> str:
-    """Return the name that a second copy of a library shares with the first: that up to its major version."""
+    """Return the name that all copies of a library share: the part up to its major version."""
     name = posixpath.basename(path)
     match = _SONAME.match(name)
     return match[0] if match else name
@@ -255,12 +257,12 @@ def _mapped(case: Case) -> set[str]:
 
 
 def _is_needed(path: str, mapped: Collection[str]) -> bool:
-    """Return whether a job's program maps a file, or nothing is computed on a GPU without it."""
+    """Return whether a job's program maps a file, or no computation on a GPU is possible without it."""
     return path in mapped or _FRAMEWORK.match(posixpath.basename(path)) is not None
 
 
 def cuda(case: Case) -> list[tuple[str, int]]:
-    """Return the run times of CUDA that the bundle brings: paths, and major releases."""
+    """Return the CUDA runtimes in the bundle: paths and major releases."""
     found = []
     for index in (*(overlay.files for overlay in case.overlays), case.image):
         for path in index.entries:

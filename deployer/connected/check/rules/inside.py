@@ -1,4 +1,4 @@
-"""Rules of jobs that start inside-out: by the image's own launcher, in one container per node."""
+"""Rules for jobs that start inside-out: with the image's own launcher, in one container per node."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,12 +11,12 @@ from deployer.contract.image_launcher import OF_ABI
 from deployer.contract.manifest import Manifest
 from deployer.contract.plan import INSIDE
 
-#: Errors of the site's MPI, which needs the site's glibc, and of its launcher: jobs that start inside-out use neither.
+#: Errors about the site's MPI, which needs the site's glibc, and its launcher: inside-out jobs use neither.
 _CURED = ("mpi.", "pmi.", "link.version", "plan.refused")
 
 
 def startable(case: Case) -> Iterator[Finding]:
-    """launcher.missing: the image cannot start ranks itself, as its plan wants."""
+    """launcher.missing: the image cannot start ranks itself, although its plan requires it."""
     launchers = dict.fromkeys(option.launcher for option in case.plan.containers)
     for launcher in launchers if case.plan.launch == INSIDE else ():
         lacks = image_lacks(launcher, case.manifest, case.image)
@@ -30,13 +30,13 @@ def startable(case: Case) -> Iterator[Finding]:
 
 
 def image_lacks(launcher: str, manifest: Manifest, image: Index) -> str | None:
-    """Return what an image lacks to start ranks by its own launcher; None if it has all."""
+    """Return what an image lacks to start ranks with its own launcher; None if nothing is missing."""
     place = commands.place(commands.in_bundle(image, {}), manifest.image.env, manifest.image.workdir)
     return image_launcher.lacks(launcher, place, manifest.image.python)
 
 
 def suggested(findings: Sequence[Finding], site: str, manifest: Manifest, image: Index) -> Iterator[Finding]:
-    """launch.inside: what is refused or in doubt because of the site's MPI may run with the image's own, inside-out."""
+    """launch.inside: a job that is refused or uncertain due to the site's MPI may run with the image's, inside-out."""
     doubted = (each.code for each in findings if each.severity in (ERROR, MISSING_FACTS))
     cured = dict.fromkeys(code for code in doubted if code.startswith(_CURED))
     launcher = OF_ABI.get(next(iter(manifest.mpi), ""))

@@ -1,4 +1,4 @@
-"""Rule of the layout and the limits of jobs: that the partition has what they ask for."""
+"""Rule for the layout and limits of jobs: that the partition can satisfy them."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,6 @@ from deployer.contract.findings import Finding
 
 
 def numbers(case: Case) -> Iterator[Finding]:
-    """job.layout, job.memory, queue.nodes, queue.time: a job asks for more than its partition or its nodes have."""
+    """job.layout, job.memory, queue.nodes, queue.time: a job requests more than its partition or its nodes have."""
     for job in case.manifest.jobs:
         yield from limits.of_job(case.plan, job)

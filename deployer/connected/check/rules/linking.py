@@ -1,4 +1,4 @@
-"""Rules of the loader's own: what would end in "cannot open shared object file" or "version ... not found"."""
+"""Rules for loader errors, such as "cannot open shared object file" or "version ... not found"."""
 
 import posixpath
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from deployer.contract import hostfiles
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import NO_MPI
 
-#: How the names of the libraries of a GPU's driver begin.
+#: Prefixes of the names of GPU driver libraries.
 _OF_DRIVER = ("libcuda.", "libcudadebugger.", "libnvidia")
-#: Versions of libraries that come with a base: glibc's, and those of gcc's run time.
+#: Prefixes of symbol versions in libraries of a base: glibc, and gcc's runtime.
 _OF_BASE = ("GLIBC_", "GLIBCXX_", "CXXABI_", "GCC_", "GFORTRAN_", "GOMP_", "OMP_")
 
 
 def machine(process: Process) -> Iterator[Finding]:
     """link.machine: the program, or a library that it loads, is for another kind of processor.
 
-    The loader may pass over such a library and find another one of its name.
+    The loader may skip such a library and find another one with the same name.
     """
     mapped = [each.dynamic.soname or posixpath.basename(each.path) for each in process.loader.objects]
     for path, number in process.loader.foreign.items():
@@ -44,12 +44,12 @@ def program(process: Process) -> Iterator[Finding]:
 
 
 def missing(process: Process) -> Iterator[Finding]:
-    """link.missing: a library that neither the image nor a bind has.
+    """link.missing: a library is neither in the image nor in a bind.
 
-    A library is not missing if another file of the image has its name as soname: Python packages load each other's
-    libraries before their own (Horovod's needs TensorFlow's). This does not count for libraries that the program needs
-    at its start, or that a library of the site needs. ``mpi.family`` reports an MPI library of another family.
-    ``gpu.driver`` reports the libraries of a GPU's driver, which come from the site.
+    A library is not missing if its name is the soname of another file in the image. The reason is that Python packages
+    load each other's libraries before their own (Horovod's needs TensorFlow's). This exception does not apply to
+    libraries that the program needs at startup, or that a library of the site needs. ``mpi.family`` reports an MPI
+    library of another family. ``gpu.driver`` reports the libraries of a GPU driver, which come from the site.
     """
     mpi, program = process.plan.mpi, process.program
     imported = [each for each in process.unloadable if not each.name.startswith(_OF_DRIVER)]
@@ -65,17 +65,17 @@ def missing(process: Process) -> Iterator[Finding]:
 
 
 def _to_have(process: Process, lacking: Missing) -> str:
-    """Return what makes a missing library be there."""
+    """Return the remedy for a missing library."""
     if process.host_path(lacking.needed_by):
         return f"bind the site's {lacking.name} as well: add its folder to the MPI's libraries in the profile"
     family = FAMILIES.get(lacking.name)
-    if family and process.plan.abi == NO_MPI:  # no site's MPI is bound then
+    if family and process.plan.abi == NO_MPI:  # then no site MPI is bound
         return f"`mpi: []` in bundle.yaml says that nothing calls MPI: write `mpi: [{family}]`, or remove what calls it"
     return f"add the package that has {lacking.name} to the image"
 
 
 def plugins(process: Process) -> Iterator[Finding]:
-    """link.plugin: a plug-in that TensorFlow opens at its import needs a library that is not there."""
+    """link.plugin: a plug-in that TensorFlow opens when it is imported needs a missing library."""
     for path in process.plugins:
         lacking = [name for name in process.loader.attempt(path) if name not in process.sonames]
         if lacking:
@@ -85,7 +85,7 @@ def plugins(process: Process) -> Iterator[Finding]:
 
 
 def versions(process: Process) -> Iterator[Finding]:
-    """link.version: a file needs a version of a library, mostly glibc's, that the mapped one does not have."""
+    """link.version: a file needs a library version, usually of glibc, that the mapped library lacks."""
     escaped = {each.path for each in mpi_rules.escaped(process)}
     for each in process.loader.wrong_versions():
         yield Finding(
@@ -100,7 +100,7 @@ def versions(process: Process) -> Iterator[Finding]:
 
 
 def _fitting(process: Process, wrong: WrongVersion) -> str:
-    """Return what makes two libraries fit: it depends on which of them is the site's."""
+    """Return the remedy for two incompatible libraries, which depends on which of them is the site's."""
     needs_host, has_host = process.host_path(wrong.needed_by), process.host_path(wrong.path)
     name = posixpath.basename(wrong.path)
     of_base = wrong.version.startswith(_OF_BASE)
@@ -117,17 +117,17 @@ def _fitting(process: Process, wrong: WrongVersion) -> str:
 
 
 def said(process: Process) -> set[str]:
-    """Return the names and versions that are missing by an error of these rules: others need not say it again."""
+    """Return the missing names and versions that these rules report as errors, so other rules can skip them."""
     loader = process.loader
     names = {each.name for each in loader.missing if _severity(process, each.opened) == ERROR}
     return names | {each.version for each in loader.wrong_versions() if _severity(process, each.opened) == ERROR}
 
 
 def _severity(process: Process, opened: str) -> str:
-    """Return NOTE for what only a single file of the host would come to need.
+    """Return NOTE for a library that only a single host file needs, otherwise ERROR.
 
-    Most of those are there for what may open them: libfabric passes over a provider that it cannot load, and the one
-    that the plan asks for is ``fabric.library``'s. The GPU driver's are opened where the image has CUDA.
+    Most host files are bound for programs that may open them: libfabric skips a provider that it cannot load, and
+    ``fabric.library`` checks the provider that the plan requests. If the image has CUDA, the GPU driver's are opened.
     """
     if not opened.startswith(hostfiles.FOLDER + "/"):
         return ERROR
@@ -137,7 +137,7 @@ def _severity(process: Process, opened: str) -> str:
 
 
 def broken(process: Process) -> Iterator[Finding]:
-    """link.broken: a library that is needed is cut off or damaged."""
+    """link.broken: a required library is truncated or damaged."""
     for each in process.loader.broken:
         remedy = "build the image again"
         yield Finding("link.broken", ERROR, each.path, f"it is not a complete ELF file: {each.reason}", remedy)

@@ -1,7 +1,7 @@
-"""Rules of MPI: that the ranks use the site's library, all of it, and find in it what they call.
+"""Rules for MPI: that the ranks use the site's library, completely, and that it has the functions that they call.
 
-Sources: the project's facts on ABIs (MPICH ABI compatibility initiative; Open MPI's library versioning), and what the
-lab showed: a program with Debian's ``libmpich.so.12`` keeps the container's library and ends with exit code 0.
+Sources: the project's facts on ABIs (MPICH ABI compatibility initiative; Open MPI's library versioning), and results
+from the lab: a program with Debian's ``libmpich.so.12`` keeps using the container's library and ends with exit code 0.
 """
 
 import posixpath
@@ -16,27 +16,27 @@ from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
 from deployer.contract.linked_mpi import TEXTS
 from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES, HostMpi
 
-#: Libraries that belong to an MPI installation and must come from where its libmpi does.
+#: Libraries of an MPI installation that must come from the same place as its libmpi.
 _PARTS = {
     "openmpi": ("libopen-pal.so", "libopen-rte.so", "libpmix.so", "libprrte.so", "libevent", "libhwloc.so"),
     "intel": ("libfabric.so",),
     "mpich": ("libfabric.so", "libucp.so", "libucs.so"),
     "cray": ("libfabric.so", "libpmi.so", "libpmi2.so", "libpals.so", "libcxi.so", "libxpmem.so"),
 }
-#: Of these Open MPI's other libraries share one: a second one of another release has data of its own, which is empty.
+#: Core libraries that Open MPI's other libraries share. A copy from another release has its own data, which is empty.
 _CORES = re.compile(r"^(libopen-(?:pal|rte))(?:-[0-9a-f]{8})?\.so\.")
-#: Libraries of other languages than C: each function of theirs calls one of the C library.
+#: Libraries for languages other than C: each of their functions calls one in the C library.
 _BINDINGS = ("libmpi_mpifh", "libmpi_usempi", "libmpifort", "libmpichfort", "libmpicxx", "libmpichcxx", "libmpi_cxx")
-#: Cray MPICH's switch for messages out of the memory of GPUs, and how its library for that begins.
+#: Cray MPICH's switch for sending directly from GPU memory, and the prefix of the library for that.
 _GPU_SUPPORT, _GTL = "MPICH_GPU_SUPPORT_ENABLED", "libmpi_gtl_"
-#: It makes the loader look up all functions at the start.
+#: The variable that makes the loader look up all functions at startup.
 _NOW = "LD_BIND_NOW"
-#: What is built for each family.
+#: The name of the MPI that a file was built for, by family.
 _BUILT_FOR = {MPICH_ABI: "MPICH", OPENMPI: "Open MPI"}
 
 
 def family(process: Process) -> Iterator[Finding]:
-    """mpi.family: a file of the image is built for another family of MPI than the site's."""
+    """mpi.family: a file of the image was built for an MPI family other than the site's."""
     mpi = process.plan.mpi
     for user in process.users if mpi else ():
         found = family_of(user.facts)
@@ -52,7 +52,7 @@ def family(process: Process) -> Iterator[Finding]:
 
 
 def library(process: Process) -> Iterator[Finding]:
-    """mpi.escape, mpi.rpath: the container's own MPI library would be used in place of the site's, without a word."""
+    """mpi.escape, mpi.rpath: the container's own MPI library would silently replace the site's."""
     mpi = process.plan.mpi
     for used in escaped(process) if mpi else ():
         brought_by = used.parent or used
@@ -65,7 +65,7 @@ def library(process: Process) -> Iterator[Finding]:
         )
     for user in process.users if mpi and process.library is None else ():
         name = next((name for name in user.dynamic.needed if FAMILIES.get(name) == process.plan.abi), "")
-        if name in process.sonames and user is not process.program:  # else link.missing
+        if name in process.sonames and user is not process.program:  # otherwise link.missing
             text = (
                 f"{LIBRARY_PATH} does not lead to the site's {name}, and the image has one: its package may open that"
             )
@@ -76,7 +76,7 @@ def library(process: Process) -> Iterator[Finding]:
 
 
 def linked(process: Process) -> Iterator[Finding]:
-    """mpi.escape: the program has an MPI library in itself, so none is mapped, and a bound one does nothing."""
+    """mpi.escape: the program contains an MPI library, so no library is mapped, and a bound one has no effect."""
     program, mpi = process.program, process.plan.mpi
     if mpi and program and program.facts.linked:
         how = "; its symbols are stripped, but texts of the library are in it" if program.facts.linked == TEXTS else ""
@@ -86,7 +86,7 @@ def linked(process: Process) -> Iterator[Finding]:
 
 
 def escaped(process: Process) -> list[Object]:
-    """Return the MPI libraries of the image that are mapped, but those that are for another family than the site's."""
+    """Return the mapped MPI libraries of the image, except those for a family other than the site's."""
     abi = process.plan.mpi.abi if process.plan.mpi else None
     named = {id(process.loader.find(name)) for name, family in FAMILIES.items() if family == abi}
     return [
@@ -102,14 +102,14 @@ def escaped(process: Process) -> list[Object]:
 def cxx(process: Process) -> Iterator[Finding]:
     """mpi.cxx: a file needs Open MPI's C++ library, which the site's Open MPI no longer has.
 
-    Where the image brings it, it brings the rest of its own Open MPI along.
+    If the image contains it, it also pulls in the rest of the image's Open MPI.
     """
     for each in process.loader.objects:
         for name in each.dynamic.needed:
             if not name.startswith(CXX) or process.host_path(each.path):
                 continue
             used, mpi = process.loader.find(name), process.plan.mpi
-            # With another Open MPI 4 the image's own does: both have the libraries that it needs.
+            # With another Open MPI 4, the image's own library works: both have the libraries that it needs.
             fits = mpi is None or process.host_path(used.path if used else "") or mpi.version.startswith("4.")
             if used is None or not fits:
                 there = "is nowhere" if used is None else "only the image has, not the site's MPI"
@@ -121,17 +121,18 @@ def cxx(process: Process) -> Iterator[Finding]:
 def symbols(process: Process) -> Iterator[Finding]:
     """mpi.symbols: a file calls MPI functions that the site's library does not have.
 
-    Python loads extension modules with all symbols at once (RTLD_NOW), so each is needed. A program is linked lazily
-    unless it was built otherwise, and dies when it comes to call one, which may be hours later; it names what it calls.
-    A library names all that it could ever call: whether the program comes to that, its files do not show. One of MPI's
-    own for another language names all of MPI: a note, since the program calls the few functions that it calls in C.
+    Python loads extension modules with all symbols at once (RTLD_NOW), so each symbol is needed. A program is linked
+    lazily unless it was built otherwise. It fails when it first calls a missing function, which may be hours later; its
+    files list the functions that it calls. A library lists every function that it could ever call, and no file shows
+    whether the program gets there. One of MPI's own libraries for another language lists all of MPI. That is only a
+    note, since the program calls only a few C functions through it.
     """
     for user in process.users:
         names = [name for name in user.dynamic.needed if name in FAMILIES]
         used = next(filter(None, map(process.loader.find, names)), process.library)
         if used is None or not used.facts.exports:
             continue
-        # Any file that is mapped may have it: Open MPI's C++ library has what its programs want of it.
+        # Any mapped file may have it: Open MPI's C++ library has the functions that its programs need.
         others = (each.facts.exports for each in process.loader.objects if each is not user)
         exported = {name for exports in others for name in exports}
         absent = [name for name in user.facts.imports if name not in exported]
@@ -166,7 +167,7 @@ def tree(process: Process) -> Iterator[Finding]:
 
 
 def gtl(process: Process) -> Iterator[Finding]:
-    """mpi.gtl: Cray MPICH is told to send from GPUs, and its library for that is not loaded: MPI_Init aborts."""
+    """mpi.gtl: Cray MPICH is set to send from GPUs, but its library for that is not loaded: MPI_Init aborts."""
     mpi = process.plan.mpi
     if mpi is None or mpi.family != "cray" or process.variable(_GPU_SUPPORT) != "1" or not process.users:
         return
@@ -180,8 +181,10 @@ def gtl(process: Process) -> Iterator[Finding]:
 
 
 def doubled(process: Process) -> Iterator[Finding]:
-    """mpi.mixed: libraries of two releases of Open MPI in one process. MPI_Init ends with an error, or the program
-    crashes: what one library has made is not in the other's data."""
+    """mpi.mixed: libraries of two Open MPI releases are in one process.
+
+    MPI_Init fails, or the program crashes, because objects created by one library are not in the other's data.
+    """
     found: dict[str, list[Object]] = defaultdict(list)
     for each in process.loader.objects:
         name = _CORES.match(each.dynamic.soname or "")
@@ -202,7 +205,7 @@ def doubled(process: Process) -> Iterator[Finding]:
 
 
 def serial(process: Process) -> Iterator[Finding]:
-    """mpi.serial: a package takes its serial build, since its launcher sets none of the variables that it looks for."""
+    """mpi.serial: a package uses its serial build because its launcher sets none of the variables that it checks."""
     for chooser, options in process.serial.items():
         if not options:
             file, package = chooser.selector

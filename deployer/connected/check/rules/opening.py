@@ -1,4 +1,4 @@
-"""Whether a program may open an MPI library by its name, of which its files show nothing. Pure."""
+"""Whether a program may open an MPI library by name, which its files do not show. Pure."""
 
 import posixpath
 import re
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from deployer.connected.linker.process import Overlay, Process
 from deployer.contract.plan import APP
 
-#: What a Python text has that opens a library by name.
+#: Words in Python source text that may open a library by name.
 _BY_NAME = re.compile(r"\b(?:ctypes|cffi|CDLL|dlopen|libmpi\w*)\b")
-#: Programs that load libraries as the user's text says, which is not followed.
+#: Programs that load libraries as the user's script requires, which is not followed.
 _INTERPRETERS = re.compile(
     r"^(?:julia|lua|luajit|R|Rscript|perl|ruby|node|java|guile|tclsh|octave|octave-cli|php|mono|dotnet|sbcl|racket|"
     r"scilab|gap|sage|erl|ocaml|swipl|root)[0-9.-]*(?:\.exe)?$"
@@ -17,7 +17,7 @@ _INTERPRETERS = re.compile(
 
 
 def may_open_mpi(process: Process, overlays: Sequence[Overlay]) -> str:
-    """Return why a program may open an MPI library by its name; empty if it does not."""
+    """Return why a program may open an MPI library by name; empty if it does not."""
     if process.is_python:
         return _python(process, overlays)
     name = posixpath.basename(process.name)
@@ -44,7 +44,7 @@ def _python(process: Process, overlays: Sequence[Overlay]) -> str:
 
 
 def _texts(process: Process, overlays: Sequence[Overlay]) -> Iterator[tuple[str, str]]:
-    """Yield the program's text, and those of the bundle's own modules."""
+    """Yield the texts of the program and of the bundle's own modules."""
     yield "its text", process.text
     for overlay in overlays if not process.text.startswith("-c ") else ():
         for path in overlay.files.entries if overlay.target == APP else ():

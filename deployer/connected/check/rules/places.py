@@ -1,4 +1,4 @@
-"""Rules of places: that the image has one for each thing that the plan binds, and a folder for jobs to start in."""
+"""Rules for paths: that the image has a target for each of the plan's binds, and a folder for jobs to start in."""
 
 import functools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from deployer.contract.plan import MOUNT_FOLDERS
 
 
 def bound(case: Case) -> Iterator[Finding]:
-    """bind.place: the image has no folder, or a link, where the plan binds one of the site's."""
+    """bind.place: where the plan binds a folder of the site, the image has no folder or has a link."""
     needed = {bind.target: f"pack it with --site {case.profile.name}" for bind in case.plan.binds}
     if case.plan.host:
         needed[FOLDER] = "pack it again with this version of deployer"
@@ -43,7 +43,7 @@ def _described(image: Index, path: str) -> str:
 
 
 def working(case: Case) -> Iterator[Finding]:
-    """workdir.missing, workdir.read-only: a job starts in a folder that the image lacks, or cannot write to."""
+    """workdir.missing, workdir.read-only: a job starts in a folder that is missing in the image, or is read-only."""
     image = JobFilesystem(case.image)
     own = case.manifest.image.workdir
     bound = {*MOUNT_FOLDERS, *(bind.target for bind in case.plan.binds)}

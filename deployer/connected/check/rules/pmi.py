@@ -1,8 +1,8 @@
-"""Rules of PMI: that the ranks can ask the launcher who they are. Where they cannot, each is rank 0 of 1, mostly with
-exit code 0.
+"""Rules for PMI: that the ranks can get their identity from the launcher.
 
-What a library speaks is read from its files: which PMIx it needs or opens, and the components of Open MPI's ``pmix``
-framework. Observations (Slurm 22.05, two nodes) are in docs/rules.md and docs/adr/0017.
+If they cannot, each is rank 0 of 1, usually with exit code 0. The files of a library show which PMI it supports: which
+PMIx it needs or opens, and the components of Open MPI's ``pmix`` framework. Observations (Slurm 22.05, two nodes) are
+in docs/rules.md and docs/adr/0017.
 """
 
 import posixpath
@@ -19,33 +19,33 @@ from deployer.contract.plan import CHARLIECLOUD_KIT, INSIDE, NO_MPI, OPENMPI, Pl
 
 PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 
-#: Variables by which ranks find their launcher, by the PMI that they speak. Tried, each alone, with `env -u`: without
-#: PMI_FD, or with none of PMIX_*, each rank is rank 0 of 1 with exit code 0; without another one, MPI_Init fails. Those
-#: of Cray's PMI are from its manual (intro_mpi).
+#: Variables with which ranks find their launcher, by PMI. Each was removed separately with `env -u`: without PMI_FD, or
+#: without all of PMIX_*, each rank is rank 0 of 1 with exit code 0; without any other one, MPI_Init fails. Those of
+#: Cray's PMI are from its manual (intro_mpi).
 _NEEDED = {
     PMI1: ("PMI_FD", "PMI_RANK", "PMI_SIZE"),
     PMI2: ("PMI_FD", "PMI_RANK", "PMI_SIZE"),
     PMIX: ("PMIX_RANK", "PMIX_NAMESPACE"),
     CRAY_PMI: ("PMI_CONTROL_PORT", "PMI_SHARED_SECRET", "PALS_RANKID"),
 }
-#: What launchers other than srun offer to their ranks.
+#: The PMIs that launchers other than srun offer to their ranks.
 _LAUNCHERS = {"mpiexec.hydra": {PMI1, PMI2}, "mpirun": {PMIX}}
-#: Open MPI's components of its framework "pmix", up to release 4: plug-ins, or in libopen-pal.
+#: Components of Open MPI's framework "pmix", up to release 4: plug-ins, or built into libopen-pal.
 _COMPONENT = re.compile(r"mca_pmix_([a-z0-9]+?)(?:_component|\.so)$")
-#: Beside libmpi, the folders of the plug-ins: as Open MPI installs them, and Debian.
+#: The plug-in folders beside libmpi: those of Open MPI's own installer and of Debian.
 _COMPONENTS = ("openmpi", "openmpi3")
-#: What MPICH's module for UCX is linked to, and the variable that chooses a module.
+#: The library that MPICH's module for UCX is linked to, and the variable that selects a module.
 _UCX, _NETMOD = "libucp.so.0", "MPIR_CVAR_CH4_NETMOD"
-#: Packages that leave memory as it is: mpi4py starts MPI as soon as it is imported, setuptools adds the other.
+#: Packages that leave memory clean: mpi4py starts MPI as soon as it is imported; setuptools adds the other package.
 _SMALL = ("mpi4py", "_distutils_hack")
-#: Runtimes with which programs in C and small ones in Python ran. With Apptainer and podman, they or the probe died.
+#: Runtimes with which C programs and small Python programs ran. With Apptainer and podman, they or the probe failed.
 _SEEN_CLEAN = ("charliecloud", CHARLIECLOUD_KIT, "udocker")
-#: Intel MPI opens this, by this name, when srun offers PMIx.
+#: The library that Intel MPI opens, by this name, when srun offers PMIx.
 _INTEL_PMIX = "libpmix.so"
 
 
 def offered(case: Case) -> Iterator[Finding]:
-    """pmi.not-offered: the site's srun has no such PMI."""
+    """pmi.not-offered: the site's srun does not offer the plan's PMI."""
     scheduler = case.profile.scheduler
     for option in case.plan.containers if case.plan.abi != NO_MPI else ():
         known = scheduler.pmi if scheduler else []
@@ -55,8 +55,8 @@ def offered(case: Case) -> Iterator[Finding]:
 
 
 def spoken(case: Case) -> Iterator[Finding]:
-    """pmi.unmet, facts.pmi: launcher and MPI library have no PMI in common, or that is unknown."""
-    if case.plan.launch == INSIDE:  # library and launcher are of one MPI, the image's
+    """pmi.unmet, facts.pmi: the launcher and the MPI library have no PMI in common, or that is unknown."""
+    if case.plan.launch == INSIDE:  # library and launcher are both from the image's MPI
         return
     for process in case.processes:
         for option in case.plan.containers if process.library and _asks(process, case.plan) else ():
@@ -64,13 +64,13 @@ def spoken(case: Case) -> Iterator[Finding]:
 
 
 def kept(linked: LinkedJob, case: Case) -> Iterator[Finding]:
-    """pmi.unmet: a job's script, or a wrapper, removes what its ranks ask the launcher by."""
+    """pmi.unmet: a job's script, or a wrapper, removes variables that its ranks need to contact the launcher."""
     job = linked.job
     if job is None or job.nodes * job.ranks_per_node == 1:
         return
     inside = {PMIX} if case.plan.abi == OPENMPI else {PMI1}
     asking = [process for process in linked.possible if _asks(process, case.plan)]
-    alone = all(process.removed for process in asking if linked.starts(process))  # else the first may be a helper
+    alone = all(process.removed for process in asking if linked.starts(process))  # otherwise the first may be a helper
     for process in asking:
         sure = alone and linked.starts(process)
         speaks = languages(process) if process.library else None
@@ -80,10 +80,10 @@ def kept(linked: LinkedJob, case: Case) -> Iterator[Finding]:
 
 
 def _asks(process: Process, plan: Plan) -> bool:
-    """Return whether a program asks the launcher, by the MPI library that is meant for it.
+    """Return whether a program contacts the launcher with the MPI library that is meant for it.
 
-    If the image's own is used in place of the site's, mpi.family or mpi.escape reports that. If none is found, the
-    program opens one by itself, and that one asks as well.
+    If the image's own library is used instead of the site's, mpi.family or mpi.escape reports that. If no library is
+    found, the program opens one by itself, and that one contacts the launcher as well.
     """
     library = process.library
     if not process.users or plan.abi == NO_MPI:
@@ -92,11 +92,11 @@ def _asks(process: Process, plan: Plan) -> bool:
 
 
 def truncated(case: Case) -> Iterator[Finding]:
-    """pmi.truncated: MPICH 5 with UCX gives srun's PMI-1 a longer text than it reads.
+    """pmi.truncated: MPICH 5 with UCX sends srun's PMI-1 a text that is longer than srun reads.
 
-    It publishes 4,096 bytes from where its UCX address begins. Zeros are written short; what the program had in memory
-    before is not. Slurm's plugin reads a request of at most 1,024 bytes. A C program starts with clean memory; a Python
-    program that has imported much does not. With Apptainer and podman, small programs died too.
+    It publishes 4,096 bytes from the start of its UCX address. Zeros are written in a short form; earlier contents of
+    the program's memory are not. Slurm's plug-in reads a request of at most 1,024 bytes. A C program starts with clean
+    memory, but a Python program with many imports does not. With Apptainer and podman, small programs failed too.
     """
     mpi = case.plan.mpi
     over = [option for option in case.plan.containers if option.launcher == "srun" and option.pmi == "pmi2"]
@@ -129,7 +129,7 @@ def _is_large(package: str) -> bool:
 
 
 def _removed(process: Process, shared: set[str], sure: bool) -> Iterator[Finding]:
-    """Yield what removes the variables that a program needs for each PMI that it shares with its launcher."""
+    """Yield the removals of variables that a program needs for each PMI that it shares with its launcher."""
     removed = process.removed | python_calls.removed(process.text)
     removers = [lost(_NEEDED[each], removed, process.environment) for each in sorted(shared)]
     if not all(removers):
@@ -177,7 +177,7 @@ def _of_srun(pmi: str) -> set[str]:
 
 
 def languages(process: Process) -> set[str] | None:
-    """Return which PMIs the MPI library that is mapped speaks, None if its files do not show it."""
+    """Return the PMIs that the mapped MPI library supports; None if its files do not show them."""
     mapped = [each.dynamic.soname or "" for each in process.loader.objects]
     pmix = {PMIX} if any(name.startswith("libpmix.so") for name in mapped) else set()
     library = process.library
@@ -193,9 +193,10 @@ def languages(process: Process) -> set[str] | None:
 
 
 def _of_openmpi(process: Process) -> set[str]:
-    """Return what the components say: s1 and s2 are Slurm's own PMI, "isolated" none, most others PMIx.
+    """Return the PMIs that the components show.
 
-    "cray" is for ALPS alone: it needs /proc/job and Cray's library, and no srun serves it.
+    s1 and s2 are Slurm's own PMI, "isolated" is none, and most others are PMIx. "cray" is only for ALPS: it needs
+    /proc/job and Cray's library, and no srun supports it.
     """
     names = [name for each in process.loader.objects for name in each.facts.components]
     folder = posixpath.dirname(process.library.path) if process.library else "/"
@@ -207,7 +208,7 @@ def _of_openmpi(process: Process) -> set[str]:
 
 
 def _of_intel(process: Process) -> set[str]:
-    """Return PMIx where Intel MPI would find a PMIx library in the container."""
+    """Return PMIx if Intel MPI would find a PMIx library in the container."""
     named = process.variable("I_MPI_PMI_LIBRARY") or _INTEL_PMIX
     if "pmix" not in named or process.library is None:
         return set()

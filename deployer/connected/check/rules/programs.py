@@ -1,4 +1,4 @@
-"""Rules of a job's programs: each is judged by itself; those that may be started refuse nothing."""
+"""Rules for a job's programs. Each program is checked separately; a program that only may start refuses nothing."""
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,17 +14,17 @@ from deployer.contract.text import counted
 Rules = Sequence[Callable[[Process], Iterator[Finding]]]
 
 _SHOWN = 3
-#: Python packages whose ranks find each other without MPI: at MASTER_ADDR, or at JAX's coordinator.
+#: Python packages whose ranks find each other without MPI: through MASTER_ADDR, or JAX's coordinator.
 _RENDEZVOUS = frozenset(("torch", "jax"))
 
 
 def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
-    """Return the findings of ``rules`` on the programs of a job, and those on what it starts at all."""
+    """Return the findings of ``rules`` on the programs of a job, and those on which programs it starts."""
     found = {id(each): list(_of_process(each, rules)) for each in linked.processes}
     found = {id(each): _as_it_decides(each, found, linked) for each in linked.processes}
     fits = any(each.uses_mpi and not errors(found[id(each)]) for each in linked.processes)
     for each in linked.processes:
-        # Without a job, what the user starts may be a program that fits.
+        # Without a job, the user may start a program that works.
         yield from map(_unsure, found[id(each)]) if linked.job is None and fits else found[id(each)]
     certain = {finding for findings in found.values() for finding in findings}
     for each in linked.conditional:
@@ -35,11 +35,11 @@ def of_job(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
 
 
 def _as_it_decides(process: Process, found: Mapping[int, list[Finding]], linked: LinkedJob) -> list[Finding]:
-    """Return the findings on a program with their severity for the job, which may go on without it.
+    """Return the findings on a program with their severity for the job, which may continue without it.
 
-    This is the only place that knows whether a program decides about its job. An error of one that does not is a note;
-    a warning if no other program of the job can do its work. If it loads a wrong MPI library, the job fails all the
-    same, because the processes of its ranks are watched.
+    This is the only place that knows whether a program is decisive for its job. If it is not, its error is a note, or a
+    warning if no other program of the job can do its work. If it loads a wrong MPI library, the job fails anyway,
+    because the processes of its ranks are watched.
     """
     findings = found[id(process)]
     if not any(map(_may_end_it, findings)) or linked.decides(process):
@@ -59,12 +59,12 @@ def _as_it_decides(process: Process, found: Mapping[int, list[Finding]], linked:
 
 
 def _may_end_it(finding: Finding) -> bool:
-    """Return whether a finding is about how its program may end."""
+    """Return whether a finding means that its program may fail."""
     return finding.severity == ERROR or (finding.severity == MISSING_FACTS and finding.code == "import.missing")
 
 
 def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
-    """command.unclear: some of what a job starts cannot be known. What could be started is judged in its place."""
+    """command.unclear: some programs that a job starts cannot be known; all candidates are checked instead."""
     if not linked.unclear or linked.job is None:
         return
     subject = f"job {linked.job.name}"
@@ -87,9 +87,9 @@ def _unclear(linked: LinkedJob, case: Case, rules: Rules) -> Iterator[Finding]:
 
 
 def _imports(linked: LinkedJob) -> Iterator[Finding]:
-    """command.unclear: whether a job calls MPI at all depends on what Python imports, or on what R or Ruby loads.
+    """command.unclear: whether a job calls MPI at all depends on Python imports, or on modules that R or Ruby loads.
 
-    The former is a note. The latter is not: Rmpi opens ``libmpi.so``, and so the image's, beside the site's.
+    The former is a note. The latter is not, because Rmpi opens ``libmpi.so``: the image's library, beside the site's.
     """
     if linked.job is None or any(each.uses_mpi for each in linked.processes):
         return
@@ -107,7 +107,7 @@ def _imports(linked: LinkedJob) -> Iterator[Finding]:
 
 
 def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
-    """mpi.unused: a job of several ranks starts no program that calls MPI, nor one with a rendezvous of its own."""
+    """mpi.unused: a job with several ranks starts no program that calls MPI or has its own rendezvous."""
     job = linked.job
     if job is None or linked.unclear or not case.plan.mpi or job.nodes * job.ranks_per_node == 1:
         return
@@ -137,7 +137,7 @@ def _unused(linked: LinkedJob, case: Case) -> Iterator[Finding]:
 
 
 def _of_process(process: Process, rules: Rules) -> Iterator[Finding]:
-    """Yield the findings on a program, each with how it is started."""
+    """Yield the findings on a program, with how it is started."""
     for rule in rules:
         for finding in rule(process):
             how = f" ({process.name} is started by {process.via})" if process.via else ""
@@ -145,7 +145,7 @@ def _of_process(process: Process, rules: Rules) -> Iterator[Finding]:
 
 
 def _of_possible(process: Process, case: Case, rules: Rules) -> list[Finding]:
-    """Return the findings on a program that may be started; one that is not there is not."""
+    """Return the findings on a program that may start; empty if the program does not exist."""
     if process.program is None:
         return []
     alone = case._replace(processes=[process])

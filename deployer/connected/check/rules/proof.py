@@ -1,4 +1,4 @@
-"""Rules of the proof: what a job will not show of its ranks."""
+"""Rules for proofs: what a job will not prove about its ranks."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from deployer.contract.plan import NATIVE
 
 
 def outside(case: Case) -> Iterator[Finding]:
-    """proof.outside: the image has no Python. A note: jobs run, and less of them is proven."""
+    """proof.outside: the image has no Python. This is a note: jobs run, but less is proven about them."""
     contained = any(option.runtime != NATIVE for option in case.plan.start_options)
     if case.manifest.image.python is None and contained:
         text = (

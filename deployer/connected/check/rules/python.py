@@ -1,4 +1,4 @@
-"""Rules of Python programs: that their Python can read them, and that the modules that they import are there."""
+"""Rules for Python programs: that their Python can parse them, and that the imported modules exist."""
 
 import posixpath
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from deployer.contract.findings import ERROR, Finding
 
 
 def syntax(process: Process) -> Iterator[Finding]:
-    """python.syntax: a program reads a text that its Python cannot read."""
+    """python.syntax: a program reads a file that its Python cannot parse."""
     for each in process.unreadable:
         text = f"{process.name} cannot read this line, and ends with SyntaxError: {each.reason}"
         remedy = "write it for this Python (2to3 rewrites Python 2), or put the Python that it is for into the image"

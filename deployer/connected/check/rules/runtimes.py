@@ -1,4 +1,4 @@
-"""Rules of the runtime: that one of the plan's start options can start a container on the nodes."""
+"""Rules for runtimes: that one of the plan's start options can start a container on the nodes."""
 
 import re
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from deployer.contract import version as versions
 from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.plan import INSIDE, OPENMPI, SQUASHFS, StartOption
 
-#: The first version whose --no-mount knows ``bind-paths``.
+#: The first version whose --no-mount supports ``bind-paths``.
 _WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}
 
-#: Arguments with which each container, and so each rank, has a /dev/shm or a network of its own.
+#: Arguments that give each container, and so each rank, its own /dev/shm or network.
 _APPTAINER = ("apptainer", "singularity")
 _OWN_MEMORY = re.compile(r"(--scratch=|-S=?)(.*,)?/dev(/shm)?/?(,|$)|(--contain|--containall|--compat|-c|-C)(=true)?$")
 _OWN_NETWORK = re.compile(r"--net(=true)?$|--network(=(?!host$)|$)|-n$")
 _MEMORY = "each rank has a /dev/shm of its own, so that ranks of one node, which send by it, hang or fail"
 _NETWORK = "each rank has a network of its own, so that ranks find those of other nodes only by a fast network"
-#: What to do, by the code of the finding.
+#: The remedy, by the code of the finding.
 _REMEDIES = {
     "runtime.namespaces": "ask the site for user namespaces (user.max_user_namespaces)",
     "runtime.fuse": "ask the site for /dev/fuse (for Apptainer also squashfuse, or its setuid program)",
@@ -29,12 +29,12 @@ _REMEDIES = {
     "overlay or underlay in the runtime's configuration",
 }
 _OR = ", or allow udocker in the profile's policy"
-#: crun's words about control groups of both versions.
+#: The word for control groups of both versions in crun's messages.
 _HYBRID = "hybrid"
 
 
 def allowed(case: Case) -> Iterator[Finding]:
-    """runtime.none, runtime.unsupported: no allowed runtime is on the nodes, or deployer cannot use an allowed one."""
+    """runtime.none, runtime.unsupported: no allowed runtime is on the nodes, or deployer cannot use one."""
     policy = case.profile.policy.runtimes if case.profile.policy else []
     options = [option.runtime for option in case.plan.containers]
     usable = any(map(runtime_table.supported, options))
@@ -55,7 +55,7 @@ def allowed(case: Case) -> Iterator[Finding]:
 
 
 def entering(case: Case) -> Iterator[Finding]:
-    """runtime.bind-path: the runtime is too old to leave out the folders that its administrator adds."""
+    """runtime.bind-path: the runtime is too old to leave out the folders that its administrator added."""
     for name in dict.fromkeys(option.runtime for option in case.plan.containers):
         own = case.partition.runtimes.get(name)
         first = _WITHOUT_BIND_PATHS.get(name)
@@ -71,16 +71,16 @@ def entering(case: Case) -> Iterator[Finding]:
 
 
 def private(linked: LinkedJob, case: Case) -> Iterator[Finding]:
-    """runtime.private: by an argument of the profile each rank has shared memory, or a network, of its own.
+    """runtime.private: an argument in the profile gives each rank its own shared memory or network.
 
-    If one start option has none, the site may choose that.
+    If one start option has no such argument, the site may choose that option.
     """
     job = linked.job
     if job is None or case.plan.launch == INSIDE or not any(each.uses_mpi for each in linked.processes):
         return
     options = case.plan.containers
     found = [(each, list(_private_words(each, job.ranks_per_node > 1, job.nodes > 1))) for each in options]
-    fails = case.plan.abi != OPENMPI and all(words for _, words in found)  # tested: Open MPI sends by TCP then
+    fails = case.plan.abi != OPENMPI and all(words for _, words in found)  # tested: Open MPI then sends through TCP
     for option, words in found:
         for word, text in words:
             yield Finding(
@@ -93,7 +93,7 @@ def private(linked: LinkedJob, case: Case) -> Iterator[Finding]:
 
 
 def _private_words(option: StartOption, memory: bool, network: bool) -> Iterator[tuple[str, str]]:
-    """Yield the arguments of a start option that part its ranks, and how."""
+    """Yield the arguments of a start option that separate its ranks, and how."""
     for word in option.arguments:
         if memory and option.runtime in _APPTAINER and _OWN_MEMORY.match(word):
             yield word, _MEMORY
@@ -102,10 +102,10 @@ def _private_words(option: StartOption, memory: bool, network: bool) -> Iterator
 
 
 def startable(case: Case) -> Iterator[Finding]:
-    """runtime.namespaces, runtime.fuse, facts.runtime: the kernel lacks what a start option needs. runtime.old: the
-    runtime is too old.
+    """runtime.namespaces, runtime.fuse, facts.runtime, runtime.old: a start option cannot start.
 
-    A note if another start option can start, because the site then uses that one.
+    The kernel lacks what it needs, or the runtime is too old. This is a note if another start option can start, because
+    the site then uses that option.
     """
     known = [option for option in case.plan.containers if runtime_table.supported(option.runtime)]
     judged = [(option, list(_against(case, option))) for option in known]

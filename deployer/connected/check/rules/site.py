@@ -1,4 +1,4 @@
-"""Rules of what is known of a site, and whether there can be a plan for it at all."""
+"""Rules for the facts about a site, and whether a plan for it is possible at all."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.text import counted
 from deployer.contract.verdict import NO_PLAN
 
-#: Sites have a maintenance day with new software about twice a year; after one, what was captured may be gone.
+#: Sites install new software on maintenance days, about twice a year; then the captured software may be gone.
 OLD_DAYS = 180
 
 
@@ -28,7 +28,7 @@ def _captured(case: Case) -> set[str]:
 
 
 def age(case: Case) -> Iterator[Finding]:
-    """profile.age: the site's facts are old or undated. A note: the verdict is as old as the facts."""
+    """profile.age: the site's facts are old or undated. This is a note: the verdict is as old as the facts."""
     if case.today is None:
         return
     ages = profiles.age(case.profile, case.today)
@@ -45,7 +45,7 @@ def age(case: Case) -> Iterator[Finding]:
 
 
 def no_plan(profile: Profile, error: DeployerError) -> Finding:
-    """plan.refused, facts.plan: there can be no plan; one by a rule, the other for want of facts."""
+    """plan.refused, facts.plan: no plan is possible, because of a rule or because of missing facts."""
     if isinstance(error, Unknown):
         hint = error.hint or "add it to the profile"
         return Finding(NO_PLAN, MISSING_FACTS, profile.name, error.message, hint)

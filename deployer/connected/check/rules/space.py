@@ -1,4 +1,4 @@
-"""Rules of space: the image fits where it is installed. ``push`` asks the site for the space that is free now."""
+"""Rules for space: that the image fits where it is installed. ``push`` asks the site for the space that is free now."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,15 @@ from deployer.contract.findings import ERROR, NOTE, Finding
 from deployer.contract.manifest import OURS, Manifest
 
 _MIB = 1024 * 1024
-#: What home is, where a workspace begins with "~".
+#: Possible home folders, for a workspace that begins with "~".
 _HOMES = ("/home", "/u", "/users", "/home1")
 
 
 def room(case: Case) -> Iterator[Finding]:
-    """space.size, space.files, space.purge: the workspace's file system or the user's quota is too small, or it
-    removes unused files."""
+    """space.size, space.files, space.purge: the workspace lacks space, or its file system removes unused files.
+
+    Either the workspace's file system or the user's quota is too small.
+    """
     found = _of_workspace(case)
     if found is None:
         return
@@ -36,14 +38,14 @@ def room(case: Case) -> Iterator[Finding]:
 
 
 def demand(manifest: Manifest, more: int = 0) -> tuple[int, int]:
-    """Return what an install needs: bytes (the bundle, its parts or its image beside it) and files."""
+    """Return the bytes and files that an install needs. The bytes are the bundle, with its parts or image beside it."""
     bundle = sum(segment.size for segment in manifest.segments)
     members = sum(member.name.startswith(OURS) for member in manifest.members)
     return bundle + max(bundle, manifest.unpacked), manifest.image.entries + members + more
 
 
 def _of_workspace(case: Case) -> tuple[str, Filesystem] | None:
-    """Return the file system that the workspace is on, the innermost that the profile tells."""
+    """Return the file system of the workspace: the innermost one that the profile lists."""
     workspace = case.plan.workspace
     places = _HOMES if workspace.startswith("~") else (workspace,)
     known = {**case.partition.filesystems, **case.profile.login.filesystems}

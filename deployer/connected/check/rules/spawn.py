@@ -1,4 +1,4 @@
-"""Rule of programs that start more ranks while they run (MPI_Comm_spawn), which few launchers can do."""
+"""Rule for programs that start more ranks while they run (MPI_Comm_spawn), which few launchers can do."""
 
 from collections.abc import Iterator
 
@@ -9,14 +9,14 @@ from deployer.connected.linker.starts import python_calls
 from deployer.contract.findings import ERROR, Finding
 from deployer.contract.plan import INSIDE
 
-#: What happens if a rank asks for more ranks, by its launcher, and by the image's own: whether they start (None: that
-#: depends on the job), and why not.
+#: The result if a rank requests more ranks, for the site's launcher and for the image's own: whether they start (None:
+#: depends on the job), and otherwise the reason.
 _SRUN = "srun starts no more ranks: with pmi2 the job hangs, with pmix it ends with an error"
 _HOST = "{} would start more ranks on the host, outside of the container, where the program is missing"
 _SLOTS = "mpirun starts more ranks only if the job has free slots: otherwise it ends with MPI_ERR_SPAWN, or hangs"
 OUTSIDE = {"srun": (False, _SRUN), "mpiexec.hydra": (False, _HOST), "mpirun": (False, _HOST)}
 WITHIN = {"mpiexec.hydra": (True, ""), "mpirun": (None, _SLOTS)}
-#: Programs with the C++ bindings of MPI contain each function of theirs, whatever they call.
+#: Programs with MPI's C++ bindings contain all functions of these libraries, whichever they call.
 _CXX = ("libmpi_cxx.so", "libmpicxx.so", "libmpichcxx.so")
 _FUNCTIONS = ("MPI_Comm_spawn", "MPI_Comm_spawn_multiple")
 _POOL = (
@@ -30,7 +30,7 @@ _OTHER = (
 
 
 def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
-    """mpi.spawn: a program starts more ranks, and the launcher cannot."""
+    """mpi.spawn: a program starts more ranks, but the launcher cannot."""
     table = WITHIN if case.plan.launch == INSIDE else OUTSIDE
     names = dict.fromkeys(option.launcher for option in case.plan.containers if option.launcher in table)
     refusing = [(name, *table[name]) for name in names if not table[name][0]]
@@ -43,7 +43,7 @@ def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
 
 
 def _asking(process: Process) -> Iterator[tuple[str, bool, str]]:
-    """Yield what starts ranks, whether it certainly runs, and what to do instead."""
+    """Yield each thing that starts ranks, whether it certainly runs, and what to do instead."""
     for call in python_calls.spawns(process.text)[:1]:
         yield f"line {call.line} of its script ({call.name})", call.certain, _POOL if "Pool" in call.name else _OTHER
     program = process.program

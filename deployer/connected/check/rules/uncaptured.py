@@ -1,4 +1,4 @@
-"""Rules for a site whose MPI was not captured: what its files cannot change is certain all the same."""
+"""Rules for a site whose MPI was not captured: findings that the site's files cannot change are certain."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from deployer.contract.findings import Finding
 
 _Rule = Callable[[Process], Iterator[Finding]]
 
-#: Libraries that a site's MPI, its network, its GPUs' driver, or what they were compiled with may bring.
+#: Libraries that may come from a site's MPI, its network, its GPU driver, or the compilers that built them.
 _BROUGHT = re.compile(
     f"lib({'|'.join(words.libraries for words in WORDS.values() if words.libraries)}|"
     r"mpi|mpich|pmpi|open-|ompi|oshmem|orte|opal|mca_|pmi|prrte|prte|pals|"  # launchers
@@ -23,7 +23,7 @@ _BROUGHT = re.compile(
 
 
 def _whatever(rule: _Rule) -> _Rule:
-    """Return a rule without what libraries of the site may change."""
+    """Return a rule without the findings that libraries of the site may change."""
 
     def of_image(process: Process) -> Iterator[Finding]:
         return rule(process._replace(loader=process.loader.without(_BROUGHT)))
@@ -32,7 +32,7 @@ def _whatever(rule: _Rule) -> _Rule:
 
 
 def _rpath(process: Process) -> Iterator[Finding]:
-    """mpi.rpath: a DT_RPATH comes before all that the plan sets."""
+    """mpi.rpath: a DT_RPATH takes precedence over everything that the plan sets."""
     return (finding for finding in mpi.library(process) if finding.code == "mpi.rpath")
 
 

@@ -1,8 +1,8 @@
-"""Rule of variables that decide how MPI runs: by which network, by which components, and with which library.
+"""Rule for variables that decide how MPI runs: with which network, components and library.
 
-``TABLE`` says what their values mean. It was tried on two nodes without a fast network (Intel MPI 2021.15, MPICH 4.2.3
-and 5.0.2, Open MPI 4.1.8 and 5.0.11), except for rows whose source is a manual. A variable that chooses a network or a
-component and has no row is named as unknown; all others only tune.
+``TABLE`` states what their values mean. It was tested on two nodes without a fast network (Intel MPI 2021.15, MPICH
+4.2.3 and 5.0.2, Open MPI 4.1.8 and 5.0.11), except for rows whose source is a manual. A variable that selects a network
+or a component but has no row is reported as unknown; all other variables only tune performance.
 """
 
 import re
@@ -19,12 +19,12 @@ from deployer.contract.plan import ABIS, NO_MPI, OPENMPI
 INTEL, MPICH, OPEN = ("intel",), ("mpich",), ("openmpi",)
 _ALL = tuple(ABIS)
 _UCX = "libucp.so.0"
-#: mpi4py's modules, and its other names of MPIs.
+#: mpi4py's modules, and its other names for MPI implementations.
 _OF_MPI4PY, _ALIASES = re.compile(r"/mpi4py/MPI\.(mpich|openmpi)\."), {"mpich": "impi"}
 
 
 class Use(NamedTuple):
-    """A program that calls MPI, in a job: the family and the version of its MPI, and what the nodes have."""
+    """An MPI program in a job: the family and version of its MPI, and the hardware of the nodes."""
 
     process: Process
     family: str
@@ -35,15 +35,15 @@ class Use(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What values of a variable mean.
+    """The meaning of values of a variable.
 
     Attributes:
         name: a pattern for the whole name.
-        families: whose MPI reads it.
+        families: the MPI families that read it.
         value: a pattern for the whole value.
-        when: words of ``_CONDITIONS`` that must hold; if one is unknown, so is what the value means.
-        text: why MPI cannot run then; empty: the value means nothing.
-        source: how that is known.
+        when: words of ``_CONDITIONS`` that must hold; if one is unknown, the meaning is unknown too.
+        text: why MPI cannot run then; empty: the value has no such effect.
+        source: how this is known.
     """
 
     name: str
@@ -62,7 +62,7 @@ def _sends_by_ucx(_: str, use: Use) -> bool | None:
 
 
 def _sends_by_btl(_: str, use: Use) -> bool | None:
-    """Return whether Open MPI sends by its own components, and not by a library for a fast network."""
+    """Return whether Open MPI sends with its own components rather than a library for a fast network."""
     chosen = use.process.variable("OMPI_MCA_pml")
     return chosen == "ob1" if chosen and chosen[0] != "^" else True if use.network == "ethernet" else None
 
@@ -96,7 +96,7 @@ def _for_another_mpi(value: str, use: Use) -> bool:
     return value.lower() not in (own, _ALIASES.get(own)) and any(map(_OF_MPI4PY.search, paths))
 
 
-#: Of a value and a use: True, False, or None for unknown.
+#: Functions of a value and a use that return True, False, or None for unknown.
 _CONDITIONS: Mapping[str, Callable[[str, Use], bool | None]] = {
     "maybe": lambda *_: None,
     "several": lambda _, use: use.several,
@@ -127,14 +127,14 @@ _UCX_IN_NODE = r"((self|sm|shm|mm|posix|sysv|cma|knem|xpmem|cuda|cuda_copy|cuda_
 _PSM2 = "Intel's PSM2 Programmer's Guide"
 _NOT_LOCAL = r"(?!((lo|docker|virbr|127\.)[^,]*(,|$))+$).*"
 
-#: The first row whose name, family, value and conditions fit counts.
+#: The first row whose name, family, value and conditions match applies.
 TABLE = (
     Meaning("I_MPI_FABRICS", INTEL, "(?i:shm)", "several", _IN_NODE),
     Meaning("I_MPI_OFI_LIBRARY", INTEL, "/.*", "absent", "the container lacks this library: MPI_Init fails"),
     Meaning("(I_MPI_OFI|FI)_PROVIDER", INTEL, "shm", "several", _IN_NODE),
     Meaning("FI_PROVIDER", MPICH, "shm", "several ofi", _IN_NODE),
     Meaning("FI_PROVIDER", INTEL + MPICH, r"\^(.*,)?tcp.*", "maybe several ofi slow", _IN_NODE),
-    Meaning("I_MPI_(FABRICS|OFI_LIBRARY|OFI_PROVIDER)|FI_PROVIDER(_PATH)?", _ALL, ".*"),  # else fabric.provider
+    Meaning("I_MPI_(FABRICS|OFI_LIBRARY|OFI_PROVIDER)|FI_PROVIDER(_PATH)?", _ALL, ".*"),  # see fabric.provider
     Meaning("I_MPI_(PMI|PMI_LIBRARY|OFI_LIBRARY_INTERNAL|DEVICE|FABRICS_LIST|TMI_PROVIDER|HYDRA_.*)", INTEL, ".*"),
     Meaning("FI_TCP_IFACE", INTEL, "lo", "several tcp", _LOOPBACK),
     Meaning("FI_TCP_IFACE", INTEL + MPICH + OPEN, ".*"),
@@ -175,7 +175,7 @@ TABLE = (
     Meaning("PSM2_DEVICES", _ALL, ".*", source=_PSM2),
 )  # fmt: skip
 
-#: How names of variables begin that an MPI reads, by its family; and what names of those contain that choose.
+#: For each family: the prefixes of variables that its MPI reads; then the parts of names that select something.
 _READS = {"intel": r"I_MPI_|FI_|PSM2_", "openmpi": r"(OMPI|PMIX)_MCA_|UCX_|FI_|PSM2_"}
 _LIKE_MPICH = r"MPICH_|MPIR_CVAR_|UCX_|FI_|PSM2_|MV2_|MVP_"
 _CHOOSES = re.compile(
@@ -184,11 +184,11 @@ _CHOOSES = re.compile(
 
 
 def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
-    """mpi.variable: by a variable MPI cannot run in a job, or what it means there is unknown."""
+    """mpi.variable: because of a variable, MPI cannot run in a job, or the variable's meaning is unknown."""
     several = linked.job is None or linked.job.nodes > 1
     fabric, mpi = case.partition.fabric, case.plan.mpi
     family = mpi.family if mpi else "openmpi" if case.plan.abi == OPENMPI else "mpich"
-    known = mpi is not None or family == "openmpi"  # the image's may be of another family with MPICH's ABI
+    known = mpi is not None or family == "openmpi"  # the image's may be another family with MPICH's ABI
     place = several, (fabric and fabric.kind) or "", frozenset(fabric.devices if fabric else ())
     for process in linked.possible if case.plan.abi != NO_MPI else ():
         sure = linked.job is not None and known and linked.needs(process)
@@ -206,7 +206,7 @@ def of_job(linked: LinkedJob, case: Case) -> Iterator[Finding]:
 
 
 def judged(name: str, value: str, use: Use) -> tuple[bool, str]:
-    """Return why MPI cannot run by a variable, and whether that is certain; an empty text: it can."""
+    """Return why MPI cannot run because of a variable, and whether that is certain; an empty text: it can run."""
     rows = [row for row in TABLE if use.family in row.families and re.fullmatch(row.name, name)]
     if isinstance(value, UnknownWord):
         matters = use.several and any(row.text for row in rows)

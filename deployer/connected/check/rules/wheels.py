@@ -1,4 +1,4 @@
-"""Rules of wheels: that those which the bundle carries are for the Python and the C library of its image."""
+"""Rules for wheels: that those in the bundle fit the Python and the C library of its image."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _GLIBC = re.compile(r"^GLIBC_2\.(\d+)$")
 
 
 def tags(case: Case) -> Iterator[Finding]:
-    """wheel.tags: a wheel's name says that it is not for this image."""
+    """wheel.tags: a wheel's name shows that it is not for this image."""
     prefixes = [WHEELS_PREFIX, *([f"{VARIANTS_PREFIX}{case.plan.abi}/"] if case.plan.abi else [])]
     names = [
         member.name.rpartition("/")[2]
@@ -35,7 +35,7 @@ def tags(case: Case) -> Iterator[Finding]:
 
 
 def target_of(case: Case) -> Target | None:
-    """Return what the image's wheels must fit, None if its files do not show it."""
+    """Return the target that wheels for the image must fit; None if the image's files do not show it."""
     image = case.manifest.image
     python = JobFilesystem(case.image).resolve(image.python) if image.python else None
     minor = _PYTHON.search(python or "")

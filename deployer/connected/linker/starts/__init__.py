@@ -1,1 +1,1 @@
-"""What a job starts: its command followed through wrappers, shell scripts and Python, by reading alone."""
+"""The programs that a job starts, following its command through wrappers, shell scripts and Python. Nothing is run."""

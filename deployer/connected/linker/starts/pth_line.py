@@ -1,6 +1,6 @@
-"""Which folders a line of Python in a .pth file adds to ``sys.path``, for the few forms that packages use. Pure.
+"""The folders that a line of Python in a .pth file adds to ``sys.path``, for the few forms that packages use. Pure.
 
-Debian's petsc4py comes with a line that appends a folder below ``$PETSC_DIR``. Nothing is run.
+For example, Debian's petsc4py has a line that appends a folder below ``$PETSC_DIR``. Nothing is run.
 """
 
 import ast
@@ -12,12 +12,12 @@ from deployer.connected.linker.starts.words import UnknownWord
 _MODULES = ("os", "os.path", "sys")
 _MAX_LINE = 4096
 
-#: What an expression gives: a text, a truth, or nothing.
+#: The value of an expression: a string, a boolean, or nothing.
 _Value = str | bool | None
 
 
 class NotUnderstood(Exception):
-    """The line may do anything."""
+    """The line is not understood and may do anything."""
 
 
 def added(line: str, environment: Mapping[str, str]) -> list[str]:
@@ -25,10 +25,10 @@ def added(line: str, environment: Mapping[str, str]) -> list[str]:
 
     Args:
         line: the line, which begins with ``import``.
-        environment: the variables that the program sees; an unknown value is an UnknownWord.
+        environment: the variables that the program receives; an unknown value is an UnknownWord.
 
     Raises:
-        NotUnderstood: the line has other statements, or depends on a value that is unknown.
+        NotUnderstood: the line has other statements, or depends on an unknown value.
     """
     if len(line) > _MAX_LINE:
         raise NotUnderstood
@@ -67,7 +67,7 @@ class _Line:
             return self._either(node)
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In) and len(node.ops) == 1:
             if ast.unparse(node.comparators[0]) == "sys.path":
-                return self._text(node.left) in self._added  # a folder that is there twice changes nothing
+                return self._text(node.left) in self._added  # a duplicate folder changes nothing
         elif isinstance(node, ast.Call) and not node.keywords:
             return self._called(ast.unparse(node.func), node.args)
         raise NotUnderstood

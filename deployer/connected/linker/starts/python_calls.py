@@ -1,4 +1,4 @@
-"""Calls in a Python script that decide about its ranks: they start more, or remove variables. Pure."""
+"""Calls in a Python script that affect its ranks: they start more ranks, or remove variables. Pure."""
 
 import ast
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ class SpawnCall(NamedTuple):
     """A call that starts more ranks.
 
     Attributes:
-        line: its line.
-        name: what is called.
+        line: its line number.
+        name: the function called.
         certain: whether it is reached whenever the script runs.
     """
 
@@ -28,7 +28,7 @@ class SpawnCall(NamedTuple):
 
 
 def spawns(text: str) -> list[SpawnCall]:
-    """Return the calls of a script with ``mpi4py`` that start more ranks, the certain first."""
+    """Return the calls that start more ranks in a script that uses ``mpi4py``, certain ones first."""
     tree = _parsed(text) if "mpi4py" in text else None
     if tree is None:
         return []
@@ -56,7 +56,7 @@ def removed(text: str) -> frozenset[Removed]:
 
 
 def _removed(node: ast.AST) -> Iterator[str]:
-    """Yield the names, or globs for names, of variables that an expression or a statement removes."""
+    """Yield the variables that an expression or statement removes, as names or globs."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         of_environment = ast.unparse(node.func.value) in _MAPPINGS
         if of_environment and node.func.attr == "clear":
@@ -70,7 +70,7 @@ def _removed(node: ast.AST) -> Iterator[str]:
 
 
 def _name(node: ast.expr | None) -> str:
-    """Return the name of a variable, or a glob for all if it is only known when the script runs."""
+    """Return the name of a variable, or a glob for all names if it is only known at run time."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "*"
 
 
@@ -82,9 +82,9 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _reached(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield what is run whenever a script runs: at its top, and in functions that it calls there.
+    """Yield the nodes that always run with a script: at its top level, and in functions called there.
 
-    It ends at the first condition, which may end the script or choose another way.
+    It stops at the first condition, which may end the script or choose another path.
     """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     todo: list[ast.stmt] = tree.body[::-1]

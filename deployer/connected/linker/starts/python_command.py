@@ -1,4 +1,4 @@
-"""Which script a Python's words run, also behind a launcher such as torchrun. Pure."""
+"""The script that a Python command line runs, also through a launcher such as torchrun. Pure."""
 
 import posixpath
 import re
@@ -10,23 +10,23 @@ from deployer.connected.linker.starts.words import UnknownWord
 _PYTHON = re.compile(r"^(python|pypy)[0-9.]*[a-z]?$")
 _FLAGS = "bBdEhiIOPqsSuvx"
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-#: Launchers whose words are known: their options without a value.
+#: Launchers whose command line is known: their options without a value.
 _TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _TORCHRUN_FLAGS = ("standalone", "use-env", "virtual-local-rank")
 _TORCHRUN_OPTION = re.compile(r"--(nnodes|nproc|node|master|rdzv|max|monitor|start|role|log|local|redirects|tee|numa)")
-#: Launchers and runners that start what they like.
+#: Launchers and runners that may start any program.
 _UNCLEAR = ("accelerate", "deepspeed", "horovodrun", "horovod.runner", "ray", "coverage", "cProfile", "profile", "pdb",
             "trace", "runpy", "pytest", "dask-mpi", "jupyter", "ipython", "conda", "spack", "poetry", "uv",
             "accelerate.commands.launch", "scalene", "kernprof", "poe", "invoke", "snakemake")  # fmt: skip
 
 
 class PythonCommand(NamedTuple):
-    """What a Python runs.
+    """The result of parsing a Python command line.
 
     Attributes:
-        script: the file, ``-m NAME`` or ``-c TEXT``; empty if unknown, None for none.
-        launcher: the launcher that starts it, empty if there is none.
-        program: the words of another program than Python that a launcher starts.
+        script: the file, ``-m NAME`` or ``-c TEXT``; empty if unknown, None if there is no script.
+        launcher: the launcher that starts it; empty if there is none.
+        program: the command line of a program other than Python that a launcher starts.
         isolated: whether PYTHONPATH is ignored.
         module: a package that the launcher imports first.
     """
@@ -39,12 +39,12 @@ class PythonCommand(NamedTuple):
 
 
 def is_python(name: str) -> bool:
-    """Return whether a program is a Python by its name, which may have a version."""
+    """Return whether a program is a Python according to its name, which may include a version."""
     return _PYTHON.match(name) is not None
 
 
 def parse(words: Sequence[str]) -> PythonCommand:
-    """Return what the words of a Python run; the first is the Python itself."""
+    """Return what a Python command line runs; the first word is the Python itself."""
     rest = list(words[1:])
     isolated = False
     while rest and rest[0].startswith("-") and not isinstance(rest[0], UnknownWord):
@@ -98,7 +98,7 @@ def _mpi4py(rest: list[str], isolated: bool) -> PythonCommand:
 
 
 def _torchrun(name: str, rest: list[str], isolated: bool) -> PythonCommand:
-    """Return what torchrun starts."""
+    """Return what ``torchrun`` starts."""
     module = plain = False
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)

@@ -1,16 +1,16 @@
-"""What a Python text imports and starts, read from its syntax tree. Nothing is run."""
+"""The modules that Python source text imports and the programs that it starts, from its syntax tree. Nothing is run."""
 
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-#: Longer texts are not read, in bytes.
+#: Longer source texts, in bytes, are not read.
 MAX_TEXT = 1024 * 1024
 
 _RUNS = frozenset(("run", "call", "check_call", "check_output", "Popen"))
 _OS = re.compile(r"(exec[lv]p?e?|spawn[lv]p?e?|posix_spawnp?|system|popen)$")
-#: Names of what decides where and how modules are found, besides ``sys.path`` and ``sys.modules``.
+#: Names that affect where and how modules are found, besides ``sys.path`` and ``sys.modules``.
 _IMPORT_SYSTEM = (
     "meta_path", "path_hooks", "path_importer_cache", "addsitedir", "addpackage", "spec_from_file_location",
     "spec_from_loader", "extend_path", "load_source", "load_module", "zipimporter", "ModuleType",
@@ -24,19 +24,18 @@ _LIBC = re.compile(r"lib(c|m|dl|pthread|rt)\.so(\.[0-9]+)?$")
 
 
 class ModuleImports(NamedTuple):
-    """What a module imports.
+    """The imports of a module.
 
     Attributes:
-        certain: dotted names that it imports whenever it is imported.
-        possible: dotted names that it imports in a function, under a condition, or in a ``try``, each with its first
-            line.
+        certain: dotted names imported whenever the module is.
+        possible: dotted names imported in a function, under a condition, or in a ``try``, each with its first line.
         relative: names after ``from`` with dots, as (dots, name), certain or not.
         entries: entry points that it loads: a distribution, a group and a name.
-        commands: words of programs that it starts; a text for ``sh -c`` is one word.
+        commands: command lines of programs that it starts; the text for ``sh -c`` is one word.
         unclear: reasons why it may import or start more.
         changes_path: whether it changes where or how modules are found.
-        required: modules without which it ends with an error: they are imported whatever happens.
-        loaded: dotted names that are imported with them, in order; some name no modules.
+        required: modules that always make it fail if they are missing.
+        loaded: dotted names that are imported with them, in order; some are not modules.
     """
 
     certain: Sequence[str]
@@ -51,22 +50,22 @@ class ModuleImports(NamedTuple):
 
 
 class Required(NamedTuple):
-    """Where a module is required: ``line``. Nothing after the line ``until`` has run before."""
+    """The place where a module is required: ``line``. Nothing after the line ``until`` has run before it."""
 
     line: int
     until: int
 
 
 def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
-    """Return what a text imports, or None if it is too long, or nested too deeply.
+    """Return the imports of a source text, or None if it is too long, or nested too deeply.
 
     Args:
         text: the content of the file.
-        main: whether it is run as a script.
+        main: whether it runs as a script.
         executable: the path of the Python that runs it.
 
     Raises:
-        SyntaxError: deployer's own Python cannot read it.
+        SyntaxError: deployer's own Python cannot parse it.
     """
     if len(text) > MAX_TEXT:
         return None
@@ -109,7 +108,7 @@ def of_text(text: bytes, main: bool, executable: str) -> ModuleImports | None:
 
 
 def _entries(node: ast.Call) -> Iterator[tuple[str, ...]]:
-    """Yield the entry point that a call loads as the scripts of setuptools do: DISTRIBUTION==VERSION, group, name."""
+    """Yield the entry point that a call loads, as setuptools scripts do: DISTRIBUTION==VERSION, group, name."""
     if _name(node.func).rpartition(".")[2] == "load_entry_point":
         words = [_constant(word) for word in node.args]
         if len(words) == _WORDS_OF_ENTRY and all(words):
@@ -117,7 +116,7 @@ def _entries(node: ast.Call) -> Iterator[tuple[str, ...]]:
 
 
 def _changes_path(nodes: Sequence[ast.AST], imports: Sequence[ast.Import | ast.ImportFrom]) -> bool:
-    """Return whether a text names what decides where and how modules are found."""
+    """Return whether a source text uses names that affect where and how modules are found."""
     aliases = {alias.asname or alias.name for node in imports for alias in node.names if alias.name == "sys"}
     parts = {alias.name for node in imports if isinstance(node, ast.ImportFrom) for alias in node.names}
     if not parts.isdisjoint((*_IMPORT_SYSTEM, "modules")) or any(
@@ -136,7 +135,7 @@ def _changes_path(nodes: Sequence[ast.AST], imports: Sequence[ast.Import | ast.I
 
 
 def _modules(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Return the modules that a statement names, without what it takes from them."""
+    """Return the modules that an import statement names, without the names that it imports from them."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     return [node.module] if node.module and not node.level else []
@@ -157,15 +156,15 @@ def _relative(node: ast.ImportFrom) -> list[tuple[int, str]]:
 
 
 def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, int]]:
-    """Yield the imports that are reached whenever the module runs: at its top, and in functions that it calls there.
+    """Yield the imports that always run with the module: at its top level, and in functions called there.
 
-    Each comes with a flag: nothing before it can end or guard the program, so it fails without the module. Its last
-    field is a line: nothing of the module after this line has run before.
+    Each comes with a flag and a line. The flag states that nothing before the import can end or guard the program, so
+    that the program fails without the module. No code of the module after the line has run before the import.
     """
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     ending = _ending(functions, tree)
     called: set[str] = set()
-    # With: is it guarded, and the last line of the statement at the top that calls its function.
+    # Also: whether it is guarded, and the last line of the top-level statement that calls its function.
     todo: list[tuple[ast.stmt | None, bool, int]] = [(node, False, 0) for node in tree.body[::-1]]
     sure = True
     while todo:
@@ -191,13 +190,13 @@ def _reached(tree: ast.Module, main: bool) -> Iterator[tuple[ast.Import | ast.Im
 
 
 def _is_special(function: ast.FunctionDef) -> bool:
-    """Return whether a call of a function may not run its body from the beginning."""
+    """Return whether a call to a function may not run its body from the beginning."""
     within = (node for statement in function.body for node in ast.walk(statement))
     return bool(function.decorator_list) or any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in within)
 
 
 def _ending(functions: Mapping[str, ast.FunctionDef], tree: ast.Module) -> frozenset[str]:
-    """Return the functions of a module that may end the program, also imported ones by names of its own."""
+    """Return the functions of a module, including imported ones by their local names, that may end the program."""
     aliases = (alias for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names)
     found = frozenset(alias.asname for alias in aliases if alias.asname and _ENDS.search(alias.name))
     while True:
@@ -208,7 +207,7 @@ def _ending(functions: Mapping[str, ast.FunctionDef], tree: ast.Module) -> froze
 
 
 def _may_end(node: ast.AST, ending: Collection[str]) -> bool:
-    """Return whether a statement may end the program, or the function in which it is, without a failed import."""
+    """Return whether a statement may end the program or the enclosing function other than by a failed import."""
     for inner in ast.walk(node):
         if isinstance(inner, (ast.Raise, ast.Return)):
             return True
@@ -220,7 +219,7 @@ def _may_end(node: ast.AST, ending: Collection[str]) -> bool:
 
 
 def _calls(node: ast.AST) -> list[str]:
-    """Return the functions that a statement calls whatever happens."""
+    """Return the functions that a statement always calls."""
     found = []
     for inner in ast.walk(node):
         if isinstance(
@@ -244,7 +243,7 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _name(node: ast.expr) -> str:
-    """Return a dotted name, empty for any other expression."""
+    """Return a dotted name; empty for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -258,7 +257,7 @@ def _called(
     node: ast.Call, imported: set[str], executable: str,
     commands: list[tuple[str, ...]], unclear: list[str], named: list[tuple[str, int]],
 ) -> None:  # fmt: skip
-    """Add what a call starts or imports by a name in a text."""
+    """Add the programs and modules that a call starts or imports through a name in a string."""
     name = _name(node.func)
     first = node.args[0] if node.args else None
     last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")

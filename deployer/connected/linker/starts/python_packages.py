@@ -1,6 +1,6 @@
-"""Which packages a Python program imports, and whether that is certain. Nothing is run.
+"""The packages that a Python program imports, and whether each import is certain. Nothing is run.
 
-The script and other texts outside the folders of packages are parsed; of packages the index has what their texts name.
+The script and other files outside the folders of packages are parsed. For packages, the index lists the imports.
 """
 
 import posixpath
@@ -21,25 +21,25 @@ from deployer.connected.linker.starts.python_syntax import Unreadable
 from deployer.contract.plan import APP
 
 _MAX_FILES, _MAX_BYTES = 500, 8 * 1024 * 1024
-#: Packages whose extension modules are compiled against mpi4py import it from C.
+#: Packages whose extension modules are compiled against mpi4py import it from C code.
 _FROM_C = "mpi4py"
 _NOTHING = PackageImports(frozenset(), frozenset())
-#: Modules that Python runs by itself if they are there.
+#: Modules that Python imports automatically if they exist.
 _AT_START = ("sitecustomize", "usercustomize")
-#: How the names of files end that are modules.
+#: Suffixes of module files.
 _MODULE_FILES = (".py", ".pyc", ".so")
-#: Files in which Python finds modules, which are not looked into.
+#: Archives in which Python finds modules; their contents are not examined.
 ARCHIVES = (".egg", ".zip", ".whl", ".pyz")
 
 
 class Packages(NamedTuple):
-    """The packages that a Python program imports, by their paths in the container.
+    """The packages that a Python program imports, by path in the container.
 
     Attributes:
         imported: packages that are imported whenever the program runs.
         possible: packages that may be imported.
         unclear: why other packages may be imported as well; empty if none may.
-        extensions: extension modules without which the program ends with an error, by their paths.
+        extensions: extension modules that make the program fail if they are missing, by path.
     """
 
     imported: frozenset[str]
@@ -49,12 +49,12 @@ class Packages(NamedTuple):
 
 
 class MissingModule(NamedTuple):
-    """A module that a program needs and that its Python does not find.
+    """A module that a program needs but its Python does not find.
 
     Attributes:
         name: its first part.
-        place: the file and the line that import it.
-        elsewhere: where the job has a module of this name nevertheless; empty if nowhere.
+        place: the file and line of the import.
+        elsewhere: where else in the job a module with this name is; empty if nowhere.
         doubt: why Python may find it nevertheless; empty if it does not.
     """
 
@@ -65,7 +65,7 @@ class MissingModule(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The packages of a program, what it starts itself, why that may not be all, and what it fails by."""
+    """A program's packages, the programs it starts, why these may be incomplete, and what makes it fail."""
 
     packages: Packages
     commands: Sequence[tuple[str, ...]]
@@ -75,12 +75,12 @@ class Found(NamedTuple):
 
 
 class Around(NamedTuple):
-    """What is known about the files of the job besides their names.
+    """Facts about the files of the job besides their names.
 
     Attributes:
-        packages: what packages import, by their paths in the container.
+        packages: the imports of packages, by path in the container.
         calling: files that call MPI.
-        elsewhere: returns the path of any file or folder of the job that may be a module of that name, else nothing.
+        elsewhere: returns the path of any file or folder in the job that may be a module with that name; else nothing.
         extensions: the extension modules of packages; None: unknown.
     """
 
@@ -111,7 +111,7 @@ class _Search:
         self._search = python_path.of_python(runs, view)
         self._path = list(self._search.folders)
         self._changed = False
-        self._sure = True  # whether what is read is run whatever happens
+        self._sure = True  # whether the code being read always runs
         self._missing: list[tuple[MissingModule, Sequence[str]]] = []  # with the packages imported before it
         self._unreadable: list[Unreadable] = []
         self._loaded: list[str] = []
@@ -128,7 +128,7 @@ class _Search:
         elif script == "":
             self._unclear["the words of the Python are not understood"] = None
         elif script.startswith("-c "):
-            # Python searches the working folder of the moment.
+            # Python searches the current working folder.
             self._changed = self._changed or "chdir" in script
             self._text(script[3:].encode("utf-8", "surrogateescape"), "-c", "", True, True)
         elif script.startswith("-m "):
@@ -143,8 +143,10 @@ class _Search:
         return Found(packages, self._commands, list(self._starts), missing, self._unreadable)
 
     def _extensions(self) -> tuple[Sequence[str], list[MissingModule]]:
-        """Return the extension modules that are certainly loaded, and modules that packages lack; none if modules may
-        be elsewhere."""
+        """Return the extension modules that are certainly loaded, and the modules that packages lack.
+
+        Both are empty if modules may be elsewhere.
+        """
         known = self._around.extensions
         if known is None or self._changed or self._search.unknown or not self._search.minor:
             return (), []
@@ -155,7 +157,7 @@ class _Search:
         return found, [MissingModule(each, absent[each], doubt=doubt) for each in gone]
 
     def _start(self) -> None:
-        """Follow what is imported before the script: by Python, by .pth files, by a launcher."""
+        """Follow the imports before the script: by Python itself, by .pth files, by a launcher."""
         self._sure = False
         for name in _AT_START:
             for folder in self._search.library:
@@ -199,7 +201,7 @@ class _Search:
             self._file(path, True, True)
 
     def _import(self, name: str, certain: bool) -> bool:
-        """Follow the import of a dotted name; return whether there is such a module."""
+        """Follow the import of a dotted name; return whether such a module exists."""
         parts = name.split(".")
         there = False
         for folder in self._path:
@@ -218,7 +220,7 @@ class _Search:
         return there
 
     def _exists(self, top: str) -> bool:
-        """Return whether there is a module at a path, whatever kind of module it is."""
+        """Return whether a module of any kind exists at a path."""
         folder, name = posixpath.split(top)
         real = self._view.resolve(folder)
         if real is None:
@@ -240,7 +242,7 @@ class _Search:
         return []
 
     def _at(self, folder: str, parts: Sequence[str], certain: bool) -> Iterator[str]:
-        """Yield the file of a module below a folder, if it is there; an extension module is added."""
+        """Yield the file of a module below a folder, if it exists; extension modules are added."""
         path = "/".join([folder, *parts])
         for candidate in (f"{path}/__init__.py", f"{path}.py"):
             real = self._view.resolve(candidate)
@@ -261,7 +263,7 @@ class _Search:
         self._text(data, posixpath.basename(path), posixpath.dirname(path), certain, main)
 
     def _text(self, data: bytes, shown: str, folder: str, certain: bool, main: bool) -> None:
-        """Follow what a text imports."""
+        """Follow the imports of a source text."""
         self._bytes += len(data)
         if self._bytes > _MAX_BYTES or len(self._done) > _MAX_FILES:
             self._unclear["it imports too many files to read"] = None
@@ -296,7 +298,7 @@ class _Search:
         self._sure = sure
 
     def _read(self, data: bytes, shown: str, main: bool) -> ModuleImports | None:
-        """Return what a text imports; None if it cannot be read."""
+        """Return the imports of a source text; None if it cannot be read."""
         minor = self._search.minor
         try:
             found = python_imports.of_text(data, main, self._runs.python)
@@ -340,19 +342,19 @@ class _Search:
         library = self._search.library
         if any(self._exists(f"{folder}/{top}") for folder in library) or python_path.may_be_built_in(top):
             return True
-        if top == "distutils":  # setuptools has it
+        if top == "distutils":  # provided by setuptools
             return any(self._exists_anywhere(name) for name in ("setuptools", "_distutils_hack"))
         return not library and top in sys.stdlib_module_names
 
     def _judged(self) -> list[MissingModule]:
-        """Return the modules that are missing, each with why Python may find it nevertheless."""
+        """Return the missing modules, each with the reason why Python may find it nevertheless."""
         found = []
         for each, before in self._missing:
             where = self._around.elsewhere(each.name)
             built = [f"an earlier step may make it from {where}"] if self._may_be_built(where) else []
             changed = ["sys.path is changed"] if self._changed else []
             reasons = [*self._search.unknown, *built, *self._changes("hooks", before), *changed]
-            # What Python loads at its start adds only what setuptools carries to the path.
+            # Code that Python loads at startup adds only the packages that setuptools vendors to the path.
             others = [path for path in before if "/setuptools/" in where or not path.endswith("/_distutils_hack")]
             reasons += [*self._search.doubts, *self._changes("path", others)] if where else []
             if reasons:
@@ -362,7 +364,7 @@ class _Search:
         return list(dict.fromkeys(found))
 
     def _changes(self, kind: str, before: Sequence[str]) -> list[str]:
-        """Return which of some packages, or of those that they import, change where or how modules are found."""
+        """Return messages on packages in ``before``, or their imports, that change where or how modules are found."""
         what = {"hooks": "changes how modules are found", "path": "changes sys.path"}[kind]
         known = import_hooks.HARMLESS if kind == "hooks" else {}
         reached = dict.fromkeys(before)
@@ -378,13 +380,13 @@ class _Search:
         return [path for path in (f"{folder}/{name}" for folder in self._path) if path in self._data][:1]
 
     def _is_module(self, path: str) -> bool:
-        """Return whether what has the name of a module may be one: a file, a folder with such files, an archive."""
+        """Return whether a path with a module's name may be one: a file, a folder with such files, or an archive."""
         real = self._view.resolve(path) if path else None
         names = [path] if real is None or self._view.is_file(real) else self._names(real)
         return any(name.endswith((*_MODULE_FILES, *ARCHIVES)) for name in names)
 
     def _may_be_built(self, source: str) -> bool:
-        """Return whether an earlier step of the job may make a module of a file: only app/ can be written to."""
+        """Return whether an earlier step of the job may build a module from a file: only app/ is writable."""
         return not self._runs.alone and source.startswith(f"{APP}/") and not source.endswith(_MODULE_FILES)
 
     def _relative(self, found: ModuleImports, folder: str, certain: bool) -> None:
@@ -396,7 +398,7 @@ class _Search:
     # ------------------------------------------------------------------------------------------------------ packages
 
     def _close(self) -> None:
-        """Add what the packages import in their turn."""
+        """Add the transitive imports of the packages."""
         for path in _growing(self._certain):
             for name in self._data.get(path, _NOTHING).certain:
                 self._import(name, True)
@@ -415,7 +417,7 @@ class _Search:
 
 
 def _growing(paths: Mapping[str, None]) -> Iterator[str]:
-    """Yield paths, and those that are added meanwhile."""
+    """Yield paths, including those added during iteration."""
     done: set[str] = set()
     while len(done) < len(paths):
         for path in [path for path in paths if path not in done]:

@@ -1,4 +1,4 @@
-"""Where a Python searches for modules: ``sys.path`` as Python and its ``site`` module make it. Nothing is run."""
+"""Where a Python searches for modules: ``sys.path`` as Python and its ``site`` module build it. Nothing is run."""
 
 import posixpath
 import re
@@ -13,25 +13,25 @@ from deployer.contract.command import CommandSearch
 from deployer.contract.plan import JOB, VARIANT, WHEELS
 
 _VERSION = re.compile(r"^python(3\.[0-9]+)$")
-#: .pth files of setuptools: they import only what makes ``distutils`` and namespace packages.
+#: .pth files of setuptools, which only import code that sets up ``distutils`` and namespace packages.
 _HARMLESS_PTH = re.compile(r"^(distutils-precedence|.*-nspkg)\.pth$")
 _IMPORTED = re.compile(r"\b(?:import\s+|__import__\([\"'])([A-Za-z_]\w*)")
-_MAX_LINES = 200  # of a .pth file
+_MAX_LINES = 200  # per .pth file
 
 
 class Runs(NamedTuple):
-    """A Python with what it runs.
+    """A Python interpreter and what it runs.
 
     Attributes:
-        python: the path by which it is started, links not resolved.
-        real: its own file.
-        script: the file, ``-m NAME`` or ``-c TEXT``; empty if unknown, None for none.
-        folder: the working folder, None if unknown.
-        path: PYTHONPATH; None if it is unknown.
+        python: the path by which it is started, with links unresolved.
+        real: the path of its own file.
+        script: the file, ``-m NAME`` or ``-c TEXT``; empty if unknown, None if there is no script.
+        folder: the working folder; None if unknown.
+        path: PYTHONPATH; None if unknown.
         module: a package that a launcher imports first; empty if there is none.
-        place: where commands are looked up, which knows the folders that are bound over the image.
-        environment: the variables that it sees; an unknown value is an UnknownWord.
-        alone: whether nothing of the job has run before it, so that the job's own folder is empty.
+        place: where commands are searched for, including the folders that are bound over the image.
+        environment: the variables that it receives; an unknown value is an UnknownWord.
+        alone: whether no other part of the job ran before it, so that the job's own folder is empty.
     """
 
     python: str
@@ -46,15 +46,15 @@ class Runs(NamedTuple):
 
 
 class SearchPath(NamedTuple):
-    """``sys.path`` of a Python, without the folder of its script.
+    """The ``sys.path`` of a Python, without the folder of its script.
 
     Attributes:
         folders: folders of packages, in order.
         library: the folders of Python's own library; empty if they were not found.
         modules: modules that .pth files import.
         doubts: why modules may be found elsewhere in the image or the bundle.
-        unknown: why modules may be found that are in neither.
-        minor: the number after "3." of the Python's version; 0: unknown.
+        unknown: why modules may be found outside both.
+        minor: the number after "3." in the Python's version; 0: unknown.
     """
 
     folders: Sequence[str]
@@ -70,8 +70,8 @@ def of_python(runs: Runs, view: JobFilesystem) -> SearchPath:
     return _Places(runs, view).found()
 
 
-#: Modules of Python's library that are compiled or frozen, in 3.6 to 3.14, and so may have no file of their own. The
-#: laptop's Python cannot tell: Debian packages parts of the library apart, and what it lacks is not built in elsewhere.
+#: Library modules of 3.6 to 3.14 that are compiled in or frozen, and so may have no file of their own. The laptop's
+#: Python cannot show this: Debian packages parts of the library separately, and its missing modules are not built in.
 _WITHOUT_FILE = frozenset([
     "abc", "array", "atexit", "audioop", "binascii", "builtins", "cmath", "codecs", "errno", "faulthandler",
     "fcntl", "gc", "genericpath", "grp", "io", "itertools", "marshal", "math", "mmap", "nis", "ntpath", "os",
@@ -81,7 +81,7 @@ _WITHOUT_FILE = frozenset([
 
 
 def may_be_built_in(name: str) -> bool:
-    """Return whether a module may be compiled into a Python, without a file of its own."""
+    """Return whether a module may be compiled into Python, without its own file."""
     return name.startswith("_") or name in _WITHOUT_FILE
 
 
@@ -111,7 +111,7 @@ class _Places:
         )
 
     def _minor(self, library: Sequence[str]) -> int:
-        """Return the number after "3." of the Python's version, by its own name or that of its library; 0: unknown."""
+        """Return the number after "3." in the Python's version, from its own or its library's name; 0: unknown."""
         name = posixpath.basename(self._runs.real)
         names = [posixpath.basename(each) for each in library] if name in ("python", "python3") else [name]
         return next((int(match[1].partition(".")[2]) for match in map(_VERSION.match, names) if match), 0)
@@ -124,14 +124,14 @@ class _Places:
             self._unknown["it searches its working folder"] = None
 
     def _is_certain(self, path: str) -> bool:
-        """Return whether all that is below a path is known here."""
+        """Return whether everything below a path is known here."""
         overlay = any(path.startswith(f"{folder}/") for folder in (VARIANT, WHEELS))
         if overlay and self._view.resolve(path):
             return True
         return self._runs.place is None or command.is_certain(path, self._runs.place)
 
     def _add(self, path: str, source: str) -> None:
-        """Add what is named in PYTHONPATH or in a .pth file, if it can be searched here."""
+        """Add a folder from PYTHONPATH or a .pth file, if it can be searched here."""
         if not path:
             self._working_folder()
         elif not path.startswith("/"):
@@ -145,7 +145,7 @@ class _Places:
             self._folders.append(real or path)
 
     def _installed_for(self) -> list[str]:
-        """Add the folders of packages, and return those of the library."""
+        """Add the folders of packages, and return the folders of the library."""
         beside = posixpath.dirname(self._runs.python)
         own = posixpath.dirname(posixpath.dirname(self._runs.real))
         for folder in (beside, posixpath.dirname(beside)):
@@ -179,7 +179,7 @@ class _Places:
         return list(dict.fromkeys(path for path in found if path))
 
     def _library(self, prefix: str) -> list[str]:
-        """Return the folders of a Python's library; empty if it is not certain which they are."""
+        """Return the folders of a Python's library; empty if they are uncertain."""
         tops = [top for top in self._libraries(prefix, False) if self._view.resolve(f"{top}/os.py")]
         if len({self._view.resolve(top) for top in tops}) != 1:
             return []
@@ -189,7 +189,7 @@ class _Places:
         return [path for path in map(self._view.resolve, (tops[0], f"{tops[0]}/lib-dynload")) if path]
 
     def _of_pth(self) -> Iterator[str]:
-        """Yield modules that .pth files import, and add the folders that they name."""
+        """Yield modules that .pth files import, and add the folders that these files list."""
         for folder in list(self._folders):
             real = self._view.resolve(folder)
             for name in self._view.names(real) if real else ():

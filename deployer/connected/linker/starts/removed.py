@@ -1,4 +1,4 @@
-"""Variables that are removed before a program starts: a launcher's among them tell ranks who they are. Pure."""
+"""Variables removed before a program starts. Some of a launcher's variables give ranks their identity. Pure."""
 
 import fnmatch
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ class Removed(NamedTuple):
 
     Attributes:
         pattern: a name, or a glob for names.
-        certain: whether they are removed whenever the program starts, and all of them.
+        certain: whether all of them are removed whenever the program starts.
         by: the command, for messages: ``env -i``, ``unset $name``.
     """
 
@@ -20,13 +20,13 @@ class Removed(NamedTuple):
 
 
 def of_branches(branches: Sequence[frozenset[Removed]]) -> frozenset[Removed]:
-    """Return what is removed after one of several branches."""
+    """Return the variables removed after one of several branches."""
     always = frozenset.intersection(*branches)
     return always | {each._replace(certain=False) for each in frozenset[Removed]().union(*branches) - always}
 
 
 def lost(names: Collection[str], removed: Collection[Removed], environment: Mapping[str, str]) -> list[Removed]:
-    """Return what removes one of these variables from an environment, the certain first."""
+    """Return the removals that explain why some of these variables are absent, certain ones first."""
     absent = [name for name in names if name not in environment]
     found = {each for each in removed if any(fnmatch.fnmatchcase(name, each.pattern) for name in absent)}
     return sorted(found, key=lambda each: (not each.certain, each))

@@ -1,4 +1,4 @@
-"""What conditions of a shell script say, and what is within its nodes. Pure."""
+"""Evaluates the conditions of a shell script, and finds nodes within its nodes. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,12 +7,12 @@ from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord, known
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-#: Commands in a condition before && that say nothing of the normal course.
+#: Commands in a condition before && that do not show the normal course.
 _TESTS = ("[", "test", "[[", "command", "which", "type", "hash", "grep", "false", "!")
 
 
 def evaluated(words: Sequence[str]) -> bool | None:
-    """Return what ``test`` says, None if that is unknown."""
+    """Return the result of ``test``; None if it is unknown."""
     if not known(words) and not (len(words) == 2 and known(words[:1])):
         return None
     if words[:1] == ["!"] and len(words) > 1:
@@ -37,13 +37,13 @@ def evaluated(words: Sequence[str]) -> bool | None:
 
 
 def may_fail(redirect: Node) -> bool:
-    """Return whether a redirection may fail: it opens another file than /dev/null."""
+    """Return whether a redirection may fail, because it opens a file other than /dev/null."""
     parts = (redirect.get("Word") or {}).get("Parts") or [{}]
     return redirect.get("Op") not in ("<<", "<<-", "<<<", "<&", ">&") and parts[0].get("Value") != "/dev/null"
 
 
 def is_test(statement: Node) -> bool:
-    """Return whether a statement before && is a condition, so that the normal course is not certain."""
+    """Return whether a statement before && is a condition, which makes the normal course uncertain."""
     node = statement.get("Cmd") or {}
     if statement.get("Negated") or node.get("Type") not in ("CallExpr", "DeclClause", "BinaryCmd", "Block", "Subshell"):
         return True
@@ -54,7 +54,7 @@ def is_test(statement: Node) -> bool:
 
 
 def simple(nodes: Sequence[Node]) -> Iterator[Node | None]:
-    """Yield the calls of statements that follow each other, None for anything else."""
+    """Yield the calls of consecutive statements; None for anything else."""
     for node in nodes:
         command = node.get("Cmd") or {}
         if node.get("Negated") or node.get("Background"):
@@ -68,8 +68,10 @@ def simple(nodes: Sequence[Node]) -> Iterator[Node | None]:
 
 
 def inside(node: object) -> Iterator[tuple[str, Node]]:
-    """Yield substitutions within a node, and the names that arithmetic and ``${X:=...}`` set; not those within
-    substitutions."""
+    """Yield substitutions within a node, and the names that arithmetic and ``${X:=...}`` set.
+
+    Names that are set within substitutions are left out.
+    """
     if isinstance(node, list):
         for each in node:
             yield from inside(each)

@@ -1,7 +1,7 @@
-"""What a shell script starts, read from its text as far as that is certain. Nothing is run.
+"""The programs that a shell script starts, read from its text as far as that is certain. Nothing is run.
 
-The script's statements are followed in order with what is known of variables, arguments and the folder. Branches are
-followed both ways unless their condition is known; what differs between them is unknown afterwards. Whatever is not
+The script's statements are followed in order, with the known variables, arguments and working folder. Both branches are
+followed unless their condition is known; values that differ between them are unknown afterwards. Anything that is not
 understood is reported as unclear.
 """
 
@@ -19,49 +19,49 @@ from deployer.connected.linker.starts.shell_variables import ShellVariables
 from deployer.connected.linker.starts.shell_words import Words, dirname, joined
 from deployer.connected.linker.starts.words import UnknownWord, known
 
-#: Statements that are read for one job, with those of loops and functions again.
+#: The maximum number of statements followed for one job; repeated runs of loops and functions count again.
 MAX_STATEMENTS = 4_000
-_MAX_DEPTH = 40  # functions, sourced files and eval in each other
-_PASSES = 3  # over a loop, until what is known stays the same
+_MAX_DEPTH = 40  # nested functions, sourced files and eval
+_PASSES = 3  # over a loop, until the known state no longer changes
 
-#: Commands of the shell that start nothing and set nothing that is followed here.
+#: Shell commands that start nothing, and set nothing that is followed here.
 _NOTHING = frozenset((
     ":", "true", "false", "echo", "[", "test", "pwd", "wait", "umask", "ulimit", "kill", "jobs", "bg", "fg", "disown",
     "times", "type", "hash", "logout", "suspend", "history", "caller", "compgen", "complete", "shopt", "bind", "fc",
     "help", "sleep",
 ))  # fmt: skip
-#: What these and other commands of the shell end with.
+#: The exit status of these and other shell commands.
 _STATUS = {
     **dict.fromkeys((":", "true", "echo", "sleep", "set", "unset", "printf", "trap", "command", "builtin"), 0),
     **dict.fromkeys(("export", "readonly", "local", "declare", "typeset"), 0),
     "false": 1,
 }
-#: A shell with ``set -e`` ends if they fail.
+#: Node types whose failure ends a shell with ``set -e``.
 _STOPPING = ("CallExpr", "Subshell", "TestClause", "ArithmCmd", "LetClause", "DeclClause")
-#: Special commands, which functions do not replace in every shell.
+#: Special commands, which functions cannot replace in every shell.
 _SPECIAL = frozenset((
     ".", ":", "break", "continue", "eval", "exec", "exit", "export", "readonly", "return", "set", "shift", "trap",
     "unset", "command", "builtin", "source", "local", "declare", "typeset",
 ))  # fmt: skip
 _DECLARING = ("export", "readonly", "local", "declare", "typeset")
-#: What else sets the status: the text that they read, or their argument.
+#: Commands that set the status in other ways: through the text that they read, or their argument.
 _OWN_STATUS = (".", "source", "eval", "exit", "return", "break", "continue")
-#: The function that bash runs in place of a command that it does not find.
+#: The function that bash runs if it does not find a command.
 _HANDLER = "command_not_found_handle"
-#: They read code in a way that is not followed.
+#: Commands that read code in a way that is not followed.
 _UNCLEAR = ("alias", "enable", "mapfile", "readarray")
 
 
 class Seen(NamedTuple):
-    """Where a command is started.
+    """The state in which a command starts.
 
     Attributes:
-        environment: what the program sees of variables.
+        environment: the variables that the program receives.
         path: PATH; None if unknown.
         folder: the working folder; None if unknown.
         line: the line of the script.
-        certain: whether it is started whenever the script runs.
-        stdin: the text of a here document, None if there is none.
+        certain: whether it starts whenever the script runs.
+        stdin: the text of a here document; None if there is none.
         removed: variables that were unset before.
     """
 
@@ -75,14 +75,14 @@ class Seen(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """What a script needs of its surroundings.
+    """The callbacks and settings that a script needs.
 
     Attributes:
-        start: called for each command that is not the shell's own; returns its status, None if it is unknown.
+        start: called for each command that is not a shell command; returns its status, or None if unknown.
         unclear: called with a reason and a line.
-        content: returns the text of a file that is sourced, or raises NotReadable; with the folder and PATH.
-        located: returns the path of a program by its name, None if unknown; with the folder and PATH.
-        normal: whether commands before ``&&`` succeed, but for conditions and those that are known to fail.
+        content: takes a sourced file, the folder and PATH; returns the file's text, or raises NotReadable.
+        located: takes a program's name, the folder and PATH; returns the program's path, or None if unknown.
+        normal: whether commands before ``&&`` succeed, except conditions and commands that are known to fail.
     """
 
     start: Callable[[list[str], Seen], int | None]
@@ -93,20 +93,20 @@ class Reader(NamedTuple):
 
 
 class Budget:
-    """Counts statements over all scripts of a job."""
+    """Counts statements across all scripts of a job."""
 
     def __init__(self, limit: int = MAX_STATEMENTS) -> None:
         self.left = limit
 
     def spend(self) -> None:
-        """Raises NotReadable if all are spent."""
+        """Count one statement. Raises NotReadable if the budget is spent."""
         self.left -= 1
         if self.left < 0:
             raise NotReadable(f"it runs more than {MAX_STATEMENTS} statements")
 
 
 class Script(ShellVariables):
-    """Follows a script from a state."""
+    """Follows a script, starting from a given state."""
 
     def __init__(self, reader: Reader, budget: Budget, dialect: str) -> None:
         self._reader = reader
@@ -118,10 +118,10 @@ class Script(ShellVariables):
         self._line = 1
         self._loops: list[list[State]] = []
         self._returns: list[list[State]] = []
-        self._ends: list[list[int | None]] = []  # statuses with which each shell may end before its text does
+        self._ends: list[list[int | None]] = []  # possible statuses of each shell that ends before its text does
 
     def run(self, text: str, state: State) -> int | None:
-        """Follow all that a shell runs. Return its status, None if it is unknown. Raises NotReadable."""
+        """Follow everything that a shell runs. Return its status, or None if unknown. Raises NotReadable."""
         return self._shell(lambda within: self.follow(text, within), state)
 
     def follow(self, text: str, state: State) -> None:
@@ -129,14 +129,14 @@ class Script(ShellVariables):
         self._statements(shell_syntax.statements(text, self._dialect), state)
 
     def _shell(self, follow: Callable[[State], None], state: State) -> int | None:
-        """Follow what a shell of its own runs. Return its status."""
+        """Follow what a separate shell runs. Return its status."""
         within = state.copy()
         self._ends.append([])
         follow(within)
         return either([*self._ends.pop(), *([within.status] if within.alive else [])])
 
     def _end(self, status: int | None) -> None:
-        """Note that this shell may end here."""
+        """Record that this shell may end here."""
         if not self._muted:
             self._ends[-1].append(status)
 
@@ -149,7 +149,7 @@ class Script(ShellVariables):
             self._statement(node, state)
 
     def _tested(self, nodes: Sequence[Node], state: State) -> None:
-        """Follow statements whose status is only looked at."""
+        """Follow statements of which only the status is used."""
         tested, state.tested = state.tested, True
         self._statements(nodes, state)
         state.tested = tested
@@ -185,7 +185,7 @@ class Script(ShellVariables):
             state.status = 0
 
     def _input(self, redirects: Sequence[Node], state: State) -> str | None:
-        """Return the text that redirections give a command as its input, None if there is none."""
+        """Return the text that redirections pass to a command as its input; None if there is none."""
         stdin = None
         for redirect in redirects:
             if redirect.get("Op") in ("<<", "<<-"):
@@ -234,7 +234,7 @@ class Script(ShellVariables):
         operator = node.get("Op")
         if operator in ("|", "|&"):
             first = self._shell(lambda within: self._statement(node["X"], within), state)
-            if (node["Y"].get("Cmd") or {}).get("Type") == "TimeClause":  # there it is a program's name
+            if (node["Y"].get("Cmd") or {}).get("Type") == "TimeClause":  # here, time is a program's name
                 self._unclear("time within a pipeline is not followed")
             last = self._shell(lambda within: self._statement(node["Y"], within), state)
             state.status = piped([first, last]) if state.pipefail else last
@@ -287,8 +287,8 @@ class Script(ShellVariables):
         word = self._words.text(node.get("Word"), state)
         certain, found = state.certain, list[State]()
         state.status = 0
-        sure = True  # whether each pattern so far is known not to match
-        falls = False  # from the item before, by ;&
+        sure = True  # whether all patterns so far certainly do not match
+        falls = False  # from the previous item, through ;&
         for item in node.get("Items") or []:
             each: list[bool | None] = [self._words.matches(word, pattern, state) for pattern in item["Patterns"]]
             if all(match is False for match in each) and not falls:
@@ -329,7 +329,7 @@ class Script(ShellVariables):
         value = UnknownWord(f"${name}", _common_prefix(items))
         state.certain = False
         self._muted += 1
-        for _ in range(_PASSES):  # find what the loop changes
+        for _ in range(_PASSES):  # find the changes that the loop makes
             before = (dict(state.variables), state.arguments, state.folder, dict(state.functions))
             self._pass(node, name, value, state)
             if before == (state.variables, state.arguments, state.folder, state.functions):
@@ -343,7 +343,7 @@ class Script(ShellVariables):
         state.status = None
 
     def _pass(self, node: Node, name: str, value: str, state: State) -> None:
-        """Follow the body of a loop once; it may be run or not."""
+        """Follow the body of a loop once; the body may or may not run."""
         body = state.copy()
         if name:
             body.assign(name, value)
@@ -362,7 +362,7 @@ class Script(ShellVariables):
             self._loops.append([])
             self._statements(node.get("Do") or [], state)
             escaped = self._loops.pop()
-            if escaped:  # by break or continue: it goes on, or is over
+            if escaped:  # by break or continue: the loop continues or ends
                 left += [each.copy() for each in escaped]
                 state.become([state.copy(), *escaped])
                 state.certain = False
@@ -385,7 +385,7 @@ class Script(ShellVariables):
         self._with(node.get("Assigns") or [], words, state, stdin)
 
     def _with(self, assigns: Sequence[Node], words: list[str], state: State, stdin: str | None) -> None:
-        """Run a command with assignments of its own."""
+        """Run a command with its own assignments."""
         names = [str(assign["Name"]["Value"]) for assign in assigns]
         saved, exported = {name: state.variables.get(name) for name in names}, state.exported
         stays = words[0] in _SPECIAL or words[0] in state.functions
@@ -431,7 +431,7 @@ class Script(ShellVariables):
 
     @property
     def _builtins(self) -> Mapping[str, Callable[[list[str], State], None]]:
-        """The shell's own commands that start something or set something."""
+        """The shell commands that start a program or set a value."""
         return {
             ".": self._source, "source": self._source, "eval": self._eval, "trap": self._trap,
             "exit": self._leave, "return": self._leave, "break": self._leave, "continue": self._leave,
@@ -467,7 +467,7 @@ class Script(ShellVariables):
         state.arguments = arguments
 
     def _deeper(self, follow: Callable[[], None], state: State) -> None:
-        """Follow a function or a sourced file: ``return`` ends it."""
+        """Follow a function or a sourced file, which ``return`` ends."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise NotReadable(f"more than {_MAX_DEPTH} functions, sourced files and eval in each other")
@@ -496,7 +496,7 @@ class Script(ShellVariables):
         elif name == "return":
             self._returns[-1].append(state.copy())
         elif self._loops:
-            for loop in self._loops:  # of several loops, which one is not looked at
+            for loop in self._loops:  # with nested loops, the target loop is not determined
                 loop.append(state.copy())
         else:
             return
@@ -547,7 +547,7 @@ class Script(ShellVariables):
             self._within(text, state)
 
     def _within(self, text: str, state: State) -> None:
-        """Follow a text as a part of the script."""
+        """Follow a text as part of the script."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise NotReadable(f"more than {_MAX_DEPTH} functions, sourced files and eval in each other")
@@ -592,13 +592,13 @@ class Script(ShellVariables):
         after.certain, after.tested = False, True
         self._ends.append([])
         self._eval(["trap", rest[0]], after)
-        if not all(self._ends.pop()):  # it may end the shell without an error
+        if not all(self._ends.pop()):  # the shell may end without an error
             self._end(None)
 
     # -------------------------------------------------------------------------------------- what is within words
 
     def _nested(self, node: Node, state: State) -> int | None:
-        """Follow what words, tests and arithmetic start, and forget what they set. Return the last one's status."""
+        """Follow what words, tests and arithmetic start; forget what they set. Return the last one's status."""
         status: int | None = 0
         for kind, inner in inside(node):
             if kind == "arithmetic":
@@ -609,13 +609,13 @@ class Script(ShellVariables):
                 state.assign(name, value[0] if len(value) == 1 else UnknownWord(f"${name}"))
             else:
                 within = state.copy()
-                within.stops = state.stops and self._dialect != "bash"  # bash does not pass it on
+                within.stops = state.stops and self._dialect != "bash"  # bash does not inherit it
                 printed = self._shell(functools.partial(self._statements, inner.get("Stmts") or []), within)
                 status = printed if inner["Type"] == "CmdSubst" else status
         return status
 
     def _output(self, nodes: Sequence[Node], state: State) -> str:
-        """Return what a command substitution prints, if that is certain; nothing is started here."""
+        """Return the output of a command substitution, if it is certain; nothing is started here."""
         unknown = UnknownWord("$(...)")
         calls = list(simple(nodes))
         if not calls or any(call is None for call in calls):
@@ -632,7 +632,7 @@ class Script(ShellVariables):
         return self._printed(words, within) or unknown
 
     def _printed(self, words: list[str], state: State) -> str | None:
-        """Return what some well-known programs print."""
+        """Return the output of some well-known programs."""
         name, rest = words[0], [word for word in words[1:] if word != "--"]
         if isinstance(name, UnknownWord):
             return None
@@ -660,7 +660,7 @@ class Script(ShellVariables):
         return None
 
     def _clause(self, node: Node, state: State) -> bool | None:
-        """Return whether ``[[ ... ]]`` holds, for the simplest tests."""
+        """Return whether ``[[ ... ]]`` is true, for the simplest tests."""
         if node.get("Type") == "UnaryTest" and node.get("Op") in ("-z", "-n"):
             return evaluated([str(node["Op"]), self._words.text(node["X"], state)])
         if node.get("Type") == "BinaryTest" and node.get("Op") in ("==", "=", "!="):
@@ -671,6 +671,6 @@ class Script(ShellVariables):
 
 
 def _common_prefix(items: Sequence[str] | None) -> str:
-    """Return how all items of a loop begin: those of ``${!PMI*}`` are names of variables."""
+    """Return the common prefix of all items of a loop, such as the variable names from ``${!PMI*}``."""
     names = [each.prefix for each in items or () if isinstance(each, UnknownWord) and each.startswith("${!")]
     return posixpath.commonprefix(names) if len(names) == len(items or ()) else ""

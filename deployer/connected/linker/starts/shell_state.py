@@ -1,4 +1,4 @@
-"""What is known of a shell at one place of its script: variables, functions, arguments, the folder. Pure."""
+"""The known state of a shell at one point of its script: variables, functions, arguments, folder. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,34 +7,34 @@ from deployer.connected.linker.starts.removed import Removed, of_branches
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
 
-#: The status of a command that is not found; one that is not 0, but otherwise unknown.
+#: The status of a command that is not found, and an unknown status that is not 0.
 NOT_FOUND, FAILED = 127, -1
 
-#: A value: a text, or the elements of an array.
+#: A value: a string, or the elements of an array.
 VariableValue = str | tuple[str, ...]
 
 
 @dataclass
 class State:
-    """What is known at one place of a script.
+    """The known state at one point of a script.
 
     Attributes:
         name: ``$0``.
-        file: the path of the text that is read, for ``BASH_SOURCE``.
+        file: the path of the file being read, for ``BASH_SOURCE``.
         arguments: the positional parameters; None if unknown.
         folder: the working folder; None if unknown.
-        pushed: the folders of ``pushd``, the last at the end.
-        variables: known values and unknown ones; others are unset.
-        exported: names of variables that programs see.
-        functions: bodies; None if there are several.
-        certain: whether this place is reached whenever the script runs.
+        pushed: the folders of ``pushd``, the last one at the end.
+        variables: known and unknown values; other variables are unset.
+        exported: names of variables that programs receive.
+        functions: function bodies; None if a function has several.
+        certain: whether this point is reached whenever the script runs.
         alive: whether it is reached at all.
-        ended: whether the shell ended before it, without an error.
-        may_have_ended: whether it did so in a branch before.
-        status: ``$?``: FAILED if it is not 0, but unknown; None if it is unknown.
-        tested: whether a condition looks at the status of what is run here.
+        ended: whether the shell ended before it without an error.
+        may_have_ended: whether it did so in an earlier branch.
+        status: ``$?``: FAILED if it is nonzero but otherwise unknown; None if it is unknown.
+        tested: whether a condition uses the status of the commands that run here.
         stops: whether the script ends at the first command that fails (``set -e``).
-        pipefail: whether a pipeline fails if one of its commands does.
+        pipefail: whether a pipeline fails if one of its commands fails.
         removed: variables that were unset.
     """
 
@@ -57,7 +57,7 @@ class State:
     removed: frozenset[Removed] = frozenset()
 
     def copy(self) -> "State":
-        """Return a state that changes on its own."""
+        """Return an independent copy."""
         return State(**{**vars(self), "variables": dict(self.variables), "functions": dict(self.functions)})
 
     def assign(self, name: str, value: VariableValue) -> None:
@@ -65,7 +65,7 @@ class State:
         self.variables[name] = value
 
     def become(self, others: Sequence["State"]) -> None:
-        """Become what holds in all of the states that are alive."""
+        """Keep what holds in all given states that are alive."""
         alive = [other for other in others if other.alive]
         self.alive = bool(alive)
         if not alive:
@@ -85,28 +85,28 @@ class State:
         self.functions = {name: _body([each.functions.get(name) for each in alive]) for name in functions}
 
     def merge(self, others: Sequence["State"], certain: bool) -> None:
-        """Become what holds after one of several branches. ``certain``: whether they were reached for certain."""
+        """Keep what holds after one of several branches. ``certain``: whether the branches are certainly reached."""
         self.become(others)
         self.may_have_ended = any(each.ended or each.may_have_ended for each in others)
         self.certain = certain and not self.may_have_ended
         self.ended = not self.alive and all(each.ended for each in others)
 
     def environment(self) -> Mapping[str, str]:
-        """Return what programs see of the variables."""
+        """Return the variables that programs receive."""
         return {
             name: value for name, value in self.variables.items() if name in self.exported and isinstance(value, str)
         }
 
 
 def either(statuses: Sequence[int | None]) -> int | None:
-    """Return the status that is one of these."""
+    """Return the status of one of several branches: FAILED if all are nonzero but differ; None if unknown."""
     if None in statuses or not statuses or (0 in statuses and any(statuses)):
         return None
     return statuses[0] if len(set(statuses)) == 1 else FAILED
 
 
 def piped(statuses: Sequence[int | None]) -> int | None:
-    """Return the status of a pipeline that fails if one of its commands does."""
+    """Return the status of a pipeline that fails if one of its commands fails."""
     failed = [each for each in statuses if each]
     return failed[-1] if failed else either(statuses)
 

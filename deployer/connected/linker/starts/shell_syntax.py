@@ -1,4 +1,4 @@
-"""The syntax tree of a shell script, read by the program shfmt. Its wheel brings the program."""
+"""The syntax tree of a shell script, as parsed by the program shfmt, which its wheel provides."""
 
 import functools
 import shutil
@@ -10,21 +10,21 @@ from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, MissingTool
 from deployer.system import process
 
-#: Dialects, by the name of the shell's own file.
+#: Dialects, by the file name of the shell.
 DIALECTS = {"bash": "bash", "dash": "posix", "ash": "posix", "busybox": "posix", "sh": "posix", "ksh": "mksh"}
 
-#: Longer scripts are not read, in bytes: their trees are 500 times as large, and json_records bounds those too.
+#: Longer scripts, in bytes, are not read: their trees are 500 times as large, and json_records limits these too.
 MAX_SCRIPT = 128 * 1024
-_MAX_OPENED = 10_000  # brackets: what they may nest is held in memory
+_MAX_OPENED = 10_000  # brackets; nested nodes are held in memory
 _TIMEOUT = 30
 _INSTALL = "its wheel is a requirement of deployer: pip install shfmt-py"
 
-#: A node of the tree: what shfmt prints as JSON.
+#: A node of the tree: JSON that shfmt prints.
 Node = dict[str, Any]
 
 
 class NotReadable(Exception):
-    """A script cannot be read; the text is the reason."""
+    """A script cannot be read; the message is the reason."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -32,7 +32,7 @@ def statements(text: str, dialect: str) -> list[Node]:
     """Return the statements of a script.
 
     Raises:
-        NotReadable: it is too long, not text, or has an error of syntax.
+        NotReadable: it is too long, not text, or has a syntax error.
         MissingTool: shfmt is not installed.
     """
     if len(text) > MAX_SCRIPT or sum(map(text.count, "({`")) > _MAX_OPENED:
@@ -56,6 +56,6 @@ def statements(text: str, dialect: str) -> list[Node]:
 
 
 def _program() -> str:
-    """Return shfmt's path: beside the Python that runs us, where its wheel puts it, else in PATH."""
+    """Return shfmt's path: beside the running Python, where its wheel puts it, else in PATH."""
     beside = Path(sys.executable).with_name("shfmt")
     return str(beside) if beside.is_file() else shutil.which("shfmt") or "shfmt"

@@ -1,4 +1,4 @@
-"""Commands of a shell that change what is known: variables, arguments, the folder."""
+"""Shell commands that change the known state: variables, arguments, the folder."""
 
 import posixpath
 import re
@@ -15,12 +15,12 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 
 
 class ShellVariables:
-    """Follows the commands that change a state."""
+    """Follows shell commands that change a state."""
 
     _words: Words
 
     def _unclear(self, reason: str) -> None:
-        """Report what is not followed."""
+        """Report something that is not followed."""
         raise NotImplementedError
 
     def _nested(self, node: Node, state: State) -> int | None:
@@ -83,7 +83,7 @@ class ShellVariables:
                 state.assign(word, UnknownWord(f"${word}") if word in state.variables else "")
 
     def _export_words(self, words: list[str], state: State) -> None:
-        """Follow ``export`` and the like where the shell reads them as it does other commands."""
+        """Follow ``export`` and similar commands in shells that parse them like other commands."""
         if "-f" not in words:
             self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
 
@@ -96,7 +96,7 @@ class ShellVariables:
         if words[1:2] != ["-f"]:
             state.removed |= {_removed(each) for each in names}
         prefixes = tuple(each.prefix for each in names if isinstance(each, UnknownWord))
-        known_prefixes = tuple(filter(None, prefixes))  # of the launcher's, not of what a script needs: see ``removed``
+        known_prefixes = tuple(filter(None, prefixes))  # else assumed to be a launcher's: see ``removed``
         for name in state.variables:
             if name.startswith(prefixes if name not in state.exported else known_prefixes):
                 state.assign(name, UnknownWord(f"${name}"))
@@ -152,7 +152,7 @@ class ShellVariables:
             rest and not isinstance(rest[0], UnknownWord) and rest[0][:1] in ("-", "+") and rest[0] not in ("-", "--")
         ):
             option = rest.pop(0)
-            names = rest[: option.count("o")]  # each has a name after it: set -euo pipefail
+            names = rest[: option.count("o")]  # a name follows each: set -euo pipefail
             rest = rest[len(names) :]
             if "e" in option[1:] or "errexit" in names:
                 state.stops = option.startswith("-")
@@ -166,13 +166,13 @@ class ShellVariables:
             state.arguments = None if isinstance(rest[0], UnknownWord) else tuple(rest)
 
     def _forget(self, state: State) -> None:
-        """Make unknown whatever a loop may have changed."""
+        """Mark everything that a loop may have changed as unknown."""
         state.variables = {name: UnknownWord(f"${name}") for name in state.variables}
         state.arguments = state.folder = None
         state.functions = dict.fromkeys(state.functions)
 
     def _lost(self, state: State) -> None:
-        """Make unknown what a text that is not read may change."""
+        """Mark everything that unread text may change as unknown."""
         self._forget(state)
         for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
             state.assign(name, UnknownWord(f"${name}"))
@@ -180,7 +180,7 @@ class ShellVariables:
 
 
 def _removed(word: str) -> Removed:
-    """Return what ``unset`` removes by a word."""
+    """Return what ``unset`` removes for a word."""
     unknown = isinstance(word, UnknownWord)
     return Removed(f"{word.prefix}*" if isinstance(word, UnknownWord) else word, not unknown, f"unset {word}")
 

@@ -1,4 +1,4 @@
-"""The words of a shell command, expanded as far as they are certain. Pure, but for the path of a program."""
+"""Expands the words of a shell command as far as they are certain. Pure, except for the lookup of a program's path."""
 
 import fnmatch
 import posixpath
@@ -9,7 +9,7 @@ from deployer.connected.linker.starts.shell_state import FAILED, State, Variable
 from deployer.connected.linker.starts.shell_syntax import Node
 from deployer.connected.linker.starts.words import UnknownWord
 
-#: Of a value: how long it may become.
+#: The maximum length of a value.
 _MAX_VALUE = 64 * 1024
 _MAX_FIELDS = 4096
 _GLOB = re.compile(r"(?<!\\)(?:[*?]|\[.*\])|\{[^}]*(?:,|\.\.)|^~|:~|[@!+]\(")
@@ -17,13 +17,13 @@ _BLANK = re.compile(r"[ \t\n]+")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _QUOTED_ESCAPE = re.compile(r'\\(?:([$`"\\])|\n)')
 _HEREDOC_ESCAPE = re.compile(r"\\(?:([$`\\])|\n)")
-#: Parameters that are a number, whatever it is; and variables of launchers that are.
+#: Parameters, and variables of launchers, that are always numbers.
 _NUMBERS = ("?", "$", "!", "RANDOM", "SECONDS", "LINENO", "UID", "EUID", "PPID")
 _RANKS = re.compile(r"(SLURM|PMI|PMIX|MPI|OMPI|PALS|FLUX|MV2|I_MPI)_[A-Z_]*(ID|RANK|SIZE|NTASKS|NPROCS|CPUS_PER_TASK)$")
-#: Beginnings of names that the launcher, the runtime or deployer sets.
+#: Prefixes of names that the launcher, the runtime or deployer sets.
 _SET_OUTSIDE = re.compile(r"(SLURM|PMI|PMIX|OMPI|PRTE|HYD|MPI|I_MPI|MV2|FI|UCX|OMP|KMP|GOMP|DEPLOYER|CUDA|MPICH)")
 
-#: Returns what a command substitution prints.
+#: Returns the output of a command substitution.
 Output = Callable[[Sequence[Node], State], str]
 
 
@@ -34,7 +34,7 @@ class Words:
         self._output = output
 
     def fields(self, words: Sequence[Node], state: State) -> list[str]:
-        """Return the fields that words of a command become; those that are unknown as UnknownWord."""
+        """Return the fields that a command's words expand to; unknown fields are UnknownWord."""
         found: list[str] = []
         for word in words:
             found += self._fields(word, state)
@@ -43,7 +43,7 @@ class Words:
         return found
 
     def text(self, word: Node | None, state: State) -> str:
-        """Return the text of a word that is not split, as in an assignment."""
+        """Return the text of a word that is not split, for example in an assignment."""
         pieces = [self._piece(part, state, False) for part in (word or {}).get("Parts", [])]
         return joined([piece if isinstance(piece, str) else " ".join(piece) for piece in pieces])
 
@@ -74,7 +74,7 @@ class Words:
         return [joined(pieces) for pieces in fields]
 
     def _split(self, part: Node, state: State, quoted: bool) -> list[tuple[str, bool, bool]]:
-        """Return the pieces of a part: the text, whether it joins the field before, whether it ends its field."""
+        """Return the pieces of a part: the text, whether it joins the previous field, whether it ends its field."""
         if part["Type"] == "DblQuoted":
             inner = part.get("Parts") or []
             lists = [self._piece(each, state, True) for each in inner]
@@ -140,7 +140,7 @@ class Words:
         return "" if value is None else value
 
     def _value(self, name: str, index: Node | None, state: State) -> str | tuple[str, ...] | None:
-        """Return the value of a parameter, None if it is unset."""
+        """Return the value of a parameter; None if it is unset."""
         if index is not None:
             return _element(state.variables.get(name), index, name, state)
         if name in ("@", "*"):
@@ -171,7 +171,7 @@ class Words:
         """Return the value after an operation of ``${...}``; None if it is unknown."""
         operator, word = str(operation.get("Op")), operation.get("Word")
         if isinstance(value, UnknownWord) and value.single and operator.strip(":") in ("-", "="):
-            # A number of the launcher, or what stands in for it.
+            # A launcher's number, or the default that replaces it.
             default = self.text(word, state)
             number = default.single if isinstance(default, UnknownWord) else default.isalnum()
             return UnknownWord(value, single=True) if number else None
@@ -200,7 +200,7 @@ class Words:
         return self.text(word, state)
 
     def _pattern(self, word: Node | None, state: State) -> str | None:
-        """Return a pattern as fnmatch reads it; None if it is unknown."""
+        """Return a pattern in fnmatch syntax; None if it is unknown."""
         found = ""
         for part in (word or {}).get("Parts", []):
             if part["Type"] == "Lit" and "\\" not in part["Value"] and "(" not in part["Value"]:
@@ -213,7 +213,7 @@ class Words:
         return found
 
     def matches(self, word: str, pattern: Node, state: State) -> bool | None:
-        """Return whether a pattern of ``case`` matches; None if that is unknown."""
+        """Return whether a ``case`` pattern matches; None if that is unknown."""
         if any(part["Type"] == "Lit" and re.search(r"[\[\\(~]", part["Value"]) for part in pattern.get("Parts", [])):
             return None
         found = self._pattern(pattern, state)
@@ -225,7 +225,7 @@ def _unescaped(escapes: re.Pattern[str], text: str) -> str:
 
 
 def joined(pieces: Sequence[str]) -> str:
-    """Return pieces as one text, unknown if one of them is."""
+    """Return pieces as one text; unknown if any piece is unknown."""
     text = "".join(pieces)
     if len(text) > _MAX_VALUE:
         return UnknownWord("a value that is too long")
@@ -239,7 +239,7 @@ def joined(pieces: Sequence[str]) -> str:
 
 
 def one_word(text: str) -> str:
-    """Return a text that is in quotes: if it is unknown, it is one word all the same."""
+    """Return a quoted text: even if it is unknown, it is one word."""
     return UnknownWord(text, text.prefix, single=True) if isinstance(text, UnknownWord) else text
 
 
@@ -251,7 +251,7 @@ def shown(part: Node) -> str:
 
 
 def _spliced(lists: Sequence[str | tuple[str, ...]]) -> list[tuple[str, bool, bool]]:
-    """Return the pieces of a quoted text with ``$@`` in it."""
+    """Return the pieces of a quoted text that contains ``$@``."""
     found: list[tuple[str, bool, bool]] = []
     for each in lists:
         if isinstance(each, str):
@@ -262,7 +262,7 @@ def _spliced(lists: Sequence[str | tuple[str, ...]]) -> list[tuple[str, bool, bo
 
 
 def _all_known(words: Sequence[str]) -> bool:
-    """Return whether it is known how many words there are."""
+    """Return whether the number of words is known."""
     return not any(isinstance(word, UnknownWord) and not word.single for word in words)
 
 
@@ -305,7 +305,7 @@ def _sliced(value: str | tuple[str, ...] | None, name: str, cut: Node) -> tuple[
 
 
 def _trimmed(value: str, pattern: str, operator: str) -> str:
-    """Return a value without the shortest or longest match of a pattern at one of its ends."""
+    """Return a value without the shortest or longest match of a pattern at its start or end."""
     regex = re.compile(fnmatch.translate(pattern))
     lengths = range(len(value) + 1) if len(operator) == 1 else range(len(value), -1, -1)
     if len(value) > 4096:
@@ -319,5 +319,5 @@ def _trimmed(value: str, pattern: str, operator: str) -> str:
 
 
 def dirname(path: str) -> str:
-    """Return what ``dirname`` prints."""
+    """Return the output of ``dirname``."""
     return posixpath.dirname(path.rstrip("/") or "/") or ("/" if path.startswith("/") else ".")

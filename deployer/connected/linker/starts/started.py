@@ -1,4 +1,4 @@
-"""What a job's command starts, followed through wrappers and scripts as far as that is certain. Nothing is run."""
+"""The programs that a job's command certainly starts, through wrappers and scripts. Nothing is run."""
 
 import posixpath
 import re
@@ -20,11 +20,11 @@ from deployer.contract.command import CommandSearch, Located, Unsure
 from deployer.contract.mount_points import OF_THE_NODE
 from deployer.contract.text import printable
 
-#: Wrappers and scripts in each other, and programs in all.
+#: The maximum nesting of wrappers and scripts, and the maximum number of programs.
 _MAX_DEPTH, _MAX_PROGRAMS = 16, 200
 _MAX_SHOWN = 300  # characters of a reason
 
-#: Small tools that start nothing; only where a system has them.
+#: Small tools that start nothing, if they are in a system folder.
 _TOOLS = frozenset((
     "arch", "awk", "gawk", "mawk", "basename", "base64", "bc", "bunzip2", "bzip2", "cat", "chgrp", "chmod", "chown",
     "cksum", "clear", "cmp", "comm", "cp", "cut", "date", "dd", "df", "diff", "dircolors", "dirname", "du", "echo",
@@ -39,16 +39,16 @@ _TOOLS = frozenset((
 ))  # fmt: skip
 _OF_THE_NODE = tuple(f"{folder}/" for folder in OF_THE_NODE)
 _SYSTEM = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/lib")
-#: Programs that start others in a way that is not followed.
+#: Programs that start others in ways that are not followed.
 _STARTERS = frozenset((
     "apptainer", "aprun", "at", "batch", "busybox", "chroot", "conda", "docker", "expect", "flux", "gdb",
     "ibrun", "jsrun", "make", "mamba", "micromamba", "mpiexec", "mpiexec.hydra", "mpirun", "nsenter", "orterun",
     "parallel", "perf", "pdsh", "prterun", "runuser", "sbatch", "screen", "script", "singularity", "srun", "ssh", "su",
     "sudo", "systemd-run", "tmux", "unshare", "valgrind", "watch", "xargs",
 ))  # fmt: skip
-#: Why a script is not followed that likely fails: to a shell, the carriage return is a part of each line's last word.
+#: The reason why such a script is not followed: it probably fails, as each line's last word has a carriage return.
 WINDOWS = "end with carriage returns, as on Windows"
-#: Options of a shell: letters without a value; those after which nothing is followed.
+#: Shell options: letters without a value, and letters after which nothing is followed.
 _SHELL_FLAGS, _LOGIN = "abefhkmpuvxBCEHPT", "l"
 _SHELL_LONG = ("--norc", "--noprofile", "--posix", "--verbose", "--noediting")
 _LITERAL_PATH = re.compile(r"""^\s*(?:export\s+)?PATH=["']?([/\w:.-]+)["']?\s*$""", re.MULTILINE | re.ASCII)
@@ -56,19 +56,19 @@ _SETS = re.compile(r"PATH|LD_|\bmodule\b|\balias\b|\bexec\b")
 
 
 class StartedProgram(NamedTuple):
-    """A program that is started.
+    """A program that starts.
 
     Attributes:
-        path: the ELF file in the container, without links; None if it is not there.
-        argv: its words; the first is the name that it was started by.
-        via: the wrappers that start it, for messages ("env, run.sh line 3"); empty if the job starts it itself.
-        certain: False if it is started under a condition only.
+        path: the link-free path of the ELF file in the container; None if it does not exist.
+        argv: its command line; the first word is the name by which it was started.
+        via: the wrappers that start it, for messages ("env, run.sh line 3"); empty if the job starts it directly.
+        certain: False if it starts only under a condition.
         script: the Python file, module ("-m NAME") or text ("-c ...") that it runs; None for other programs.
         packages: the Python packages that it imports; None for other programs.
-        environment: the variables that it sees, as far as they are known; an unknown value is an UnknownWord.
-        removed: variables that were removed, a launcher's (PMI, Slurm) perhaps among them.
-        missing: Python modules without which it ends with an error.
-        unreadable: texts that it reads, and that its Python cannot read.
+        environment: the variables that it receives, as far as known; an unknown value is an UnknownWord.
+        removed: variables that were removed, possibly including a launcher's (PMI, Slurm).
+        missing: missing Python modules that make it fail.
+        unreadable: files that it needs to read but its Python cannot parse.
     """
 
     path: str | None
@@ -84,17 +84,17 @@ class StartedProgram(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return what tells it from other programs of the job."""
+        """Return a key that identifies it among the programs of the job."""
         return self.path or self.argv[0], self.via
 
 
 class Started(NamedTuple):
-    """All that a command starts.
+    """Everything that a command starts.
 
     Attributes:
-        programs: what is started, in order; wrappers, shells and small tools are left out.
+        programs: the programs started, in order, without wrappers, shells and small tools.
         unclear: reasons why the command may start other programs as well.
-        status: what the command ends with; None if that is unknown.
+        status: the command's exit status; None if unknown.
     """
 
     programs: Sequence[StartedProgram]
@@ -103,15 +103,15 @@ class Started(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """Where a command is followed.
+    """The surroundings in which a command is followed.
 
     Attributes:
         view: the files that the job sees.
-        place: where commands are looked up, with the job's PATH and working folder.
+        place: where commands are searched for, with the job's PATH and working folder.
         python: the image's Python, which runs the console scripts of the bundle's wheels.
         wheels: the names of those scripts.
-        environment: what the job starts with; a value that is unknown is an UnknownWord.
-        around: what is known about Python packages.
+        environment: the job's initial variables; an unknown value is an UnknownWord.
+        around: facts about Python packages.
     """
 
     view: JobFilesystem
@@ -123,14 +123,14 @@ class Surroundings(NamedTuple):
 
 
 class _ShellOptions(NamedTuple):
-    """Options with which a shell is started: as a login shell, with ``set -e``, with ``set -o pipefail``."""
+    """Options of a shell: whether it is a login shell, ``set -e``, ``set -o pipefail``."""
 
     login: bool = False
     stops: bool = False
     pipefail: bool = False
 
     def after(self, word: str, names: Sequence[str]) -> "_ShellOptions":
-        """Return what holds after one more word; ``names`` are those after its letters ``o``."""
+        """Return the options after one more word; ``names`` are the option names that follow its letters ``o``."""
         sets, letters = word.startswith("-"), word[1:]
         return _ShellOptions(
             self.login or _LOGIN in letters,
@@ -140,7 +140,7 @@ class _ShellOptions(NamedTuple):
 
 
 class _Context(NamedTuple):
-    """Where a command is started: what the shell or wrapper around it has set.
+    """The state that the surrounding shell or wrapper has set for a command.
 
     ``alone``: whether no script runs before it.
     """
@@ -158,11 +158,11 @@ class _Context(NamedTuple):
 def follow(
     words: Sequence[str], surroundings: Surroundings, stdin: str | None = None, failing: tuple[str, str] | None = None
 ) -> Started:
-    """Return what a job's command starts.
+    """Return the programs that a job's command starts.
 
     Args:
-        stdin: the file that it reads.
-        failing: the key of a program that ends with an error: ``status`` is what the command ends with then.
+        stdin: the file that it reads as standard input.
+        failing: the key of a program that is assumed to fail; ``status`` is then the command's resulting status.
     """
     walk = _Walk(surroundings, failing)
     text = None if stdin is None else walk.text_or_unknown(stdin)
@@ -180,11 +180,11 @@ class _Walk:
         self._unclear: dict[str, None] = {}
 
     def found(self) -> Started:
-        """Return what was found so far."""
+        """Return the programs found so far."""
         return Started(self._programs, list(self._unclear))
 
     def command(self, words: list[str], context: _Context) -> int | None:
-        """Follow one command. Return its status, None if it is unknown."""
+        """Follow one command. Return its status, or None if unknown."""
         name = posixpath.basename(words[0]) if words else ""
         if words and isinstance(words[0], UnknownWord):
             self._not_followed(f"the command {words[0]} is only known when it runs", context)
@@ -218,7 +218,7 @@ class _Walk:
         return None
 
     def _file(self, found: Located, words: list[str], name: str, context: _Context) -> int | None:
-        """Follow a file that is started."""
+        """Follow a file that is run."""
         shell = shell_syntax.DIALECTS.get(posixpath.basename(found.real)) if name in shell_syntax.DIALECTS else None
         inner = wrappers.inner(words)
         in_system = posixpath.dirname(found.real) in _SYSTEM
@@ -289,7 +289,7 @@ class _Walk:
         line = first[2:256].decode("utf-8", "surrogateescape").strip(" \t")
         program, _, argument = line.partition(" ")
         argument = argument.strip(" \t")
-        if not program:  # execvp and shells start sh
+        if not program:  # execvp and shells then start sh
             program = "/bin/sh"
         path = words[0] if "/" in words[0] else found.path
         more = [argument] if argument else []
@@ -300,7 +300,7 @@ class _Walk:
     # ------------------------------------------------------------------------------------------------------ shells
 
     def _shell(self, dialect: str, words: list[str], context: _Context) -> int | None:
-        """Follow a shell with its words."""
+        """Follow a shell with its arguments."""
         rest, text, reads, how = words[1:], False, False, _ShellOptions()
         while rest and rest[0][:1] in ("-", "+") and len(rest[0]) > 1 and not isinstance(rest[0], UnknownWord):
             word = rest.pop(0)
@@ -380,7 +380,7 @@ class _Walk:
             return None
 
     def _login(self, path: str | None) -> str | None:
-        """Return PATH in a login shell, None if it is unknown."""
+        """Return PATH in a login shell; None if it is unknown."""
         profile = self._text("/etc/profile").decode("utf-8", "surrogateescape")
         folder = "/etc/profile.d"
         more = [name for name in self._at.view.names(folder) if name.endswith(".sh")]
@@ -394,7 +394,7 @@ class _Walk:
     # ------------------------------------------------------------------------------------------------------ Python
 
     def _python(self, found: Located, words: list[str], context: _Context) -> int | None:
-        """Follow a Python with its words."""
+        """Follow a Python with its arguments."""
         python = python_command.parse(words)
         if python.launcher:
             context = context._replace(via=(*context.via, python.launcher))
@@ -437,10 +437,10 @@ class _Walk:
     def _looked_up(
         self, look: Callable[[str, CommandSearch], Located | None], name: str, place: CommandSearch
     ) -> Located | None:
-        """Return what ``look`` finds. Raises Unsure if not even the image has the file."""
+        """Return the result of ``look``. Raises Unsure if not even the image has the file."""
         try:
             return look(name, place)
-        except Unsure:  # the image may have it where the site can bind something else
+        except Unsure:  # the image may have it at a path that the site can hide with a bind
             names = [name] if "/" in name else [f"{folder}/{name}" for folder in place.path.split(":")]
             names += [f"./{name}"] if look is command.there else []
             for path in (each if each.startswith("/") else f"{place.workdir}/{each}" for each in names):
@@ -464,7 +464,7 @@ class _Walk:
         return None if found is None else found.real if "/" in name else found.path
 
     def _content(self, name: str, folder: str | None, path: str | None) -> tuple[str, str]:
-        """Return the path and the text of a script. Raises NotReadable."""
+        """Return the path and text of a script. Raises NotReadable."""
         place = self._place(folder, path)
         try:
             found = self._looked_up(command.there, name, place)
@@ -496,7 +496,7 @@ class _Walk:
 
 
 def _shown(text: str) -> str:
-    """Return a text with words of a script as a message can have it."""
+    """Return a text with words from a script in a form fit for messages."""
     return printable(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
@@ -505,7 +505,7 @@ def _plain(value: str) -> str | None:
 
 
 def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
-    """Return what a wrapper removes."""
+    """Return the variables that a wrapper removes."""
     names = [each for each, value in inner.environment.items() if value is None]
     return {Removed(each, True, f"{name} -u {each}") for each in names} | (
         {Removed("*", True, f"{name} -i")} if inner.cleared else set()
@@ -513,7 +513,7 @@ def _removed(inner: wrappers.Inner, name: str) -> set[Removed]:
 
 
 def _of_shell(seen: Seen, shown: str, context: _Context) -> _Context:
-    """Return where a command of a script is started."""
+    """Return the context in which a script's command starts."""
     stdin = context.stdin if seen.stdin is None else seen.stdin
     via, removed = (*context.via, f"{shown} line {seen.line}"), context.removed | seen.removed
     return _Context(seen.environment, seen.path, seen.folder, via, seen.certain, stdin, removed, alone=False)

@@ -1,10 +1,10 @@
-"""Words of a command of which some are only known when it runs. Pure."""
+"""Words of a command, including words that are only known at run time. Pure."""
 
 from collections.abc import Sequence
 
 
 class UnknownWord(str):
-    """A word whose value is unknown; as a text it is the source, for messages.
+    """A word whose value is unknown; its text is the source, for messages.
 
     Attributes:
         prefix: the known start of its value.

@@ -1,4 +1,4 @@
-"""Programs that start the command in their own words: env, nice, timeout... Pure."""
+"""Programs that start another command from their own arguments: env, nice, timeout... Pure."""
 
 import posixpath
 import re
@@ -11,14 +11,14 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class Options(NamedTuple):
-    """How a wrapper's own words are read.
+    """The options and operands of a wrapper.
 
     Attributes:
         flags: letters of options without a value.
         valued: letters of options with a value, in the same word or the next.
         long: long options without a value, and those with ``=VALUE``.
         long_valued: long options with a value, in the same word or the next.
-        operands: words of its own before the command.
+        operands: the number of its own words before the command.
     """
 
     flags: str = ""
@@ -28,7 +28,7 @@ class Options(NamedTuple):
     operands: int = 0
 
 
-#: Each is followed only with options that are known here.
+#: A wrapper is followed only if its options are listed here.
 WRAPPERS: Mapping[str, Options] = {
     "chrt": Options("abfimorv", "TPD", ("batch", "fifo", "idle", "other", "rr", "verbose", "reset-on-fork"), (), 1),
     "dumb-init": Options("cv", "", ("single-child", "verbose")),
@@ -54,11 +54,11 @@ class Inner(NamedTuple):
     """The command that a wrapper starts.
 
     Attributes:
-        words: its words; none if it is unclear.
+        words: its words; empty if it is unclear.
         unclear: why it is unclear.
-        environment: variables that are set; those with None are unset.
+        environment: variables that are set; variables with the value None are unset.
         cleared: whether it starts with an empty environment.
-        folder: the folder that it starts in, if another.
+        folder: the folder that it starts in, if different.
     """
 
     words: Sequence[str]
@@ -72,7 +72,7 @@ def inner(words: Sequence[str]) -> Inner | None:
     """Return the command that a wrapper starts; None if the first word is not a wrapper."""
     name = posixpath.basename(words[0])
     if name == "env":
-        return _env(list(words[1:])) if words[1:] else Inner(())  # it prints the variables
+        return _env(list(words[1:])) if words[1:] else Inner(())  # prints the variables
     options = WRAPPERS.get(name)
     if options is None:
         return None
@@ -117,7 +117,7 @@ def _env(words: list[str]) -> Inner:
 
 
 def _env_option(word: str, rest: list[str]) -> tuple[str, str]:
-    """Return an option of ``env`` by its letter and its value, taken from ``rest`` if it is the next word."""
+    """Return an option of ``env`` as its letter and value, which is taken from ``rest`` if it is the next word."""
     if word in ("-i", "-", "--ignore-environment"):
         return "-i", ""
     for letter, long in (("-u", "--unset"), ("-C", "--chdir"), ("-S", "--split-string")):
@@ -134,7 +134,7 @@ def _env_option(word: str, rest: list[str]) -> tuple[str, str]:
 
 
 def _command(words: list[str], options: Options) -> list[str]:
-    """Return what follows a wrapper's own options and operands; nothing if one of them is unknown."""
+    """Return the words after a wrapper's own options and operands; empty if any of these is unknown."""
     while words and words[0].startswith("-") and words[0] != "-":
         word = words.pop(0)
         if isinstance(word, UnknownWord):  # --name=$VALUE
