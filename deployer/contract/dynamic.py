@@ -206,7 +206,7 @@ def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
 
 
 def _names_one(elf: "_Elf", parts: Sequence[bytes]) -> bool:
-    """Return whether the string table contains one of ``parts``: a quick test, because some files have 700,000 symbols."""
+    """Return whether the string table contains any of ``parts``; the test saves reading up to 700,000 symbols."""
     for start in range(0, elf.strings_size, _SEARCHED):
         data = elf.read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
         if any(part in data for part in parts):
@@ -317,7 +317,7 @@ class _Elf(object):
 
     @property
     def is_program(self) -> bool:
-        """Whether the kernel could start it; a library has no interpreter, and a static program may have none either."""
+        """Whether the kernel could start it; libraries have no interpreter, and static programs may have none either."""
         with_interpreter = any(header[0] == _PT_INTERP for header in self._headers)
         return with_interpreter or self._kind == _ET_EXEC or bool((self.last(_FLAGS_1) or 0) & _DF_1_PIE)
 

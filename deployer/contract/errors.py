@@ -31,7 +31,7 @@ class DeployerError(Exception):
     def lines(self) -> List[str]:
         """Return the lines to print on stderr; the message and each detail become one line each.
 
-        They may quote images, profiles and programs, so escape sequences are displayed as text, not sent to the terminal.
+        They may quote images, profiles and programs, so escape sequences are shown as text, not sent to the terminal.
         """
         shown = ["deployer: error: " + " ".join(self.message.split())]
         shown += ["  " + " ".join(detail.split()) for detail in self.details]

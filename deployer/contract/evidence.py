@@ -7,14 +7,14 @@
     hosts/HOST.BOOT.json    facts of a node before any container starts (HostRecord)
     ranks/HOST.BOOT.records the records of all ranks of a node, one per line (``rank_record``):
       probe-TASK.json       a rank in the container before the payload (ProbeRecord)
-            probe-TASK.log        the end of the probe's output, if it failed
+      probe-TASK.log        the end of the probe's output, if it failed
       payload-TASK.json     what the payload's processes had mapped, and how they ended (payload.PayloadRecord)
     ranks/node-HOST.json    the same records, if the ranks wrote them to the node first (NodeRecord)
     result.json             all of this with findings (see ``result``)
 
-      An *identity* identifies a file independently of its path: ``build-id:HEX`` from its GNU build-id note, or
-      ``sha256:HEX`` of its content if it has no such note. A *task* is the launcher's number for a rank; it exists even
-      without MPI.
+An *identity* identifies a file independently of its path: ``build-id:HEX`` from its GNU build-id note, or
+``sha256:HEX`` of its content if it has no such note. A *task* is the launcher's number for a rank; it exists even
+without MPI.
 """
 
 import functools

@@ -11,8 +11,8 @@ from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import APP
 from deployer.contract.text import counted, is_label
 
-#: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose command
-#: starts the ranks itself or needs no others.
+#: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose
+#: command starts the ranks itself or needs no others.
 RANKS, TORCHRUN, NODE = "ranks", "torchrun", "node"
 LAUNCHES = (RANKS, TORCHRUN, NODE)
 
@@ -63,7 +63,7 @@ class Job(NamedTuple):
         return records.short(self)
 
     def lacks_gpus(self, there: Optional[int]) -> str:
-        """Return why a node with ``there`` GPUs has too few for the ranks; empty if it has enough or the number is unknown."""
+        """Return why a node with ``there`` GPUs has too few for the ranks; empty if they suffice or are unknown."""
         needed = self.ranks_per_node * (self.gpus or 0)
         if there is None or needed <= there:
             return ""
