@@ -317,7 +317,7 @@ class _Elf(object):
 
     @property
     def is_program(self) -> bool:
-        """Whether the kernel could start it; libraries have no interpreter, and static programs may have none either."""
+        """Whether the kernel could start it; libraries have no interpreter, and static programs may lack one too."""
         with_interpreter = any(header[0] == _PT_INTERP for header in self._headers)
         return with_interpreter or self._kind == _ET_EXEC or bool((self.last(_FLAGS_1) or 0) & _DF_1_PIE)
 

@@ -17,7 +17,7 @@ from deployer.contract.errors import DeployerError, UsageError
 
 FORMAT = 1
 
-#: Bytes of memory that one document may need, as counted by ``memory``. Plans, receipts and results need less than 1 MB.
+#: Bytes of memory that one document may need, as counted by ``memory``. Plans, receipts and results need under 1 MB.
 MAX_MEMORY = 100_000_000
 #: The same for the largest documents: a bundle's manifest, and the result of a job with thousands of ranks.
 MAX_LARGE = 440_000_000
@@ -195,7 +195,7 @@ class Fields(object):
         return value if self.own and type(value) is str else self._check(name, self._get(name, str))
 
     def path(self, name: str) -> str:
-        """Return a file name, which may have any character that a file system allows; it is never used as shell text."""
+        """Return a file name with any characters that a file system allows; it is never used as shell text."""
         return self._check(name, self._get(name, str), lines=True)
 
     def lines(self, name: str) -> str:

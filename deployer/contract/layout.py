@@ -84,7 +84,7 @@ def _laid(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, memor
 
 
 def objection(ranks_per_node: int, threads: int, shape: NodeShape, memory_mb: Optional[int]) -> Optional[Finding]:
-    """Return why ranks do not fit into a node, with the calculation; None if they do. The numbers must be at least 1."""
+    """Return why ranks do not fit into a node, with the calculation, or None. The numbers must be at least 1."""
     cpus, ranks = shape.cores * shape.threads_per_core, counted(ranks_per_node, "rank")
     if ranks_per_node * threads > cpus:
         there = (counted(shape.cores, "core"), counted(shape.threads_per_core, "hardware thread"), counted(cpus, "CPU"))
@@ -159,7 +159,7 @@ def _of_places(hyperthreads: bool) -> Dict[str, str]:
     }
 
 
-#: Variables that both GNU's and Intel's OpenMP read, then those of each one. Intel's warns in every rank if both are set.
+#: Variables that both GNU's and Intel's OpenMP read, then those of each. Intel's warns in every rank if both are set.
 _PLACES = ("OMP_PLACES", "OMP_PROC_BIND")
 _OWN_PLACES = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 
@@ -178,7 +178,7 @@ def one_way_to_bind(environment: Dict[str, str], asked: Collection[str]) -> None
 
 
 def own(host: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables for threads and their places for tasks without a layout, from the user's environment ``host``.
+    """Return the variables for threads and their places from the user's environment, for tasks without a layout.
 
     Without OMP_NUM_THREADS, the number of threads is the one that Slurm set for the task (``srun -c``). If
     OMP_NUM_THREADS is a list, its first level counts.

@@ -24,7 +24,7 @@ class Limit(NamedTuple):
 
     Attributes:
         words: what it limits, and its unit.
-        low: a lower limit may explain a crash of MPI at its start; 0: it never does.
+        low: a limit below this value may explain a crash of MPI at its start; 0: it never does.
         signals: the numbers of the signals that the kernel sends to a process that exceeds it.
         line: how programs report that they reached it.
     """

@@ -36,7 +36,7 @@ class NodeAddress(NamedTuple):
 
     @property
     def network(self) -> Tuple[int, int]:
-        """Return the address and the prefix of its network."""
+        """Return the number and the prefix length of its network."""
         return _number(self.address) >> (32 - self.prefix), self.prefix
 
 
