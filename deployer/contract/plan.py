@@ -307,8 +307,8 @@ class Plan(NamedTuple):
             vendor has no such variable (Intel).
         gpu_places: the places of a node's GPUs.
         launch: OUTSIDE or INSIDE.
-        inside: the changes if the user chooses INSIDE; None if ``launch`` is INSIDE already, or if the image's MPI family
-            is unknown.
+        inside: the changes if the user chooses INSIDE; None if ``launch`` is INSIDE, or if the image's MPI family is
+            unknown.
     """
 
     site: str
