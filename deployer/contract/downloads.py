@@ -93,7 +93,7 @@ class Source(NamedTuple):
     """A library that downloads.
 
     Attributes:
-        packages: folders in the paths of its source files; a frame in one of them shows that the library made a request.
+        packages: folders in the paths of its source files; a frame in one of them shows that the library made it.
         hosts: hosts that identify it without a frame, as in native programs; a leading dot: all below it.
         offline: creates the remedy; returns None if it was something else.
     """

@@ -27,7 +27,7 @@ MAX_SIZE = 4 * 1024 * 1024
 # its processes. STOPPED: a person, or the rehearsal itself, stopped it.
 DONE, FAILED, LIMIT, MEMORY, STOPPED = "done", "failed", "limit", "memory", "stopped"
 
-#: The observers of the job: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
+#: The observers: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
 PYTHON, NETWORK, FILES = "python", "network", "files"
 
 NETWORK_CODE, BLIND_CODE, TIME_CODE = "rehearse.network", "rehearse.blind", "rehearse.time"
@@ -142,7 +142,7 @@ class JobEnding(NamedTuple):
 
     Attributes:
         how: DONE, FAILED, LIMIT, MEMORY or STOPPED.
-        exit_code: the exit code of the first rank that failed, or 0; None if it is unknown or the job was still running.
+        exit_code: the exit code of the first rank that failed, or 0; None: unknown, or the job was still running.
         last: the last line of its output that explains the end, or None.
         seconds: how long the payload ran.
     """
