@@ -233,7 +233,7 @@ def _has_saved(launch: Launch, payloads: Sequence[PayloadRecord]) -> bool:
 
 
 def first_failed(payloads: Sequence[PayloadRecord]) -> Optional[PayloadRecord]:
-    """Return the record of the rank that failed first; ranks that exited by themselves precede those ended by a signal."""
+    """Return the record of the rank that failed first; one that exited by itself precedes any that a signal ended."""
     failed = [item for item in payloads if item.exit_code or item.signal]
     return min(failed, key=lambda item: (item.signal is not None, item.ended or 0, item.task)) if failed else None
 
@@ -374,7 +374,7 @@ def _roots(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
             # With the canary, the container started, but the file was missing or different.
             code = "runtime.root" if CANARY in text else causes.of_runtime(said)
             findings.append(finding(code, host, launch.scheduler, runtime=launch.runtime, said=said))
-    begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these steps, a node reads it only if all other checks pass
+    begun = found.roots and outcome.step not in (HOSTS, STAGED)  # in these, a node reads it only if all else is right
     missing = launch.nodes - len(found.roots) if begun else 0
     if not findings and missing:
         left = "the step failed with exit code %d, and %s left no record"

@@ -1,8 +1,8 @@
 """All container runtimes that a site may have, by name: what each needs, and whether deployer can use it.
 
 This table is the only list. A site profile accepts its names, a plan orders them, `check` evaluates them, and `capture`
-searches for their programs. Each supported name has an adapter in ``deployer.site.container.runtimes``; every other name
-has a refusal and an alternative.
+searches for their programs. Each supported name has an adapter in ``deployer.site.container.runtimes``; every other
+name has a refusal and an alternative.
 """
 
 import re

@@ -51,7 +51,7 @@ class Checked(NamedTuple):
 
     @property
     def by(self) -> str:
-        """Return the other version of deployer that made the verdict, to follow it in a text; empty for this version."""
+        """Return the other deployer version that made the verdict, to follow it in a text; empty for this version."""
         if self.deployer == __version__:
             return ""
         return " (by deployer %s; this is %s)" % (self.deployer, __version__)
