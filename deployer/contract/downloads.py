@@ -305,7 +305,7 @@ def _mlflow(wanted: Wanted) -> Offline:
     return Offline("MLflow's tracking server", remedy, (), lines)
 
 
-#: The ports that licence servers usually have, and the variables that name them.
+#: The usual ports of licence servers, and the variables that specify the servers.
 _LICENCE_PORTS = {**dict.fromkeys(map(str, range(27000, 27010)), "LM_LICENSE_FILE"), "5053": "RLM_LICENSE"}
 
 

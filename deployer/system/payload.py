@@ -53,7 +53,7 @@ def adopt_orphans() -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
