@@ -1,4 +1,4 @@
-"""What crosses the gap between the connected side and the site.
+"""The data that passes from the connected side to the site, and back.
 
-Pure functions and records: no I/O, no subprocess, Python 3.6 and the standard library alone.
+Pure functions and records: no I/O, no subprocess, only Python 3.6 and its standard library.
 """

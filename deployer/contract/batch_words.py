@@ -1,13 +1,13 @@
-"""The batch systems that a profile may name, with the words of each that the laptop needs too: for hints and remedies.
+"""The batch systems that a profile may name, with the terms of each that hints and remedies use on both sides.
 
-What else a batch system means is in its class: ``deployer.site.jobs.schedulers``.
+Everything else about a batch system is in its class: ``deployer.site.jobs.schedulers``.
 """
 
 from typing import NamedTuple, Optional, Tuple
 
 
 class BatchWords(NamedTuple):
-    """How people do with a batch system what a hint tells them to do.
+    """The commands and terms of a batch system, for use in hints.
 
     Attributes:
         on_node: runs a command on a compute node; ``%s`` is the command.
@@ -16,12 +16,12 @@ class BatchWords(NamedTuple):
         cpus: where to see which CPUs a rank has.
         memory: prints the memory of nodes.
         partitions: lists partitions or queues.
-        gpus: the usual word for GPUs in a request; empty: there is none.
-        gpu_words: the only words for that; None: any.
-        gpu_source: that word, or another, with where to find it.
+        gpus: the usual word for GPUs in a request; empty: no usual word.
+        gpu_words: the only words allowed in such a request; None: any.
+        gpu_source: the word for such a request, with where to find it.
         storage: whether jobs request file systems.
         programs: further commands that users call.
-        libraries: how the names of its libraries begin, as a pattern.
+        libraries: a pattern for the beginning of its libraries' names.
     """
 
     on_node: str = "%s, in a job"
@@ -84,5 +84,5 @@ WORDS = {
 
 
 def words(scheduler: Optional[str]) -> BatchWords:
-    """Return the words of a batch system; None, or one that is not known: words that hold for all."""
+    """Return the words of a batch system; for None or an unknown one, words that apply to all."""
     return WORDS.get(scheduler or "", BatchWords())

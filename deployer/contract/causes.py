@@ -1,9 +1,10 @@
-"""What ended a job, by the words of its log: one rule for all steps. Pure.
+"""Find the cause of a job's end in its log, with one rule for all steps. Pure.
 
-The log has the output and the errors of all ranks, and messages of the launcher and the batch system. Buffered output
-may follow an error, and one rank's end makes others fail. So the most specific kind of line wins, and of each kind the
-first in time: a loader's or MPI's message, then the exception that ended the first rank, then an error among the last
-lines. What launchers add, and what only follows from another rank's end, counts if there is nothing else.
+The log contains the output and errors of all ranks, with messages from the launcher and the batch system. Buffered
+output may follow an error, and the end of one rank makes others fail. Therefore the most specific kind of line wins,
+and within a kind the earliest line. The order is: a message from the loader or MPI, the exception that ended the first
+rank, an error among the last lines. Lines that launchers add, and consequences of another rank's end, count only if the
+log has nothing else.
 """
 
 import re
@@ -12,19 +13,19 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Pattern, Sequence,
 from deployer.contract.findings import Finding, finding
 from deployer.contract.text import printable
 
-#: How a step of ours, and a rank that cannot start its program, begin the line of their error.
+#: The beginning of the error line of deployer's own steps, and of a rank that cannot start its program.
 _OURS = "deployer: error: "
 #: The number of characters of a line that are shown.
 _WIDTH = 300
 
 
 class End(NamedTuple):
-    """An end of which the batch system knows the reason.
+    """A job's end for which the batch system gives the reason.
 
     Attributes:
         why: the reason.
         remedy: what to do.
-        line: how Slurm words it in the job's log.
+        line: Slurm's wording in the job's log.
     """
 
     why: str
@@ -34,8 +35,8 @@ class End(NamedTuple):
 
 _AGAIN = "run it again, from its last checkpoint"
 _MEMORY = "use fewer ranks per node, a smaller batch, or more nodes; --memory MIB asks for more memory per rank"
-#: The states of batch systems that say why a job ended, the most specific line first. Slurm's messages are those since
-#: version 17: of slurmstepd for a control group's limit and its own polling, and of srun.
+#: The batch systems' states that explain why a job ended, the most specific line first. Slurm's messages are those of
+#: version 17 and later: from slurmstepd, for a control group's limit and its own polling, and from srun.
 ENDS: Mapping[str, End] = {
     "OUT_OF_MEMORY": End(
         "the kernel killed it for lack of memory",
@@ -62,7 +63,7 @@ ENDS: Mapping[str, End] = {
     ),
 }
 
-#: Messages of launchers, torchrun among them, and of this tool when a rank fails; and lines without a reason.
+#: Messages that launchers, torchrun and this tool print when a rank fails; and lines without a reason.
 _OTHERS = re.compile(
     r"^(srun: |slurmstepd\S*: |deployer: (?!error: )|hint: |=+$|=   |\[(mpiexec|proxy)[:@]|-{20,}$|mpirun |prterun "
     r"|mpiexec|Primary job  ?terminated|Process name: |Exit code: |a non-zero exit code"
@@ -74,25 +75,25 @@ _OTHERS = re.compile(
     r"|^(time|host|rank|exitcode|error_file|traceback) +: "
     r"|^@ +0x[0-9a-f]+ |^\*\*\* Check failure stack trace: \*\*\*$|^RPC: /"  # of XLA's own logger, after its message
 )
-#: Those that count if there is nothing else, the first in time.
+#: Messages that count if there is nothing else; the earliest wins.
 _ADDED = re.compile(
     r"^Abort\(|^MPI_ABORT was invoked|^(srun|slurmstepd\S*): (error|fatal): (?!\S+: tasks? \d|\*\*\* JOB )",
     re.IGNORECASE,
 )
-#: The lines of a Python traceback but its last: where, the source, and marks below it.
+#: The lines of a Python traceback except its last: the position, the source, and the marks below it.
 _TRACEBACK = re.compile(r"(\[rank\d+\]: *)?Traceback \(most recent call last\):$")
 _WHERE = re.compile(r'(\[rank\d+\]: *)? +File "[^"]+", line \d+')
 _SOURCE = re.compile(r"(\[rank\d+\]: *)? {4}")
-#: How Python prints an exception that ends it; PyTorch puts the rank before it.
+#: The exception that Python prints when it ends; PyTorch puts the rank before it.
 _EXCEPTION = re.compile(r"^(\[rank\d+\]: )?(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Failure)(: |:?$)")
-#: What Python prints between an exception and the one that took its place.
+#: The text that Python prints between an exception and the one that replaced it.
 _REPLACED = re.compile(
     r"^(During handling of the above exception, another|The above exception was the direct cause of the following)"
 )
 _LOST = "a Python traceback whose last lines are lost: the launcher ended the ranks before they were printed"
-#: How Gloo and NCCL word in the other ranks that one has ended.
+#: The messages of Gloo and NCCL in other ranks after one rank has ended.
 _FOLLOWS = re.compile(r"Connection (closed|reset) by peer|remote process exited or there was a network error")
-#: How the loader and MPI libraries word why a program ended: other ranks, or a launcher, may print more after it.
+#: Messages of the loader and of MPI libraries about a program's end. Other ranks or a launcher may print more after it.
 _LOADER_OR_MPI = re.compile(
     r"error while loading shared libraries: |symbol lookup error: |: version [`'][^']+' not found"
     r"|^Fatal error in \w*Init|^Abort\(\d+\).*: Fatal error in |An error occurred in MPI_Init|MPI_Init\w* failed"
@@ -117,7 +118,7 @@ _NO_NETWORK = re.compile(
     re.IGNORECASE,
 )
 _CAUSES = (("payload.read-only", _READ_ONLY), ("payload.no-network", _NO_NETWORK))
-#: The findings about a runtime that does not start a container, by its words; the last one holds for all others.
+#: The findings about a runtime that does not start a container, by its message; the last one applies to all others.
 _RUNTIMES = (
     ("runtime.namespaces", re.compile("namespaces")),
     ("runtime.space", re.compile("No space left on device|Disk quota exceeded")),
@@ -130,10 +131,10 @@ class Told(NamedTuple):
 
     Attributes:
         error: the line that best explains why the job ended, or None.
-        last: that line, or else the last one; None if nothing but the launcher wrote.
+        last: that line, else the last line; None if only the launcher printed anything.
         added: what the launcher or the batch system added about the end; None if nothing.
         causes: codes of findings, each with the last line that shows it.
-        ends: the lines in which Slurm reports the reason, by the state.
+        ends: the lines in which Slurm reports the reason, by state.
     """
 
     error: Optional[str] = None
@@ -144,7 +145,7 @@ class Told(NamedTuple):
 
     @property
     def reason(self) -> Optional[str]:
-        """The most specific line about a step that is not the payload's, or None."""
+        """The most specific line about any step except the payload, or None."""
         return self.error or self.added
 
 
@@ -153,7 +154,7 @@ def told(text: str) -> Told:
     whole = re.split(r"[\r\n]+", text)
     plain = [line.strip() for line in whole]
     ends: Dict[str, str] = {}
-    before = len(plain)  # what comes after such a line follows from it
+    before = len(plain)  # whatever follows such a line is its consequence
     for state, end in ENDS.items():
         at = next((at for at, line in enumerate(plain) if end.line.search(line)), None)
         if at is not None:
@@ -186,7 +187,7 @@ def of_runtime(said: str) -> str:
 
 
 def _without_tracebacks(whole: Sequence[str]) -> Tuple[List[str], bool]:
-    """Return the lines, stripped, but of tracebacks the last; and whether one began and its exception is missing."""
+    """Return stripped lines, of each traceback only the last, and whether a traceback lacks its exception."""
     lines, cut, source = [], False, False
     for line in whole:
         where = _WHERE.match(line) is not None
@@ -200,16 +201,16 @@ def _without_tracebacks(whole: Sequence[str]) -> Tuple[List[str], bool]:
 
 
 def _error(lines: Sequence[str]) -> Optional[str]:
-    """Return an error among the last lines, else the exception that came first of those that ended ranks, or None."""
+    """Return an error among the last lines, else the first exception that ended a rank, or None."""
     exception = _exception(lines)
     near = _last([line for line in lines if not _REPLACED.search(line)][-_NEAR:], _ERROR)
     return exception if near is None or _EXCEPTION.search(near) else near
 
 
 def _exception(lines: Sequence[str]) -> Optional[str]:
-    """Return the first of the last exceptions between which nothing else was printed.
+    """Return the first exception of the last uninterrupted series of exceptions.
 
-    Earlier ones may have been handled, and one that another one replaced has not ended the program.
+    Earlier ones may have been handled, and an exception that another one replaced has not ended the program.
     """
     found = None
     replaced = False
@@ -229,6 +230,6 @@ def _last(lines: Sequence[str], pattern: Pattern[str]) -> Optional[str]:
 
 
 def _shown(line: str) -> str:
-    """Return a line for a terminal: without control characters, and not too long to read."""
+    """Return a line for a terminal: without control characters, and cut to a readable length."""
     whole = printable(line[len(_OURS) :] if line.startswith(_OURS) else line)
     return whole if len(whole) <= _WIDTH else whole[: _WIDTH - 3] + "..."

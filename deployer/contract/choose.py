@@ -1,6 +1,6 @@
-"""The choice of a start option: the first in the plan that the nodes, their memory and the site allow, and the reason.
+"""Choose a start option: the first in the plan that the nodes, their memory and the site allow, with the reason.
 
-Facts of the site can rule out a start option; they never add one.
+Facts about the site can rule out a start option but never add one.
 """
 
 from typing import List, Mapping, NamedTuple, Optional
@@ -15,7 +15,7 @@ class Choice(NamedTuple):
     """The start option for a job.
 
     Attributes:
-        start_option: the chosen one.
+        start_option: the chosen option.
         reason: why it was chosen, in words.
     """
 
@@ -28,7 +28,7 @@ class Obstacle(NamedTuple):
 
     Attributes:
         reason: in words.
-        remedy: what to do about it; empty: it depends on the site.
+        remedy: what to do about it; empty: depends on the site.
     """
 
     reason: str
@@ -36,10 +36,10 @@ class Obstacle(NamedTuple):
 
 
 class StagingNeed(NamedTuple):
-    """What one node must hold.
+    """What a node must hold.
 
     Attributes:
-        sizes: MiB that the image takes, by staging.
+        sizes: size of the image in MiB, by staging.
         ranks_mb: MiB that all ranks of a node need; 0 if not specified.
         objections: why the image cannot be staged at all, by staging.
     """
@@ -49,7 +49,7 @@ class StagingNeed(NamedTuple):
     objections: Mapping[str, Obstacle] = {}
 
     def size(self, staging: str) -> int:
-        """Return the MiB that the image takes on a node with this staging."""
+        """Return the size of the image in MiB on a node with this staging."""
         return self.sizes.get(staging, 0)
 
 
@@ -57,7 +57,7 @@ _NOTHING = StagingNeed({})
 
 
 def explained(plan: Plan) -> List[str]:
-    """Return what ranks would use, for people: MPI and runtimes, the order of these, and what one of them prevents."""
+    """Describe what ranks would use: MPI, the runtimes in order, and what any of them prevents."""
     return [plan.way, plan.tries, *memory_copies.reasons(plan)]
 
 
@@ -72,10 +72,10 @@ def choose(
     """Return the start option of ``plan`` to use on ``nodes`` nodes.
 
     Args:
-        vetoes: why a runtime or launcher cannot be used here, by its name ("no ch-run in PATH"). Others are usable,
-            unless the plan knows better.
+        vetoes: why a runtime or launcher cannot be used here, by its name ("no ch-run in PATH"). Others are usable
+            unless the plan rules them out.
         need: what one node must hold.
-        staging: the user's choice; it overrides the number of nodes that a start option is meant for.
+        staging: the user's choice; it overrides a start option's limit on the number of nodes.
         runtime: the user's choice; None selects among the containers.
 
     Raises:
@@ -107,7 +107,7 @@ def choose(
 
 
 def _without_option(plan: Plan, runtime: Optional[str]) -> List[str]:
-    """Return the reasons against runtimes that the policy allows but that have no start option."""
+    """Return why the runtimes that the policy allows without a start option cannot be used."""
     tried = [option.runtime for option in plan.start_options]
     over = [name for name in plan.against if name not in tried and runtime in (None, name)]
     return ["%s (%s)" % (name, plan.against[name]) for name in over]
@@ -144,7 +144,7 @@ def _objection(
 
 
 def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Obstacle]:
-    """Return the calculation if the image does not fit into the node, else None."""
+    """Return the calculation if the image does not fit into a node, else None."""
     size, memory = need.size(option.staging), plan.node.memory_mb
     if option.room_mb is not None and size > option.room_mb:
         return Obstacle("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))

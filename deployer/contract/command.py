@@ -1,8 +1,8 @@
 """Check that the container has the program that a job's command starts, as far as this is certain. Pure.
 
 Both sides run the same search: the laptop on the image that it packs, the site on the installed image. The search
-follows execvp(3) in the job's own PATH, links inside the image, and the first lines of scripts. Folders that may be
-bound over the image (data, the job's folder, folders of the site) are unknown, so paths in them are never reported.
+follows execvp(3) in the job's own PATH, links inside the image, and the first lines of scripts. Paths in folders that
+may be bound over the image (data, the job's folder, folders of the site) are unknown and therefore never reported.
 """
 
 import posixpath
@@ -17,7 +17,7 @@ from deployer.contract.plan import APP, DATA, JOB, NODE, TOOL, VARIANT, WHEELS
 #: PATH in the container if the image sets none.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-#: What opens a job's standard input where the image has no Python.
+#: Opens a job's standard input if the image has no Python.
 SHELL = "/bin/sh"
 
 FILE, FOLDER, LINK, UNKNOWN = "file", "folder", "link", "unknown"
@@ -33,12 +33,12 @@ _MAX_LINKS, _MAX_SCRIPTS = 40, 4
 _INTERPRETERS = re.compile(r"^(python|pypy|perl|bash|dash|sh)[0-9.]*$")
 _FLAGS = re.compile(r"^-[bBdEhiIOPqsSuvx]+$")
 _SHELLS, _SHELL_FLAGS = re.compile(r"^(ba|da)?sh$"), re.compile(r"^-[aefhluvxBEHPT]+$")
-#: Options of Python that use the next word, and options that run no file.
+#: Python's options that take the next word as value, and those that run no file.
 _WITH_VALUE, _NO_FILE = ("-W", "-X", "--check-hash-based-pycs"), ("-c", "-")
 #: Modules that run the file named after them.
 _RUNNERS = ("mpi4py", "coverage", "cProfile", "trace", "pdb")
 _ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
-#: Names of programs in scripts, and the names that images have instead.
+#: Names of programs in scripts, and the names under which images may have them.
 _LIKE = {"bash": ("sh",), "python": ("python3",), "pip": ("pip3",)}
 
 
@@ -49,7 +49,7 @@ class PathInfo(NamedTuple):
         kind: FILE, FOLDER, LINK or UNKNOWN.
         target: the target of a link.
         executable: whether the file has an execute permission.
-        line: the first line of a script after ``#!``; empty if a text file has no such line; None for any other file.
+        line: the first line of a script after ``#!``; empty for a text file without one; None for any other file.
     """
 
     kind: str
@@ -93,12 +93,12 @@ class CommandSearch(NamedTuple):
 
 
 def variables(env: Iterable[str]) -> Dict[str, str]:
-    """Return the variables of an image, which its configuration has as NAME=VALUE."""
+    """Return an image's variables, given as NAME=VALUE in its configuration."""
     return dict(item.partition("=")[::2] for item in env)
 
 
 def missing(words: Sequence[str], place: CommandSearch) -> Optional[CommandProblem]:
-    """Return why the command ``words`` cannot start; None if it can, or if that is not certain."""
+    """Return why the command ``words`` cannot start; None if it can, or if this is uncertain."""
     try:
         _started(list(words), place)
     except Unsure:
@@ -109,7 +109,7 @@ def missing(words: Sequence[str], place: CommandSearch) -> Optional[CommandProbl
 
 
 def missing_of(job: Job, place: CommandSearch) -> Optional[CommandProblem]:
-    """Return why ``job`` cannot start: its command, or the Python of torchrun, which starts it; None as in missing."""
+    """Return why ``job`` cannot start: its command, or torchrun's Python, is missing; None as for ``missing``."""
     return missing(job.command, place) or missing(started(job), place)
 
 
@@ -117,8 +117,8 @@ class Located(NamedTuple):
     """A program that was found.
 
     Attributes:
-        path: where PATH leads.
-        real: the same file without links.
+        path: the path found through PATH.
+        real: the same file with links resolved.
         seen: what is at ``real``.
     """
 
@@ -131,7 +131,7 @@ def locate(name: str, place: CommandSearch) -> Optional[Located]:
     """Return the file that execvp(3) starts for ``name``, or None if there is none.
 
     Raises:
-        Unsure: a folder that decides is bound over the image.
+        Unsure: the search reaches a folder that is bound over the image.
     """
     for found in _search(name, place):
         if found.seen.kind == FILE and found.seen.executable:
@@ -140,13 +140,13 @@ def locate(name: str, place: CommandSearch) -> Optional[Located]:
 
 
 def there(path: str, place: CommandSearch) -> Optional[Located]:
-    """Return the file at a path, which may start from the working folder; None if there is no file. Raises Unsure."""
+    """Return the file at a path, which may be relative to the working folder; None if there is none. Raises Unsure."""
     found = next(_search(path if "/" in path else "./" + path, place), None)
     return found if found and found.seen.kind == FILE else None
 
 
 def is_certain(path: str, place: CommandSearch) -> bool:
-    """Return whether the image alone decides what is at a path."""
+    """Return whether the content at a path depends only on the image."""
     try:
         _real(path, place)
     except Unsure:
@@ -155,9 +155,9 @@ def is_certain(path: str, place: CommandSearch) -> bool:
 
 
 def missing_input(stdin: str, place: CommandSearch) -> Optional[CommandProblem]:
-    """Return why no rank can read the file ``stdin`` as its standard input; None if it can, or if that is not certain.
+    """Return why no rank can read the file ``stdin`` as its standard input; None if it can, or if this is uncertain.
 
-    The image's Python opens the file, else its shell.
+    The image's Python opens the file; without Python, its shell does.
     """
     if stdin.startswith(JOB + "/"):
         hint = "put it into app/, which jobs see at %s, or bind a folder of the site: --bind DIR:/data" % APP
@@ -218,7 +218,7 @@ def _hidden(path: str, place: CommandSearch) -> None:
 
 
 def _unix_lines(path: str, seen: PathInfo) -> None:
-    """Raise _NotThere if the first line of a script ends as on Windows: to a shell, the end is a part of each word."""
+    """Raise _NotThere if a script's first line has a Windows line end, which would become part of its last word."""
     if seen.line is not None and "\r" in seen.line:
         raise _NotThere("the first line of %s ends with a carriage return" % path, "save it with Unix line ends")
 
@@ -234,7 +234,7 @@ def _of_env(words: List[str]) -> List[str]:
 
 
 def operand(words: Sequence[str]) -> Optional[str]:
-    """Return the file that an interpreter runs; None if the file does not exist or the command is not clear."""
+    """Return the file that an interpreter runs; None if it runs no file or the command is ambiguous."""
     if not _INTERPRETERS.match(posixpath.basename(words[0])):
         return None
     flags = _SHELL_FLAGS if _SHELLS.match(posixpath.basename(words[0])) else _FLAGS
@@ -323,7 +323,7 @@ def _candidates(name: str, place: CommandSearch) -> Iterator[str]:
 
 
 def _script(path: str, seen: PathInfo, place: CommandSearch, depth: int) -> None:
-    """Raise _NotThere if the kernel would not find the interpreter of a script."""
+    """Raise _NotThere if the kernel would not find a script's interpreter."""
     if seen.line is None:
         return
     program, _, argument = seen.line.strip(" \t").partition(" ")
@@ -363,7 +363,7 @@ def _real(path: str, place: CommandSearch) -> Optional[Tuple[str, PathInfo]]:
             raise Unsure
         found = place.look(here)
         if found is None and any(folder.startswith(here + "/") for folder in outside):
-            found = PathInfo(FOLDER)  # a bind makes its own
+            found = PathInfo(FOLDER)  # a bind creates its own folder
         if found is None:
             return None
         if found.kind == UNKNOWN:
@@ -390,7 +390,7 @@ def _names(path: str) -> List[str]:
 def first_line(start: bytes, own: bool = False) -> Optional[str]:
     """Return ``PathInfo.line`` for a file that begins with the bytes ``start``.
 
-    Only a user's ``own`` file can be reported as a text without ``#!``: a kernel may start more kinds of files.
+    Only a user's ``own`` file can be reported as text without ``#!``, because a kernel may start other kinds of files.
     """
     if start.startswith(b"#!"):
         return start[2:].partition(b"\n")[0].decode("utf-8", "surrogateescape")

@@ -1,8 +1,8 @@
 """Delta push: the segments of a bundle that a site lacks, and the parts in which they are sent.
 
-Pure. A *part* is a byte range of the bundle, made of whole segments. Its name gives its position. The segment table has
-a SHA-256 per segment and so verifies every part without a second set of digests. The *ending* (manifest and tail) is
-sent compressed: the site needs it to assemble the rest.
+Pure. A *part* is a byte range of the bundle that consists of whole segments. Its name gives its position. The segment
+table has a SHA-256 per segment and thus verifies every part without a second set of digests. The *ending* (manifest and
+tail) is sent compressed; the site needs it to assemble the rest.
 """
 
 import base64
@@ -22,17 +22,17 @@ SCHEMA = "held"
 #: Parts are filled up to this size. With about 2 MiB in flight in ssh, a broken connection loses less than 8 MiB.
 PART_SIZE = 5 * 1024 * 1024
 
-#: Bytes between two missing segments that are sent although the site has them: another part would cost more.
+#: The largest gap, in bytes, that is sent although the site has it: starting another part would cost more.
 GAP = 4096
 
 #: The site reports the first 8 bytes of each SHA-256 that it has. The odds of a false match among a million segments
-#: are 1 in 10^7. The assembled bundle is verified in full, so a false match is found there.
+#: are 1 in 10^7. The assembled bundle is verified in full, which detects a false match.
 PREFIX = 8
 
-#: The line after the last part that is sent: the site installs what has arrived.
+#: The line sent after the last part: the site then installs what has arrived.
 END = b"install\n"
 
-#: The hint if what an earlier push left is damaged. It was removed, so the next push sends it again.
+#: The hint if data from an earlier push is damaged. It was removed, so the next push sends it again.
 SEND_AGAIN = "push again, or copy that part again"
 
 _NAME = re.compile(r"^(\d{1,15})-(\d{1,15})\.(part|end)$")
@@ -57,7 +57,7 @@ class Range(NamedTuple):
 
 
 class Part(Range):
-    """Some of the bundle's segments."""
+    """A part: some of the bundle's segments."""
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ def prefix(sha256: str) -> bytes:
 
 
 def held_text(digests: Iterable[str]) -> str:
-    """Return the hexadecimal digests that a site has as a compact text: 11 characters each."""
+    """Return the hexadecimal digests that a site has as compact text: 11 characters each."""
     return base64.b64encode(b"".join(sorted({prefix(digest) for digest in digests}))).decode("ascii")
 
 
@@ -107,7 +107,7 @@ def read_held(text: str) -> HeldSegments:
 
 
 def receipt(digests: Iterable[str]) -> Record:
-    """Return the record that a site writes for whoever carries the next bundle there on media."""
+    """Return the record that a site writes for carrying the next bundle there on media."""
     return json_records.stamped(SCHEMA, {"segments": held_text(digests)})
 
 
@@ -120,7 +120,7 @@ def read_receipt(data: bytes, what: str) -> HeldSegments:
 
 
 def missing(segments: Iterable[Segment], held: HeldSegments) -> List[Segment]:
-    """Return the segments to send, in order; content that occurs twice is sent once."""
+    """Return the segments to send, in order; repeated content is sent once."""
     found = []
     known = set(held)
     for segment in segments:
@@ -132,9 +132,9 @@ def missing(segments: Iterable[Segment], held: HeldSegments) -> List[Segment]:
 
 
 def cut(segments: Iterable[Segment]) -> List[Part]:
-    """Return the parts that contain ``segments``: at most PART_SIZE bytes each, or one segment that is larger.
+    """Return the parts that contain ``segments``: at most PART_SIZE bytes each, or one larger segment.
 
-    No writer makes a segment of more than 8 MiB.
+    No writer makes a segment larger than 8 MiB.
     """
     parts: List[Part] = []
     for segment in segments:
@@ -149,7 +149,7 @@ def cut(segments: Iterable[Segment]) -> List[Part]:
 
 
 def inside(segments: Iterable[Segment], parts: Iterable[Part]) -> Iterator[Segment]:
-    """Yield the segments that are in parts. Both are in the order of the bundle."""
+    """Yield the segments that are in ``parts``. Both arguments are in bundle order."""
     places = iter(parts)
     part = next(places, None)
     for segment in segments:

@@ -1,49 +1,49 @@
-"""What the laptop and the site half exchange over ssh for programs, not for people."""
+"""The machine-readable messages that the laptop and the site half exchange over ssh."""
 
 import re
 from typing import Callable, Optional
 
-#: The beginning of a line for programs; other lines may be noise of a login shell.
+#: The beginning of a machine-readable line; other lines may be noise from a login shell.
 ANSWER = "deployer-answer:"
-#: Environment variables of a site command that the laptop started; each is "1" or unset. They mean: a person watches;
-#: this person can answer; print the job's name and number in a line of their own.
+#: Environment variables of a site command that the laptop started; each is "1" or unset. They mean: a person is
+#: watching; that person can answer; print the job's name and number on a separate line.
 TERMINAL = "DEPLOYER_TERMINAL"
 ANSWERS = "DEPLOYER_ANSWERS"
 ANNOUNCE = "DEPLOYER_ANNOUNCE"
 #: If set, progress is printed as lines on standard error: bytes done, bytes in total.
 PROGRESS = "DEPLOYER_PROGRESS"
 PROGRESS_LINE = "deployer-progress:"
-#: The laptop's standard streams that show colour: "1", "2" or "12".
+#: The laptop's standard streams that support colour: "1", "2" or "12".
 COLOUR = "DEPLOYER_COLOUR"
-#: The options with which commands of the laptop's `deployer` name this site, as shell text: hints print them.
+#: The options that select this site in commands of the laptop's `deployer`, as shell text for hints.
 CALLER = "DEPLOYER_CALLER"
-#: The beginnings of the warnings about a bundle whose signers no policy names.
+#: The beginnings of the warnings about a bundle whose signers are in no policy.
 NOT_SIGNED, UNKNOWN_SIGNERS = ORIGINS = ("not signed: ", "signed by ")
 #: The end of a message that is not a warning, because the user's own key signed the bundle.
 OWN_KEY = ", one of your own keys (~/.ssh)"
-#: What a laptop chooses as the end of a job's name before it submits the job: the time, and digits that nobody guesses.
+#: The end of a job's name, which the laptop chooses before it submits the job: the time, and digits nobody can guess.
 TOKEN = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{8}\Z")
-#: The folder of a root folder in which a laptop puts the site's program, each version in a folder of its own.
+#: The folder below a root folder for the site's program, with a separate folder for each version.
 TOOLS = "tools"
-#: Digits of a digest in a warning.
+#: The number of digits of a digest that a warning shows.
 _SHOWN = 12
 _DIGITS = frozenset("0123456789")
 
 
 def replaces(label: str, digest: str) -> str:
-    """Return the beginning of a warning after an install, which `deploy` prints unless it pushed that bundle itself.
+    """Return the beginning of an install's warning that `deploy` prints unless it pushed that bundle itself.
 
     Args:
         label: NAME:VERSION.
-        digest: the bundle that had this name before.
+        digest: the digest of the bundle that had this name before.
     """
     return "another bundle is installed as %s (%s)" % (label, digest.rpartition(":")[2][:_SHOWN])
 
 
 def listener(tell: Optional[Callable[[int, int], None]]) -> Optional[Callable[[str], bool]]:
-    """Return what receives lines of standard error and passes reports of progress to ``tell``.
+    """Return a function that receives lines of standard error and passes progress reports to ``tell``.
 
-    It returns whether a line was such a report. None: nobody looks.
+    It returns whether a line was such a report. If ``tell`` is None, nobody is watching, and the result is None.
     """
     if tell is None:
         return None

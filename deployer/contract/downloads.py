@@ -1,9 +1,9 @@
-"""What libraries download, recognised by their own code, each with its remedy for a site without internet. Pure.
+"""Recognise what libraries download, from their source files, with a remedy for a site without internet. Pure.
 
-``SOURCES`` is the only table. Where a library keeps its files was read in its code: keras ``file_utils.get_file``,
-``torch.hub``, ``torchvision.datasets``, ``tensorflow_datasets.core.constants``, ``huggingface_hub.constants``,
-``sklearn.datasets``, ``nltk.downloader``. Observations come from the payload: a name of theirs gets into a command or
-a definition only if it is plain, and quoted all the same.
+``SOURCES`` is the only table. The places where libraries keep their files were taken from their code: keras
+``file_utils.get_file``, ``torch.hub``, ``torchvision.datasets``, ``tensorflow_datasets.core.constants``,
+``huggingface_hub.constants``, ``sklearn.datasets``, ``nltk.downloader``. Observations come from the payload, so a name
+from them is used in a command or a definition only if it is plain; it is quoted nevertheless.
 """
 
 import json
@@ -17,15 +17,15 @@ from deployer.contract.plan import APP, DATA, JOB
 from deployer.contract.shell import quoted
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]{0,199}")
-#: OWNER/NAME, and for torch.hub a branch.
+#: OWNER/NAME, with a branch for torch.hub.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,99}(/[A-Za-z0-9][\w.-]{0,99})?(:[A-Za-z0-9][\w./-]{0,99})?", re.ASCII)
 _URL = re.compile(r"(?:https?|ftp)://[A-Za-z0-9.-]+(?::[0-9]{1,5})?/[A-Za-z0-9._~/?=&%+@,:-]*")
 _PROGRAM = re.compile(r"(?!.*\.\.)[\w-][\w./-]*", re.ASCII)
 #: The package of a source file.
 _OF_PACKAGE = re.compile(r"(?:/(?:site|dist)-packages|/deployer/(?:wheels|variant)/lib)/([^/]+?)(?:\.py)?(?:/|$)")
-#: Python's own modules: they open a file or a connection because somebody else asks them to.
+#: Python's own modules, which open a file or a connection only for other code.
 STANDARD = re.compile(r"/lib/python[0-9.]*/(?!(site|dist)-packages/)|^<frozen ")
-#: Packages that hand on what they read from a URL, and keep no copy: the program itself chose the URL.
+#: Packages that pass on what they read from a URL and keep no copy: the program itself chose the URL.
 _CARRIERS = re.compile(
     "aiohttp|anyio|boto3|botocore|fsspec|geopandas|httpcore|httpx|imageio|numpy|pandas|polars|pyarrow|requests|s3fs|"
     "s3transfer|smart_open|urllib3|wget|xarray"
@@ -47,18 +47,18 @@ _UPLOAD = "switch it off, or write the data to the job's folder and send them fr
 _ONCE = "let it download once on the laptop, with a HOME of its own, and link the files that it kept"
 _ONCE_OR_NOTHING = _ONCE + ". If home/ stays empty, it keeps none: put the file in the bundle, and pass its path"
 
-#: The local variables in which libraries keep the place of the file that they are about to download.
+#: The local variables in which libraries keep the destination of a download.
 _PLACES = ("download_target", "cached_file", "fpath")
 
 
 class Wanted(NamedTuple):
-    """What a program asked a host for.
+    """What a program requested from a host.
 
     Attributes:
         host: the host's name or address; empty if only a URL without one is known.
         url: the URL, or empty.
         about: local variables of the library, by name, and the port.
-        stack: where it asked; the innermost frame first.
+        stack: where the request was made; the innermost frame first.
         home: the process's HOME, or empty.
         folder: the folder in which the process started, or empty.
         job: the name of the job, for the lines of its definition.
@@ -74,7 +74,7 @@ class Wanted(NamedTuple):
 
 
 class Offline(NamedTuple):
-    """What a library wanted, and how it finds that without a network.
+    """What a library wanted, and how to provide it without a network.
 
     Attributes:
         what: the library and the data set or model.
@@ -93,9 +93,9 @@ class Source(NamedTuple):
     """A library that downloads.
 
     Attributes:
-        packages: folders in the paths of its source files; a frame in one of them shows that it asked.
-        hosts: hosts that show it without a frame, for instance to a native program; a beginning dot: and those below.
-        offline: makes the remedy; None: it was something else.
+        packages: folders in the paths of its source files; a frame in one of them shows that the library made it.
+        hosts: hosts that identify it without a frame, as in native programs; a leading dot: all below it.
+        offline: creates the remedy; returns None if it was something else.
     """
 
     packages: Sequence[str]
@@ -104,8 +104,8 @@ class Source(NamedTuple):
 
 
 def recognise(wanted: Wanted) -> Optional[Offline]:
-    """Return what a library wanted that is known, or that shows where it keeps its files; or None."""
-    # The outermost library is the one that the user calls: torchvision's models come by torch.hub.
+    """Return what a library wanted if it is known or shows where it keeps its files, else None."""
+    # The outermost library is the one that the user calls: torchvision gets its models through torch.hub.
     for matches in (_asked, _is_at):
         for source in SOURCES:
             made = source.offline(wanted) if matches(source, wanted) else None
@@ -115,7 +115,7 @@ def recognise(wanted: Wanted) -> Optional[Offline]:
 
 
 def general(wanted: Wanted) -> Offline:
-    """Return the remedy for what no library of the table wanted: true for each of its kind."""
+    """Return a generic remedy for a request that no library in the table made."""
     what = wanted.url or wanted.host
     if wanted.about.get("method", "").upper() in _SENDING:
         return Offline("%s, to send data there" % what, _NO_INTERNET + _UPLOAD)
@@ -132,7 +132,7 @@ def general(wanted: Wanted) -> Offline:
 
 
 def _kept_file(wanted: Wanted) -> Optional[Offline]:
-    """Return the remedy for one file of which the library itself shows where it would keep it, or None."""
+    """Return the remedy for one file if the library itself shows where it would keep it, else None."""
     url, place = wanted.about.get("origin", "") or wanted.url, _place(wanted)
     if not place:
         return None
@@ -145,7 +145,7 @@ def _kept_file(wanted: Wanted) -> Optional[Offline]:
 
 
 def _is_file(wanted: Wanted) -> Optional[bool]:
-    """Return whether a program asked for a file, or for a service: a queue, a clock, a licence. None: unknown."""
+    """Return whether a program requested a file, not a service (a queue, a clock, a licence). None: unknown."""
     if wanted.url or wanted.about.get("program", "") in _FETCHERS:
         return True
     port = wanted.about.get("port", "")
@@ -153,7 +153,7 @@ def _is_file(wanted: Wanted) -> Optional[bool]:
 
 
 def _package(stack: Sequence[CodeFrame]) -> str:
-    """Return the package that the program itself called; empty if that is Python's own, or not known."""
+    """Return the package that the program itself called; empty if it belongs to Python or is unknown."""
     inner = ""
     for frame in stack:
         found = _OF_PACKAGE.search(frame.file)
@@ -164,7 +164,7 @@ def _package(stack: Sequence[CodeFrame]) -> str:
 
 
 def _program(stack: Sequence[CodeFrame]) -> str:
-    """Return the program in the folder of the definition, or PROGRAM."""
+    """Return the path of the program in the definition's folder, or PROGRAM."""
     own = [frame.file[len(APP) + 1 :] for frame in stack if frame.file.startswith(APP + "/")]
     return "app/" + own[-1] if own and _PROGRAM.fullmatch(own[-1]) else "PROGRAM"
 
@@ -197,7 +197,7 @@ def _clone(repository: str) -> Tuple[str, ...]:
 
 
 def _torchvision(wanted: Wanted) -> Optional[Offline]:
-    if _package(wanted.stack) not in ("", "torchvision"):  # medmnist and others use its functions, with their own URL
+    if _package(wanted.stack) not in ("", "torchvision"):  # medmnist and others call its functions with their own URLs
         return None
     name = wanted.about.get("class", "")
     name = name if _PLAIN.fullmatch(name) else ""
@@ -212,10 +212,10 @@ def _torchvision(wanted: Wanted) -> Optional[Offline]:
     more: Tuple[str, ...] = ()
     beside = posixpath.relpath(where, APP)
     if not place and root.startswith("../") and not root.startswith("../.."):
-        # Relative to the folder in which the job starts: that becomes one of the job's own folder.
+        # The path is relative to the job's start folder, which becomes a folder below the job's own.
         remedy = "download it on the laptop, start the job in a folder below the job's, and link the data beside it"
         place, more = root[3:], ("    workdir: %s/work" % JOB,)
-    elif not place and _PROGRAM.fullmatch(beside):  # app/ of the definition, which nothing is linked to
+    elif not place and _PROGRAM.fullmatch(beside):  # in the definition's app/, where nothing is linked
         code = code.replace("data/torchvision", "app/" + beside)
         remedy = "the program looks beside itself: download it into app/%s of the definition on the laptop" % beside
     elif not place and where != JOB:
@@ -225,15 +225,15 @@ def _torchvision(wanted: Wanted) -> Optional[Offline]:
 
 
 def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variables: str) -> Offline:
-    """Return how a library downloads on the laptop into a HOME, whose files are then linked into that of the job."""
+    """Return how a library downloads on the laptop into a HOME whose files are then linked into the job's HOME."""
     folders = {"HOME": "", "XDG_CACHE_HOME": "/.cache", **variables}
     given = " ".join('%s="$PWD/home%s"' % item for item in folders.items())
     keep = "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete"
     return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _home_links(wanted.job))
 
 
-#: Functions that keep what they made of a download, and look for nothing else: a part of the file, a word for the
-#: library, the function, and its arguments that count.
+#: Functions that keep the processed result of a download and check only for that result: a part of the file's path, a
+#: word for the library, the function, and its relevant arguments.
 _CALLS: Sequence[Tuple[str, str, str, Sequence[str]]] = (
     ("/tensorflow_datasets/", "TensorFlow Datasets", "tensorflow_datasets.load", ["dataset_name"]),
     ("/datasets/load.py", "Hugging Face datasets", "datasets.load_dataset", ["path", "name"]),
@@ -305,12 +305,12 @@ def _mlflow(wanted: Wanted) -> Offline:
     return Offline("MLflow's tracking server", remedy, (), lines)
 
 
-#: The ports that licence servers usually have, and the variables that name them.
+#: The usual ports of licence servers, and the variables that specify the servers.
 _LICENCE_PORTS = {**dict.fromkeys(map(str, range(27000, 27010)), "LM_LICENSE_FILE"), "5053": "RLM_LICENSE"}
 
 
 def _licence(wanted: Wanted) -> Optional[Offline]:
-    """Return what to do about a licence server; None if nothing shows that it is one."""
+    """Return what to do about a licence server; None if nothing identifies one."""
     variable = wanted.about.get("licence", "") or _LICENCE_PORTS.get(wanted.about.get("port", ""), "")
     if not _PLAIN.fullmatch(variable):
         return None
@@ -321,7 +321,7 @@ def _licence(wanted: Wanted) -> Optional[Offline]:
     )
 
 
-#: The order matters for stacks with several of them: who is called by others comes later.
+#: The order matters for stacks with several libraries: a library that others call comes later.
 SOURCES: Sequence[Source] = (
     Source(("tensorflow_datasets/",), (), _called),
     Source(("torchvision/datasets/",), ("ossci-datasets.s3.amazonaws.com",), _torchvision),
@@ -354,7 +354,7 @@ def _is_at(source: Source, wanted: Wanted) -> bool:
 
 
 def _file_of(url: str) -> str:
-    """Return the name of the file that a URL or a path ends with; empty if it is not plain."""
+    """Return the file name at the end of a URL or a path; empty if it is not plain."""
     name = url.partition("?")[0].partition("#")[0].rpartition("/")[2]
     return name if _PLAIN.fullmatch(name) else ""
 
@@ -364,7 +364,7 @@ def _is_repository(name: str) -> bool:
 
 
 def _place(wanted: Wanted) -> str:
-    """Return where the library keeps its file, as a key of ``links``; empty if it is not in the home or the job."""
+    """Return where the library keeps its file, as a key of ``links``; empty if it is outside the home and the job."""
     return next(filter(None, (_key(wanted.about.get(name, ""), wanted) for name in _PLACES)), "")
 
 
@@ -379,7 +379,7 @@ def _key(path: str, wanted: Wanted) -> str:
 
 
 def _fetch(url: str, target: str) -> Tuple[str, ...]:
-    """Return the command that downloads a file on the laptop; none if the URL has characters that are not usual."""
+    """Return the command that downloads a file on the laptop; empty if the URL has unusual characters."""
     if not _URL.fullmatch(url):
         return ()
     return (quoted(["curl", "-fL", "--create-dirs", "-o", target, url]),)
@@ -390,7 +390,7 @@ def _data(name: str) -> Tuple[str, ...]:
 
 
 def _links(job: str, data: str, place: str, source: str) -> Tuple[str, ...]:
-    """Return the lines of a definition that carry the folder ``data/DATA`` and link SOURCE of it to PLACE."""
+    """Return the lines of a definition that add the folder ``data/DATA`` and link PLACE to its SOURCE."""
     lines: List[str] = [*_data(data), "jobs:", "  %s:" % job]
     return (*lines, "    links: {%s: %s}" % (json.dumps(place), source))
 

@@ -1,7 +1,7 @@
-"""Drift: how two site profiles differ, or a profile and a newer capture, and what each difference means.
+"""Drift: the differences between two site profiles, or a profile and a newer capture, and what each one means.
 
-Both are the JSON objects of a profile, with all values in each partition (see ``resolved``). ``compare`` looks only at
-facts, and a fact that one of them does not know is not drift. ``between`` compares every field of two profiles.
+Both are JSON objects of a profile, with all values in each partition (see ``resolved``). ``compare`` considers only
+facts, and a fact that is unknown on one side is not drift. ``between`` compares every field of two profiles.
 """
 
 import re
@@ -22,7 +22,7 @@ _NO_FACTS = (
     "format", "name", "extends", "description", "retired", "source", "facts", "notes", "host", "python", "policy",
     "workspace",
 )  # fmt: skip
-#: Objects whose keys are the things themselves: if a key is missing, the thing is gone.
+#: Objects whose keys are names of things: if a key is missing, the thing is gone.
 _THINGS = ("mpi", "partitions", "runtimes", "filesystems", "pythons", "libraries", "files", "links", "environment")
 #: Replaces the name of a thing in the path of a field.
 _ANY = "*"
@@ -31,8 +31,8 @@ _NOTHING: Tuple[Any, ...] = (None, "", [], {})
 #: Sizes of file systems always vary a little.
 _TOLERANCE = 0.1
 
-#: For each field of a profile, without the names of things: the severity of a change, and its meaning. The first row
-#: that matches counts. A test changes each field of the schema and requires a row that is correct for plans.
+#: For each field of a profile, without the names of things: the severity of a change, and its meaning. The first
+#: matching row counts. A test changes each field of the schema and requires a row that is correct for plans.
 _MEANINGS = (
     (r"(^|\.)(format|description|notes|source)(\.|$)", NOTE, "documentation only: plans and bundles stay valid"),
     (r"^retired$", WARNING, "whether the machine still exists: jobs cannot run on one that was switched off"),
@@ -126,7 +126,7 @@ class Drift(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The path of a field: ``place`` for people; in ``field`` the names of things are replaced by ``*``."""
+    """The path of a field: ``place`` for people; in ``field`` the names of things are replaced with ``*``."""
 
     place: str = ""
     field: str = ""
@@ -142,7 +142,7 @@ class _Path(NamedTuple):
 
 def compare(before: Record, after: Record) -> List[Drift]:
     """Return how the captured facts ``after`` differ from those of ``before``, the most severe first."""
-    whole = "scheduler" in after  # the capture of one node knows only one partition
+    whole = "scheduler" in after  # the capture of one node has only one partition
     found = []
     for path, kind, was, now in _differences(before, after, _Path()):
         if kind == NEW:
@@ -217,7 +217,7 @@ def _all_differences(before: Record, after: Record, above: _Path) -> Iterator[_D
             yield path, GONE, was, None
         else:
             items = _of_lists(path, was, now) if isinstance(was, list) and isinstance(now, list) else ()
-            # The lists differ in their order, which is one of preference or of search.
+            # The lists differ only in their order, which expresses preference or a search order.
             yield from list(items) or [(path, CHANGED, was, now)]
 
 
@@ -241,7 +241,7 @@ def _same(field: str, was: Any, now: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return a value in a few words; a library is shown by its build id."""
+    """Return a value in a few words; a library is represented by its build ID."""
     if isinstance(value, dict) and isinstance(value.get("dynamic"), dict):
         return "build id %s" % (value["dynamic"].get("build_id") or "none")
     if isinstance(value, dict):
@@ -253,7 +253,7 @@ def _short(value: Any) -> str:
 
 
 def resolved(profile: Record) -> Record:
-    """Return a profile in which each partition has the shared values from the top that it does not override."""
+    """Return a profile whose partitions include the shared top-level values that they do not override."""
     if not profile.get("partitions"):
         return profile
     top = {key: profile[key] for key in SHARED if key in profile}

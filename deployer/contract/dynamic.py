@@ -1,7 +1,7 @@
-"""What the dynamic loader reads from an ELF file: names, search paths, versions, and its MPI symbols.
+"""Read what the dynamic loader uses in an ELF file: names, search paths, versions, and MPI symbols.
 
-Only little-endian files count; of 32-bit ones, which a caller has to ask for, no symbols. Every offset and count is
-bounded, so a hostile file costs little. A file that the loader could not use raises BadElf.
+Only little-endian files are read. 32-bit files are read only on request, without their symbols. Every offset and count
+is bounded, so a hostile file costs little. A file that the loader could not use raises BadElf.
 
 Format: System V ABI, "Dynamic Linking"; LSB Core, "Symbol Versioning"; glibc, elf/dl-load.c and elf/dl-version.c.
 """
@@ -40,11 +40,11 @@ _DF_BIND_NOW, _DF_1_NOW, _DF_1_PIE = 0x8, 0x1, 0x08000000
 _STB_WEAK, _STB_LOCAL = 2, 0
 _SHN_UNDEF = 0
 
-#: Real files are far below these limits: libtensorflow_cc has 15 program headers, 100 entries and 700,000 symbols.
+#: Real files stay far below these limits: libtensorflow_cc has 15 program headers, 100 entries and 700,000 symbols.
 _MAXPHDRS = 512
 _MAX_DYNAMIC = 256 * 1024
 _MAX_STRING = 64 * 1024
-_MAX_TEXT = 512 * 1024  # bytes of all names kept per file: several may overlap in its string table
+_MAX_TEXT = 512 * 1024  # bytes of all names kept per file, because names may overlap in its string table
 _MAX_VERSIONS = 8192
 _MAX_SYMBOLS = 16 * 1024 * 1024
 _CHUNK = 64 * 1024
@@ -58,7 +58,7 @@ _SEARCHED = 4 * 1024 * 1024
 
 
 class BadElf(ValueError):
-    """The file has the mark of an ELF file, but is incomplete or inconsistent."""
+    """The file begins like an ELF file, but is incomplete or inconsistent."""
 
 
 class Dynamic(NamedTuple):
@@ -90,7 +90,7 @@ class Dynamic(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """All that the dry link needs to know about a file.
+    """Everything that the dry link needs to know about a file.
 
     Attributes:
         dynamic: its dynamic section.
@@ -99,10 +99,10 @@ class Facts(NamedTuple):
         components: the components of Open MPI's framework "pmix" in the file (``mca_pmix_s2_component``).
         level: the x86-64 level that it needs (3 for x86-64-v3); 0 for any.
         linked: how a program shows that an MPI library is linked into it (``linked_mpi``), or None.
-        opens: it is a program that calls no MPI function and opens libraries by name (``dlopen``).
-        sha256: the digest of a library that has no build-id, of those that capture reads; else None.
+        opens: whether it is a program that calls no MPI function and opens libraries by name (``dlopen``).
+        sha256: the digest of a library without a build-id that capture reads; else None.
 
-    A record leaves out the last five if they are empty.
+    A record leaves out the last five fields if they are empty.
     """
 
     dynamic: Dynamic
@@ -131,8 +131,8 @@ class Symbol(NamedTuple):
 
     Attributes:
         name: its name, without a version.
-        defined: it is defined in this file; otherwise another file must define it.
-        weak: it may be missing.
+        defined: whether it is defined in this file; otherwise another file must define it.
+        weak: whether it may be missing.
     """
 
     name: str
@@ -141,13 +141,13 @@ class Symbol(NamedTuple):
 
 
 def read(read_at: ReadAt) -> Optional[Dynamic]:
-    """Return what the loader reads from the file; None if it is not a 64-bit little-endian ELF file. Raises BadElf."""
+    """Return a file's dynamic section; None if it is not a 64-bit little-endian ELF file. Raises BadElf."""
     elf = _open(read_at)
     return _dynamic(elf, notes(read_at).build_id) if elf else None
 
 
 def symbols(read_at: ReadAt, wanted: Callable[[str], bool]) -> Iterator[Symbol]:
-    """Yield the dynamic symbols whose name is ``wanted``, without local ones. Raises BadElf."""
+    """Yield the non-local dynamic symbols whose name is ``wanted``. Raises BadElf."""
     elf = _open(read_at)
     return _symbols(elf, wanted) if elf else iter(())
 
@@ -156,7 +156,7 @@ def facts(read_at: ReadAt, narrow: bool = False) -> Optional[Facts]:
     """Return the facts of a file; None if it is not a little-endian ELF file. Raises BadElf.
 
     Args:
-        narrow: 32-bit files count as well.
+        narrow: also read 32-bit files.
     """
     elf = _open(read_at) or (_open_32(read_at) if narrow else None)
     if elf is None:
@@ -206,7 +206,7 @@ def _dynamic(elf: "_Elf", build_id: Optional[str]) -> Dynamic:
 
 
 def _names_one(elf: "_Elf", parts: Sequence[bytes]) -> bool:
-    """Return whether the string table has such a name: most files have none, and some have 700,000 symbols."""
+    """Return whether the string table contains any of ``parts``; the test saves reading up to 700,000 symbols."""
     for start in range(0, elf.strings_size, _SEARCHED):
         data = elf.read_at(elf.strings + start, min(_SEARCHED + 16, elf.strings_size - start))
         if any(part in data for part in parts):
@@ -245,7 +245,7 @@ class _Elf(object):
         self.dyn = dyn
         self._kind = kind
         self._headers = headers
-        #: Address, offset in the file, and size of each part that is loaded.
+        #: Address, file offset, and size of each loaded segment.
         self._loads = [(h[3], h[2], h[5]) for h in headers if h[0] == _PT_LOAD]
         self.tags = self._read_tags()
         strings, size = self.last(_STRTAB), self.last(_STRSZ)
@@ -254,11 +254,11 @@ class _Elf(object):
         self._kept = 0
 
     def text(self, index: int) -> str:
-        """Return the string at ``index``, counted as kept."""
+        """Return the string at ``index`` and count it as kept."""
         return self.keep(self.string(index))
 
     def keep(self, text: str) -> str:
-        """Return ``text``; raise BadElf if the texts kept of this file are too many."""
+        """Return ``text``; raise BadElf if too much text was kept from this file."""
         self._kept += len(text) + 50
         if self._kept > _MAX_TEXT:
             raise BadElf("its names have more than %d bytes" % _MAX_TEXT)
@@ -279,7 +279,7 @@ class _Elf(object):
         return found
 
     def last(self, tag: int) -> Optional[int]:
-        """Return the value of a tag; of the last one if there are several, as the loader does."""
+        """Return the value of a tag, or of its last occurrence, as the loader does; None if it is absent."""
         value = None
         for each, number in self.tags:
             if each == tag:
@@ -287,14 +287,14 @@ class _Elf(object):
         return value
 
     def offset(self, address: int) -> int:
-        """Return the offset in the file from which an address is loaded."""
+        """Return the file offset from which an address is loaded."""
         for start, offset, size in self._loads:
             if start <= address < start + size:
                 return offset + address - start
         raise BadElf("address %#x is not in the file" % address)
 
     def exactly(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes at ``offset``; raise BadElf if the file ends before."""
+        """Return ``size`` bytes at ``offset``; raise BadElf if the file ends earlier."""
         data = self.read_at(offset, size)
         if len(data) != size:
             raise BadElf("it ends before byte %d" % (offset + size))
@@ -317,7 +317,7 @@ class _Elf(object):
 
     @property
     def is_program(self) -> bool:
-        """Whether the kernel could start it: a library has no interpreter, and a static program may lack one."""
+        """Whether the kernel could start it; libraries have no interpreter, and static programs may lack one too."""
         with_interpreter = any(header[0] == _PT_INTERP for header in self._headers)
         return with_interpreter or self._kind == _ET_EXEC or bool((self.last(_FLAGS_1) or 0) & _DF_1_PIE)
 
@@ -330,7 +330,7 @@ class _Elf(object):
 
 
 class _Strings(object):
-    """The string table in memory, for callers that read most of it."""
+    """The string table, held in memory for callers that read most of it."""
 
     def __init__(self, elf: _Elf) -> None:
         self._elf = elf
@@ -384,7 +384,7 @@ def _paths(elf: _Elf, tag: int) -> List[str]:
 
 
 def _versions(elf: _Elf) -> Dict[str, List[str]]:
-    """Return the required versions by library. A weak one may be missing, so it is left out."""
+    """Return the required versions by library, without weak ones, which may be missing."""
     found: Dict[str, List[str]] = {}
     address = elf.last(_VERNEED_TAG)
     for offset, (_, count, name, aux, _) in _chain(elf, address, elf.last(_VERNEEDNUM), _VERNEED):
@@ -412,7 +412,7 @@ def _chain(
 
 
 def _linked(elf: _Elf, offset: int, count: int, form: struct.Struct) -> Iterator[Tuple[int, Sequence[int]]]:
-    """Yield (offset, fields) of ``count`` records; the last field of each is the distance to the next."""
+    """Yield (offset, fields) for ``count`` records; each record's last field is the distance to the next."""
     if count > _MAX_VERSIONS:
         raise BadElf("it has %d versions" % count)
     for _ in range(count):
@@ -424,7 +424,7 @@ def _linked(elf: _Elf, offset: int, count: int, form: struct.Struct) -> Iterator
 
 
 def _symbol_count(elf: _Elf) -> int:
-    """Return the number of dynamic symbols, which only the hash tables show."""
+    """Return the number of dynamic symbols, which only the hash tables give."""
     address = elf.last(_HASH)
     if address is not None:
         _, count = struct.unpack("<II", elf.exactly(elf.offset(address), 8))

@@ -1,4 +1,4 @@
-"""The GNU notes of an ELF file, without ``typing``: each rank of a job imports this before its payload (see ``rank``).
+"""The GNU notes of an ELF file, without ``typing``, because each rank imports this before its payload (see ``rank``).
 
 All sizes are bounded. A file that is not a well-formed 64-bit little-endian ELF file has no notes.
 Format: System V ABI, "Note Section".
@@ -31,12 +31,12 @@ def build_id(read_at: "ReadAt") -> "Optional[str]":
 
 
 def in_hexadecimal(body: bytes) -> str:
-    """Return the content of a build-id's note as it is printed."""
+    """Return the content of a build-id note in hexadecimal."""
     return "".join(["%02x" % byte for byte in body])
 
 
 def each(read_at: "ReadAt") -> "Iterator[Tuple[int, int, bytes]]":
-    """Yield (the file's machine, type, content) of each GNU note that has content; none if it is not an ELF file."""
+    """Yield (machine of the file, type, content) for each non-empty GNU note; nothing if it is not an ELF file."""
     head = read_at(0, EHDR.size)
     if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
         return

@@ -1,4 +1,4 @@
-"""One error class per documented exit code. A message states what failed, a hint what to do.
+"""One error class per documented exit code. A message states what failed; a hint states what to do.
 
 Scripts rely on the exit codes (docs/exit-codes.md); 0 is success and 130 is interrupted.
 """
@@ -31,7 +31,7 @@ class DeployerError(Exception):
     def lines(self) -> List[str]:
         """Return the lines to print on stderr; the message and each detail become one line each.
 
-        They may quote images, profiles and programs: an escape sequence is shown, not sent to the terminal.
+        They may quote images, profiles and programs, so escape sequences are shown as text, not sent to the terminal.
         """
         shown = ["deployer: error: " + " ".join(self.message.split())]
         shown += ["  " + " ".join(detail.split()) for detail in self.details]
@@ -53,7 +53,7 @@ class UsageError(DeployerError):
 
 
 class Refused(DeployerError):
-    """A rule or the site's policy forbids it."""
+    """A rule or the site's policy forbids the operation."""
 
     exit_code = 3
 

@@ -1,19 +1,20 @@
-"""The evidence of a job: records that the steps write into the job's folder and that ``result`` reads.
+"""The evidence of a job: records that the job's steps write into its folder and that ``result`` reads.
 
 ::
 
     job.json                what was requested (Launch), written when the job is submitted
-    hosts/HOST.network      the network between the nodes, of a job without MPI (NetworkRecord)
+    hosts/HOST.network      the network between the nodes, for a job without MPI (NetworkRecord)
     hosts/HOST.BOOT.json    facts of a node before any container starts (HostRecord)
-    ranks/HOST.BOOT.records the records of all ranks of a node, a line each (``rank_record``):
+    ranks/HOST.BOOT.records the records of all ranks of a node, one per line (``rank_record``):
       probe-TASK.json       a rank in the container before the payload (ProbeRecord)
-      probe-TASK.log        the end of what the probe printed, if it failed
+      probe-TASK.log        the end of the probe's output, if it failed
       payload-TASK.json     what the payload's processes had mapped, and how they ended (payload.PayloadRecord)
     ranks/node-HOST.json    the same records, if the ranks wrote them to the node first (NodeRecord)
-    result.json             all of it, judged (see ``result``)
+    result.json             all of this with findings (see ``result``)
 
-An *identity* names a file independent of its path: ``build-id:HEX`` from its GNU build-id note, or ``sha256:HEX`` of
-its content if it has no such note. A *task* is the launcher's number of a rank; it exists even without MPI.
+An *identity* identifies a file independently of its path: ``build-id:HEX`` from its GNU build-id note, or
+``sha256:HEX`` of its content if it has no such note. A *task* is the launcher's number for a rank; it exists even
+without MPI.
 """
 
 import functools
@@ -35,7 +36,7 @@ NODE = "node-evidence"
 NETWORK = "network"
 #: The suffix of files with a NetworkRecord.
 NETWORK_SUFFIX = ".network"
-#: The key of the start option in job.json and result.json. It is older than the term, and programs of users read it.
+#: The key of the start option in job.json and result.json. It is older than the term, and users' programs read it.
 START_OPTION_KEY = "variant"
 
 
@@ -43,7 +44,7 @@ class Launch(NamedTuple):
     """A job as it was submitted.
 
     Attributes:
-        job: its name.
+        job: the job's name.
         bundle: the bundle's name.
         version: the bundle's version.
         digest: the bundle's digest.
@@ -57,26 +58,26 @@ class Launch(NamedTuple):
         time: the time limit.
         command: the payload's command.
         mpi: the site's MPI; None if the image's own MPI is used.
-        provider: libfabric's provider, if the plan names one.
+        provider: libfabric's provider, if the plan specifies one.
         created: seconds since the epoch.
         data: digests of the bundles whose data the job reads.
         expects: what the probe must prove besides MPI (``measurements.GPU``).
         checked: the plan's verdict.
-        forced: the verdict was REFUSE, and the user started the job regardless.
+        forced: whether the verdict was REFUSE and the user started the job regardless.
         bound: host paths that are bound and must exist on every node.
-        straddling: why ranks must run across NUMA domains; None if none must.
+        straddling: why some ranks must run across NUMA domains; None if none must.
         scheduler: the scheduler's name.
         warn: how many seconds before the time limit the ranks are warned, to save their state; None: never.
         again: how many jobs may continue this one, one after the other.
         previous: the job that this one continues.
-        interface: the network interfaces that the plan or the user wants for a rendezvous without MPI, with commas
-            between them; None: any.
-        without_mpi: the ranks find each other without MPI.
-        fast: the fast network between nodes that NCCL should use, in words; None: none is known.
-        links: the links of the private HOME: paths of the container, by their paths in it.
-        folder_links: the links of the job's folder, in the same form.
-        workdir: the folder in the job's folder in which the command starts; empty: another one.
-        workers: processes that train per rank: torchrun starts several.
+        interface: the network interfaces that the plan or the user selects for a rendezvous without MPI, separated by
+            commas; None: any.
+        without_mpi: whether the ranks find each other without MPI.
+        fast: the fast network between nodes that NCCL should use, in words; None: unknown.
+        links: the links in the private HOME: their targets in the container, by their paths in HOME.
+        folder_links: the links in the job's folder, in the same form.
+        workdir: the folder below the job's folder in which the command starts; empty: somewhere else.
+        workers: training processes per rank, because torchrun starts several.
     """
 
     job: str
@@ -115,7 +116,7 @@ class Launch(NamedTuple):
 
     @property
     def ranks(self) -> int:
-        """The number of ranks that was requested."""
+        """The requested number of ranks."""
         return self.nodes * self.ranks_per_node
 
     def record(self) -> Record:
@@ -137,11 +138,11 @@ class HostRecord(NamedTuple):
     Attributes:
         host: its name.
         identity: the identity of the plan's MPI library on the node; None if the file does not exist.
-        missing: paths that are to be bound into the container but do not exist.
+        missing: paths that should be bound into the container but do not exist.
         numa: the CPUs of each NUMA domain, as the kernel lists them.
         addresses: its IPv4 addresses.
         port: a TCP port that was free there; None: none was found.
-        changed: the identity, or MISSING, of each other library that is not as it was captured, by path.
+        changed: the identity, or MISSING, of every other library that has changed since the capture, by path.
     """
 
     host: str
@@ -162,14 +163,14 @@ def read_host(data: bytes, what: str) -> HostRecord:
 
 
 class NetworkRecord(NamedTuple):
-    """What a node of a job without MPI found out about the network between the nodes.
+    """A node's measurements of the network between the nodes, for a job without MPI.
 
     Attributes:
         host: its name.
-        reason: why it could not meet the first node, or None.
-        peers: the nodes that the first node met; None in the records of others.
-        nanoseconds: the median time for a byte to the first node and back; None in the first node's record.
-        bytes_per_second: of a connection to the first node; likewise.
+        reason: why it could not connect to the first node, or None.
+        peers: the nodes that connected to the first node; None in the records of other nodes.
+        nanoseconds: the median round-trip time of a byte to the first node; None in the first node's record.
+        bytes_per_second: the bandwidth of a connection to the first node; None likewise.
     """
 
     host: str
@@ -183,12 +184,12 @@ class NetworkRecord(NamedTuple):
 
 
 def read_network(data: bytes, what: str) -> NetworkRecord:
-    """Parse a node's record of the network. Raises UsageError."""
+    """Parse a node's network record. Raises UsageError."""
     return records.read(NetworkRecord, json_records.loads(data, NETWORK, what, own=True))
 
 
 class ProbeRecord(NamedTuple):
-    """A rank in the container before the payload; rank, size, provider and thread_level are None before MPI_Init ends.
+    """A rank in the container before the payload; rank, size, provider and thread_level are None until MPI_Init ends.
 
     Attributes:
         task: the launcher's number of the rank.
@@ -196,14 +197,14 @@ class ProbeRecord(NamedTuple):
         stage: what the probe was doing (LOADING ... DONE).
         library: the MPI library that was mapped, or None.
         reason: why no library was found.
-        rank: its number in MPI_COMM_WORLD.
+        rank: its rank in MPI_COMM_WORLD.
         size: the size of MPI_COMM_WORLD.
         provider: libfabric's provider.
         thread_level: the level of thread support that MPI provides.
         threads: OMP_NUM_THREADS.
         cpus: the CPUs that it may use, as the kernel lists them: ``0-3,8``.
         measures: what the probe measured.
-        shared_memory: MPI has mapped memory that it shares with other ranks of the node; None: not known.
+        shared_memory: whether MPI has mapped memory that it shares with other ranks of the node; None: unknown.
     """
 
     task: int
@@ -249,12 +250,12 @@ def read_node(data: bytes, what: str) -> NodeRecord:
     return records.read(NodeRecord, json_records.loads(data, NODE, what, own=True))
 
 
-@functools.lru_cache(maxsize=4096)  # ranks of different nodes have the same
+@functools.lru_cache(maxsize=4096)  # ranks on different nodes have the same lists
 def parse_cpus(text: str) -> FrozenSet[int]:
     """Return the CPUs of a kernel list such as ``0-3,8``; an unreadable part counts as no CPU."""
     cpus: Set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if first.isdecimal() and (last.isdecimal() or not dash):  # isdigit() is true of digits that int() refuses
+        if first.isdecimal() and (last.isdecimal() or not dash):  # isdigit() is true for digits that int() refuses
             cpus.update(range(int(first), int(last if dash else first) + 1))
     return frozenset(cpus)

@@ -1,8 +1,8 @@
-"""The file of facts that capture writes beside a profile: what the dynamic loader reads of the site's libraries.
+"""The file of facts that capture writes beside a profile: what the dynamic loader reads from the site's libraries.
 
-``login`` and each of ``partitions`` hold system libraries by absolute path. Each of ``mpi`` holds the files of an
-installation by their path below its prefix. All of them have ``files`` (path to facts, ``dynamic.Facts``) and
-``links`` (path to target).
+``login`` and each item of ``partitions`` hold system libraries by absolute path. Each item of ``mpi`` holds the files
+of an installation by their path below its prefix. All have ``files`` (path to facts, ``dynamic.Facts``) and ``links``
+(path to target).
 """
 
 from typing import Any, Dict, Mapping, NamedTuple, Optional
@@ -12,12 +12,12 @@ from deployer.contract.json_records import Fields, Record
 
 SCHEMA = "site-facts"
 KEYS = ("files", "links")
-#: Bytes of memory for parsing a profile, or its facts (json_records.memory); those of large sites need 20 MB.
+#: Bytes of memory for parsing a profile or its facts (json_records.memory); those of large sites need 20 MB.
 MAX_MEMORY = 200_000_000
 
 
 class SiteFacts(NamedTuple):
-    """The trees of a file of facts, whose content is not parsed yet.
+    """The trees of a file of facts; their content is not parsed yet.
 
     Attributes:
         login: facts of the login node, or None.

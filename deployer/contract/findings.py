@@ -1,7 +1,7 @@
 """Findings: the results of rules, each with a stable code that documents, tests and ``--accept`` rely on.
 
-``RULES`` is the only table of the codes that a job can report. The connected ``check`` makes findings of the same
-shape with codes of its own.
+``RULES`` is the only table of the codes that a job can report. The connected ``check`` makes findings of the same form
+with its own codes.
 """
 
 from typing import Any, Dict, List, NamedTuple
@@ -18,7 +18,7 @@ NOTE = "note"
 
 
 class Finding(NamedTuple):
-    """An observation of a rule.
+    """The result of a rule.
 
     Attributes:
         code: the rule's code.
@@ -26,7 +26,7 @@ class Finding(NamedTuple):
         subject: the host, rank or file.
         message: what was observed.
         remedy: what to do.
-        job: the only job that it is about; empty: it is about the bundle or the site, or about each job.
+        job: the only job that it concerns; empty: it concerns the bundle, the site or every job.
     """
 
     code: str
@@ -38,12 +38,12 @@ class Finding(NamedTuple):
 
     @property
     def about(self) -> str:
-        """Return the subject, and the job if it does not name it."""
+        """Return the subject, with the job unless the subject already contains it."""
         of_job = "job %s" % self.job
         return "%s (%s)" % (self.subject, of_job) if self.job and self.subject != of_job else self.subject
 
     def record(self) -> Record:
-        """Return the finding as a JSON object; control characters in text from programs and images are escaped."""
+        """Return the finding as a JSON object, with escaped control characters in text from programs and images."""
         return {name: printable(value) for name, value in records.short(self).items()}
 
     def __str__(self) -> str:
@@ -64,12 +64,12 @@ class Rule(NamedTuple):
     remedy: str
 
     def about(self, code: str, subject: str, **values: Any) -> Finding:
-        """Return the finding of this rule, whose code is ``code``, about ``subject``."""
+        """Return this rule's finding about ``subject``, with the rule's ``code``."""
         return Finding(code, self.severity, subject, self.message.format(**values), self.remedy.format(**values))
 
 
 CAPTURE_NODE = "python3 deployer.pyz capture --node"
-#: The codes of requests that a batch system refuses.
+#: The codes for requests that a batch system refuses.
 REQUESTS = ("queue.account", "queue.feature", "queue.nodes", "queue.partition", "queue.policy", "queue.time")
 
 RULES: Dict[str, Rule] = {
@@ -81,9 +81,9 @@ RULES: Dict[str, Rule] = {
     ),
     "check.accepted": Rule(NOTE, "{message} ({rule}); accepted when the plan was made", "{remedy}"),
     "check.forced": Rule(NOTE, "`check` refused the bundle, and `--force` overrode it: {message} ({rule})", "{remedy}"),
-    # Before a job is submitted; `lint`, `pack` and `check` have the same code.
+    # Before a job is submitted; `lint`, `pack` and `check` use the same code.
     "command.missing": Rule(ERROR, "the command cannot start: {reason}", "{remedy}"),
-    # What a job requests of its batch system, against the plan's limits or in the batch system's own words.
+    # What a job requests from its batch system, compared with the plan's limits or in the batch system's own words.
     **{code: Rule(ERROR, "{reason}", "{remedy}") for code in REQUESTS},
     # The host step: the nodes, and a first container on each.
     "hosts.failed": Rule(
@@ -160,7 +160,7 @@ RULES: Dict[str, Rule] = {
         "the image could not be staged: {reason}",
         "free space there, use fewer ranks per node, or run the installed image in place: --staging folder",
     ),
-    # The container's root on each node, which the first step reads.
+    # The container's root on each node, read by the first step.
     "runtime.root": Rule(
         ERROR,
         "{runtime} does not show the image's root: {said}",
@@ -352,7 +352,7 @@ RULES: Dict[str, Rule] = {
     "payload.result": Rule(
         WARNING, "the file that DEPLOYER_RESULT names is not valid JSON: {reason}", "write one JSON object to it"
     ),
-    # The image: looked at when a step failed.
+    # The image, examined when a step failed.
     "image.gone": Rule(
         ERROR,
         "the image was removed while the job used it: {image}",
@@ -408,31 +408,31 @@ def finding(code: str, subject: str, scheduler: str = "", **values: Any) -> Find
     """Return the finding of rule ``code`` about ``subject``; ``values`` fill the placeholders of its texts.
 
     Args:
-        scheduler: the site's batch system, whose words ``{batch...}`` is; without one: words that hold for all.
+        scheduler: the site's batch system, whose words replace ``{batch...}``; if empty, words that apply to all.
     """
     batch = batch_words.words(scheduler)
     return RULES[code].about(code, subject, batch=batch, capture_node=batch.on_node % CAPTURE_NODE, **values)
 
 
 def refused(item: Finding) -> Refused:
-    """Return a finding as the error of a command that goes no further; ``explain`` knows the code in it."""
+    """Return a finding as the error that stops a command; it contains the code for ``explain``."""
     return Refused(coded(item.message, item.code), item.remedy)
 
 
 def coded(message: str, code: str) -> str:
-    """Return a message with its code, which `explain` knows."""
+    """Return a message with its code, for use with `explain`."""
     return "%s (%s)" % (message, code)
 
 
 def drifted(subject: str, path: str, identity: str, expected: str) -> Finding:
-    """Return the finding about a library that is not as it was captured.
+    """Return the finding about a library that has changed since the capture.
 
-    Most updates of the system's libraries are compatible, so theirs is a warning.
+    Most updates of system libraries are compatible, so for these it is a warning.
     """
     found = finding("mpi.host-drift", subject, library=path, identity=identity, expected=expected)
     return found._replace(severity=WARNING) if of_system(path) else found
 
 
 def errors(found: List[Finding]) -> List[Finding]:
-    """Return the findings that make a job stop or fail."""
+    """Return the findings that stop a job or make it fail."""
     return [item for item in found if item.severity == ERROR]

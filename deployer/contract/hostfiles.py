@@ -1,8 +1,8 @@
-"""Single files of the host in the container: one folder of stubs, with each file bound over its stub. Pure.
+"""Bind single files of the host into the container, each over its stub in one folder. Pure.
 
-An image is read-only, and a bind needs an existing target of the same kind. So the site makes a folder of empty files
-and binds it over a folder that is empty in every image; the host's files are then bound over the empty files. In this
-way a job gets one library of a system folder without the rest of that folder, such as the host's C library.
+An image is read-only, and a bind needs an existing target of the same kind. Therefore the site makes a folder of empty
+files and binds it over a folder that is empty in every image. The host's files are then bound over the empty files.
+Thus a job gets one library from a system folder without the rest of that folder, such as the host's C library.
 """
 
 import re
@@ -18,28 +18,28 @@ PROGRAMS = FOLDER + "/bin"
 
 FILE, DIRECTORY, LINK = "file", "directory", "link"
 
-#: Folders that loaders search by default: those of Debian's family, of Red Hat's and of SUSE's, and the usual ones in
-#: their /etc/ld.so.conf.
+#: Folders that loaders search by default in the Debian, Red Hat and SUSE families, with the usual folders from their
+#: /etc/ld.so.conf.
 _SYSTEM = (
     "/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64", "/lib", "/lib64",
     "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu",
 )  # fmt: skip
 
-#: The folders of the system's own packages; those of MPI installations are elsewhere.
+#: The folders of the system's own packages; MPI installations are elsewhere.
 _PACKAGED = ("/usr/", "/lib/", "/lib64/")
 
 _NAME = re.compile(r"^(lib|bin)/[A-Za-z0-9_+][A-Za-z0-9._+-]*$")
 
 
 class HostFile(NamedTuple):
-    """A file of the host for the container.
+    """A host file for the container.
 
     Attributes:
         name: its path relative to FOLDER.
         kind: FILE or DIRECTORY, which are bound; or LINK.
         source: the host's path, or the target of a LINK.
         why: the reason, for people.
-        spare: used only by images that have no library of this name.
+        spare: whether it is used only for images that have no library of this name.
     """
 
     name: str
@@ -62,9 +62,9 @@ class HostFile(NamedTuple):
 
 
 def for_image(found: Sequence[HostFile], exists: Callable[[str], bool]) -> List[HostFile]:
-    """Return the files that an image gets; ``exists`` returns whether the image has an absolute path.
+    """Return the files for an image; ``exists`` returns whether the image has an absolute path.
 
-    Both sides call this function, so that `check` and the job see the same files.
+    Both sides call this function, so that `check` and the job use the same files.
     """
     return [item for item in found if not (item.spare and _has(item.name.rpartition("/")[2], exists))]
 
@@ -74,7 +74,7 @@ def _has(library: str, exists: Callable[[str], bool]) -> bool:
 
 
 def of_system(path: str) -> bool:
-    """Return whether a library of the host is one of the system, which each node may have in its own version."""
+    """Return whether a host library belongs to the system; its version may differ between nodes."""
     return path.startswith(_PACKAGED) and not path.startswith(("/usr/local/", "/usr/mpi/"))
 
 

@@ -1,6 +1,6 @@
-"""The launcher of an image's own MPI, found in the image by its programs. Pure.
+"""Find the launcher of an image's own MPI by its programs. Pure.
 
-The laptop looks at the image that it checks, the site at the installed one.
+The laptop searches the image that it checks; the site searches the installed image.
 """
 
 from typing import NamedTuple, Optional
@@ -11,9 +11,9 @@ from deployer.contract.plan import MPICH_ABI, OPENMPI
 HYDRA, MPIRUN = "mpiexec.hydra", "mpirun"
 #: The launcher of each MPI family.
 OF_ABI = {MPICH_ABI: HYDRA, OPENMPI: MPIRUN}
-#: The programs that are a launcher: Debian has several MPIs beside each other, and ``mpirun`` may be another one's.
+#: The programs of each launcher: Debian installs several MPIs side by side, and ``mpirun`` may belong to another one.
 _PROGRAMS = {HYDRA: (HYDRA,), MPIRUN: ("mpirun.openmpi", MPIRUN)}
-#: The daemons of each launcher, by the family and the version that they tell.
+#: The daemons of each launcher, by the family and the version that they indicate.
 _DAEMONS = {
     HYDRA: (("hydra_bstrap_proxy", "intel", ""), ("hydra_pmi_proxy", "mpich", "")),
     MPIRUN: (("orted", "openmpi", "4"), ("prted", "openmpi", "5")),
@@ -35,7 +35,7 @@ class ImageLauncher(NamedTuple):
 
 
 def find(launcher: str, place: CommandSearch) -> Optional[ImageLauncher]:
-    """Return the image's ``launcher``, one of the values of ``OF_ABI``; None if there is none with its daemon."""
+    """Return the image's ``launcher``, a value of ``OF_ABI``; None if it or its daemon is missing."""
     program = next(filter(None, (_path(name, place) for name in _PROGRAMS[launcher])), None)
     if program is None:
         return None
@@ -46,7 +46,7 @@ def find(launcher: str, place: CommandSearch) -> Optional[ImageLauncher]:
 
 
 def lacks(launcher: str, place: CommandSearch, python: Optional[str]) -> Optional[str]:
-    """Return what an image lacks to start ranks by its own ``launcher``; None if it has all."""
+    """Return what an image lacks to start ranks with its own ``launcher``; None if nothing is missing."""
     if find(launcher, place) is None:
         daemons = " or ".join(daemon for daemon, _, _ in _DAEMONS[launcher])
         return "no %s with %s in its PATH" % (launcher, daemons)

@@ -4,7 +4,7 @@ import math
 from typing import Optional, Sequence
 
 _CONFIDENCE = 0.95
-#: No t is larger: that of one degree of freedom is 12.7.
+#: An upper limit for t, which is 12.7 for one degree of freedom.
 _LARGEST = 16.0
 _STEPS = 60
 
@@ -15,7 +15,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def half_width(values: Sequence[float]) -> Optional[float]:
-    """Return half of the 95 % interval of the mean, t s / sqrt(n); None for a single value."""
+    """Return half the width of the mean's 95 % interval, t s / sqrt(n); None for a single value."""
     if len(values) < 2:
         return None
     return quantile(len(values) - 1) * _deviation(values, 1) / math.sqrt(len(values))
@@ -24,13 +24,13 @@ def half_width(values: Sequence[float]) -> Optional[float]:
 def spread(values: Sequence[float]) -> float:
     """Return what published benchmark scripts print after ``+-``: 1.96 standard deviations of the values.
 
-    It describes a single value, not the mean, and does not shrink with more of them.
+    It describes a single value, not the mean, and does not shrink with more values.
     """
     return 1.96 * _deviation(values, 0)
 
 
 def quantile(free: int) -> float:
-    """Return t: with ``free`` degrees of freedom, 95 % of the distribution are between -t and t."""
+    """Return t such that 95 % of the distribution with ``free`` degrees of freedom lies between -t and t."""
     low, high = 0.0, _LARGEST
     for _ in range(_STEPS):
         middle = (low + high) / 2
@@ -44,7 +44,7 @@ def _deviation(values: Sequence[float], lost: int) -> float:
 
 
 def _between(t: float, free: int) -> float:
-    """Return the probability between -t and t: a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Return the probability between -t and t, as a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     angle = math.atan(t / math.sqrt(free))
     square = math.cos(angle) ** 2
     odd = free % 2

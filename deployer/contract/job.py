@@ -1,4 +1,4 @@
-"""A job as its definition describes it: the command, and numbers that the user may override."""
+"""A job from a definition: the command, and numbers that the user may override."""
 
 import re
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
@@ -12,7 +12,7 @@ from deployer.contract.plan import APP
 from deployer.contract.text import counted, is_label
 
 #: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose
-#: command does so or needs no others.
+#: command starts the ranks itself or needs no others.
 RANKS, TORCHRUN, NODE = "ranks", "torchrun", "node"
 LAUNCHES = (RANKS, TORCHRUN, NODE)
 
@@ -26,7 +26,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Job(NamedTuple):
-    """A job of a definition.
+    """A job from a definition.
 
     Attributes:
         name: the job's name.
@@ -35,13 +35,13 @@ class Job(NamedTuple):
         ranks_per_node: ranks per node.
         threads: threads per rank.
         time: the time limit, [D-]HH:MM:SS.
-        workdir: the folder of the container that the command starts in; None: the image's own, else the job's folder.
-        stdin: the file of the container that every rank reads as its standard input; None: empty input.
+        workdir: the folder in the container where the command starts; None: the image's own, else the job's folder.
+        stdin: the file in the container that every rank reads as its standard input; None: empty input.
         memory: MiB that one rank needs; None: not limited.
         environment: variables of every rank.
         launch: what starts on a node: one of ``LAUNCHES``.
-        gpus: the GPUs that each rank sees; None: all of its node's that the job has.
-        links: files and folders of the data or the app, by the place where the program finds them (``links``).
+        gpus: the number of GPUs that each rank sees; None: all the job's GPUs on its node.
+        links: files and folders of the data or the app, by the place where the program expects them (``links``).
     """
 
     name: str
@@ -63,7 +63,7 @@ class Job(NamedTuple):
         return records.short(self)
 
     def lacks_gpus(self, there: Optional[int]) -> str:
-        """Return why a node with this number of GPUs has too few for the ranks; empty if it is enough or unknown."""
+        """Return why a node with ``there`` GPUs has too few for the ranks; empty if they suffice or are unknown."""
         needed = self.ranks_per_node * (self.gpus or 0)
         if there is None or needed <= there:
             return ""
@@ -72,7 +72,7 @@ class Job(NamedTuple):
 
     @property
     def whole_nodes(self) -> bool:
-        """Return whether one process starts on each node, which starts the ranks of its node itself."""
+        """Return whether each node runs one process, which starts the node's ranks itself."""
         return self.launch != RANKS
 
     @staticmethod
@@ -93,7 +93,7 @@ class Job(NamedTuple):
 
 
 def _name(fields: Fields) -> str:
-    """Return the name, which becomes a word of commands, a part of file names and of lines for ``bundle.yaml``."""
+    """Return the name, which is used in commands, file names and lines for ``bundle.yaml``."""
     found = fields.text("name")
     if not is_label(found):
         hint = "a name is like train-small: lower-case letters and digits, joined by single dots, dashes or underscores"
@@ -102,7 +102,7 @@ def _name(fields: Fields) -> str:
 
 
 def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[str]:
-    """Return an optional field that is a path of the container."""
+    """Return an optional field that is a path in the container."""
     path = fields.maybe_text(name)
     try:
         return path if path is None else check(path)
@@ -127,7 +127,7 @@ def _gpus(fields: Fields) -> Optional[int]:
 def started(job: Job) -> List[str]:
     """Return the words that start on a node: the command, or torchrun with it.
 
-    The number of the node, and the address and the port of the first one, are in PET_* (``site.rank.rendezvous``).
+    PET_* variables give the node's number and the first node's address and port (``site.rank.rendezvous``).
     """
     if job.launch != TORCHRUN:
         return job.command
@@ -179,7 +179,7 @@ def _is_plain(path: str) -> bool:
 
 
 def seconds(limit: str) -> int:
-    """Return the seconds of a time limit: [D-]HH:MM:SS, or any form that Slurm accepts: [D-]HH[:MM[:SS]], MM[:SS].
+    """Return a time limit in seconds, from [D-]HH:MM:SS or any form that Slurm accepts: [D-]HH[:MM[:SS]], MM[:SS].
 
     Raises:
         UsageError: the text is not a time limit.
@@ -196,14 +196,14 @@ def seconds(limit: str) -> int:
 
 
 def clock(seconds: int) -> str:
-    """Return a time limit as HH:MM:SS, with more than 24 hours if need be."""
+    """Return a time limit as HH:MM:SS, with more than 24 hours if necessary."""
     return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
 
 
 def check_time(text: str) -> str:
-    """Return a time limit in the form [D-]HH:MM:SS; a number with a unit is understood too: 90s, 30m, 24h, 2d.
+    """Return a time limit in the form [D-]HH:MM:SS; a number with a unit is also accepted: 90s, 30m, 24h, 2d.
 
-    Raises UsageError, for 0 as well.
+    Raises UsageError, also for 0.
     """
     short = _SHORT.fullmatch(text)
     days, rest = divmod(int(short.group(1)) * _UNITS[short.group(2)], _UNITS["d"]) if short else (0, 0)
@@ -217,12 +217,12 @@ def check_time(text: str) -> str:
 
 
 def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[str] = (), command: str = "") -> Job:
-    """Return the job of that name, or the first if no name is given.
+    """Return the job with this name, or the first if no name is given.
 
     Args:
         label: the bundle, for errors.
-        extra: the user's words; of a bundle without jobs they are the command.
-        command: what the user types to give such words, for errors.
+        extra: the user's words; for a bundle without jobs they are the command.
+        command: what the user must type to give such words, for errors.
 
     Raises:
         UsageError: the bundle has no such job.

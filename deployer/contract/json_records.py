@@ -1,12 +1,12 @@
-"""Records as JSON: one canonical form, and readers whose errors name the wrong field.
+"""Records as JSON: one canonical form, and readers whose errors name the invalid field.
 
 Every record has ``schema`` (its kind), ``format`` (its version) and ``min_reader`` (the oldest format version whose
-reader understands it). Readers skip unknown fields, so that a newer writer can add some. A change that an old reader
+reader understands it). Readers skip unknown fields, so that newer writers can add fields. A change that old readers
 must not skip raises ``min_reader``.
 
-Texts are one line without control characters. Three kinds of text may have several lines: words of commands and values
-of variables (``words``), names of files (``path``), and all texts of a record that a job writes about itself
-(``own``). They are escaped when they are printed.
+Texts have one line without control characters. Three kinds of text may have several lines: words of commands and values
+of variables (``words``), names of files (``path``), and all texts in a record that a job writes about itself (``own``).
+They are escaped when they are printed.
 """
 
 import json
@@ -17,15 +17,15 @@ from deployer.contract.errors import DeployerError, UsageError
 
 FORMAT = 1
 
-#: Bytes of memory that one document may need, as ``memory`` counts. Plans, receipts and results need less than 1 MB.
+#: Bytes of memory that one document may need, as counted by ``memory``. Plans, receipts and results need under 1 MB.
 MAX_MEMORY = 100_000_000
-#: The same for the largest documents: a bundle's manifest, and the result of a job of thousands of ranks.
+#: The same for the largest documents: a bundle's manifest, and the result of a job with thousands of ranks.
 MAX_LARGE = 440_000_000
 
 _ASCII = bytes(range(128))
 _MAX_DIGITS = 20  # of any number in a record: all are counts, sizes, offsets or times
 _MAX_SECONDS = 1e12
-#: Bytes of memory that a byte of a document needs at most.
+#: The most bytes of memory that one byte of a document needs.
 _LARGEST_FACTOR = 300
 
 Record = Dict[str, Any]
@@ -38,14 +38,14 @@ def dumps(record: Any) -> bytes:
 
 
 def pretty(record: Any) -> str:
-    """Return a record for people: indented, with keys in the record's order."""
+    """Return a record as text for people: indented, with keys in the record's order."""
     return json.dumps(record, indent=2) + "\n"
 
 
 def pretty_rows(record: Mapping[str, Any], rows: str) -> str:
     """Return a record as ``pretty`` does, but with one line for each item of the list ``rows``.
 
-    Python writes indented JSON ten times slower, which matters for a list of ten thousands of ranks.
+    Python writes indented JSON ten times slower, which matters for tens of thousands of ranks.
     """
     fields = []
     for name, value in record.items():
@@ -58,18 +58,18 @@ def pretty_rows(record: Mapping[str, Any], rows: str) -> str:
 
 
 def stamped(schema: str, record: Mapping[str, Any]) -> Record:
-    """Return ``record`` after the three fields that begin every record."""
+    """Return ``record`` with the three fields that begin every record."""
     return dict({"schema": "deployer." + schema, "format": FORMAT, "min_reader": FORMAT}, **record)
 
 
 def memory(data: bytes) -> int:
-    """Return roughly how many bytes of memory the parsing of a JSON document needs at most.
+    """Return roughly the most bytes of memory needed to parse a JSON document, without parsing it.
 
-    The document is not parsed for this. The factors were measured on CPython 3.6, where an empty object takes 240 bytes
-    for two bytes of the document (docs/limits.md). Characters in texts that look like structure are counted too.
+    The factors were measured on CPython 3.6, where an empty object takes 240 bytes for two bytes of the document
+    (docs/limits.md). Characters in texts that look like structure are counted too.
     """
-    # The bytes (twice), their text, and the strings made of it. With a wide character in it, all of a text takes four
-    # times as much; an escaped character makes a string wide.
+    # The bytes (twice), their text, and the strings made from it. One wide character makes a whole text four times as
+    # large; an escaped character makes a string wide.
     width = 10 if data.translate(None, _ASCII) else 7 if b"\\u" in data else 4
     return (
         width * len(data)
@@ -81,7 +81,7 @@ def memory(data: bytes) -> int:
 
 
 def parse(data: bytes, what: str, error: Type[DeployerError] = UsageError, limit: int = MAX_MEMORY) -> Any:
-    """Parse JSON from outside.
+    """Parse JSON from an untrusted source.
 
     Args:
         what: the document's name for errors.
@@ -89,8 +89,8 @@ def parse(data: bytes, what: str, error: Type[DeployerError] = UsageError, limit
         limit: bytes of memory; a document that needs more is not parsed.
 
     Raises:
-        DeployerError: ``error``, if the document is not JSON, needs too much memory, has an object with the same key
-            twice, or has a number of more than 20 digits.
+        DeployerError: ``error``, if the document is not JSON, needs too much memory, has an object with a repeated key,
+            or has a number with more than 20 digits.
     """
     needed = memory(data) if _LARGEST_FACTOR * len(data) > limit else 0
     if needed > limit:
@@ -103,7 +103,7 @@ def parse(data: bytes, what: str, error: Type[DeployerError] = UsageError, limit
 
 
 def is_deeper(value: Any, most: int) -> bool:
-    """Return whether lists and objects of a document are nested deeper than ``most`` levels."""
+    """Return whether a document's lists and objects are nested deeper than ``most`` levels."""
     level = [value]
     for _ in range(most):
         level = [inner for outer in level for inner in _inner(outer)]
@@ -167,14 +167,14 @@ class Fields(object):
         self.own = own
         if not own:
             for name in record:
-                if not isinstance(name, str):  # YAML has other keys than JSON
+                if not isinstance(name, str):  # YAML also has keys that are not text
                     raise error("%s: a key is not text: %r" % (what, name))
                 self._check(None, name)
 
     def _check(self, name: Optional[str], value: str, lines: bool = False) -> str:
-        """Return ``value`` of the field ``name``; raise an error if text from outside must not contain it.
+        """Return ``value`` of the field ``name``; raise an error if it contains characters that are not allowed.
 
-        Without a name, it is a key.
+        Without a name, the value is a key.
         """
         problem = None if self.own else texts.fault(value, lines)
         if problem:
@@ -195,11 +195,11 @@ class Fields(object):
         return value if self.own and type(value) is str else self._check(name, self._get(name, str))
 
     def path(self, name: str) -> str:
-        """Return the name of a file, which may have any character that a file system allows; it is never shell."""
+        """Return a file name with any characters that a file system allows; it is never used as shell text."""
         return self._check(name, self._get(name, str), lines=True)
 
     def lines(self, name: str) -> str:
-        """Return a string field that may have several lines, such as a reason in the words of another program."""
+        """Return a string field that may have several lines, such as another program's message."""
         return self.path(name)
 
     def maybe_text(self, name: str) -> Optional[str]:
@@ -215,7 +215,7 @@ class Fields(object):
         return value
 
     def seconds(self, name: str) -> float:
-        """Return a field of seconds, which may have a fraction."""
+        """Return a field of seconds, possibly with a fraction."""
         value: Any = self.record.get(name)
         if type(value) not in (int, float) or not 0 <= value < _MAX_SECONDS:
             raise self.error("%s: field %r is not a number of seconds" % (self.what, name))
@@ -284,10 +284,10 @@ class Fields(object):
             yield Fields(item, "%s, %s[%d]" % (self.what, name, index), self.error, self.own)
 
     def many(self, name: str, usual: Callable[[Any], Optional[_T]], read: Callable[["Fields"], _T]) -> List[_T]:
-        """Return what ``read`` makes of each object of a long list.
+        """Return the results of ``read`` for each object of a long list.
 
         Args:
-            usual: makes the same of an object without any fault, in less time; None: ``read`` shall look at it.
+            usual: a faster equivalent for objects without errors; if it returns None, ``read`` parses the object.
         """
         found = []
         for index, item in enumerate(self._get(name, list)):
@@ -315,7 +315,7 @@ class Fields(object):
 
 
 def _bounded(digits: str) -> int:
-    # Older Pythons need time that grows with the square of the digits: a short file could keep one busy for hours.
+    # In older Pythons, the time grows with the square of the digits: a short file could keep one busy for hours.
     if len(digits) > _MAX_DIGITS:
         raise ValueError("a number has %d digits" % len(digits))
     return int(digits)
@@ -328,5 +328,5 @@ def _no_duplicates(pairs: List[Tuple[str, Any]]) -> Record:
     return record
 
 
-#: Made once: a large job has a hundred thousand small records.
+#: Created once, because a large job has a hundred thousand small records.
 _DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_int=_bounded)

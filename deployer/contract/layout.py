@@ -1,7 +1,7 @@
-"""The hybrid layout of a job: ranks per node times threads per rank, compared with what a node has.
+"""The hybrid layout of a job: ranks per node times threads per rank, compared with a node's hardware.
 
-A *core* is physical. A *CPU* is what the kernel counts: a core with hyperthreads has two. Ranks times threads may be
-up to the CPUs of a node. Up to the number of cores, each thread has a core of its own; above it, hyperthreads are used.
+A *core* is physical. A *CPU* is what the kernel counts: a core with hyperthreads has two. Ranks times threads must not
+exceed the CPUs of a node. Up to the number of cores, each thread has its own core; above it, hyperthreads are used.
 """
 
 from typing import Collection, Dict, Mapping, NamedTuple, Optional
@@ -11,13 +11,13 @@ from deployer.contract.findings import ERROR, Finding, refused
 from deployer.contract.plan import NodeShape
 from deployer.contract.text import counted
 
-#: The codes of a layout that does not fit into a node, and of memory that a node does not have.
+#: The codes for a layout that does not fit into a node, and for memory that a node does not have.
 CODE, MEMORY = "job.layout", "job.memory"
 _MOST_NODES = 1000000
 
 
 class Layout(NamedTuple):
-    """The layout of a job, which fits its nodes.
+    """The layout of a job that fits its nodes.
 
     Attributes:
         nodes: number of nodes.
@@ -26,7 +26,7 @@ class Layout(NamedTuple):
         cpus_per_rank: hardware threads per rank.
         hyperthreads: whether threads share cores.
         memory_mb: MiB per rank; None: not limited.
-        shape: what one node has.
+        shape: a node's hardware.
         workers: the processes that each rank starts itself; they share its threads, CPUs and memory.
     """
 
@@ -55,13 +55,13 @@ def lay_out(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, mem
     """Return the layout of ``nodes`` x ``ranks_per_node`` ranks with ``threads`` each.
 
     Args:
-        shape: what one node has.
+        shape: a node's hardware.
         memory_mb: MiB that one rank needs; None: not limited.
 
     Raises:
         UsageError: a number is less than 1, or there are too many nodes.
-        Refused: the threads exceed the CPUs of a node, or the memory exceeds what a job may use; the message has the
-            calculation.
+        Refused: the threads exceed the CPUs of a node, or the memory exceeds what a job may use; the message contains
+            the calculation.
     """
     counts = [("nodes", nodes), ("ranks per node", ranks_per_node), ("threads per rank", threads)]
     if memory_mb is not None:
@@ -84,7 +84,7 @@ def _laid(nodes: int, ranks_per_node: int, threads: int, shape: NodeShape, memor
 
 
 def objection(ranks_per_node: int, threads: int, shape: NodeShape, memory_mb: Optional[int]) -> Optional[Finding]:
-    """Return why ranks do not fit into a node, with the calculation; None if they do. The numbers are at least 1."""
+    """Return why ranks do not fit into a node, with the calculation, or None. The numbers must be at least 1."""
     cpus, ranks = shape.cores * shape.threads_per_core, counted(ranks_per_node, "rank")
     if ranks_per_node * threads > cpus:
         there = (counted(shape.cores, "core"), counted(shape.threads_per_core, "hardware thread"), counted(cpus, "CPU"))
@@ -121,7 +121,7 @@ def _against(reason: str, remedy: str, code: str = CODE) -> Finding:
 
 
 def gathered(layout: Layout) -> Layout:
-    """Return the layout in which one process per node has all that the node's ranks would have."""
+    """Return the layout with one process per node, which has all resources of the node's ranks."""
     ranks = layout.ranks_per_node
     return layout._replace(
         ranks_per_node=1,
@@ -135,7 +135,7 @@ def gathered(layout: Layout) -> Layout:
 def environment(layout: Layout) -> Dict[str, str]:
     """Return the environment variables that tell OpenMP and TensorFlow the layout."""
     found = of_threads(layout.threads // layout.workers)
-    # Processes that share their CPUs would all bind their threads to the first ones.
+    # Processes that share CPUs would all bind their threads to the first CPUs.
     return {**found, **_of_places(layout.hyperthreads)} if layout.workers == 1 else found
 
 
@@ -144,7 +144,7 @@ def of_threads(threads: int) -> Dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
-        # Operations that can run at the same time; more would compete with the OpenMP threads inside each.
+        # Operations that can run at the same time; more would compete with each one's OpenMP threads.
         "TF_NUM_INTEROP_THREADS": "1" if threads == 1 else "2",
     }
 
@@ -159,16 +159,16 @@ def _of_places(hyperthreads: bool) -> Dict[str, str]:
     }
 
 
-#: Variables that both GNU's and Intel's OpenMP read, then each one's own. Intel's warns in every rank if it sees both.
+#: Variables that both GNU's and Intel's OpenMP read, then those of each. Intel's warns in every rank if both are set.
 _PLACES = ("OMP_PLACES", "OMP_PROC_BIND")
 _OWN_PLACES = ("KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 
 
 def one_way_to_bind(environment: Dict[str, str], asked: Collection[str]) -> None:
-    """Leave one way in ``environment`` to control where threads run.
+    """Keep only one set of variables in ``environment`` that controls where threads run.
 
-    It is the layout's, or a library's own if the user or the site's plan uses that. ``asked`` are the names of all
-    variables that do not come from the image.
+    The layout's variables are kept, or a library's own if the user or the site's plan sets them. ``asked`` contains the
+    names of all variables that do not come from the image.
     """
     own = [name for name in _OWN_PLACES if name in asked]
     if own or "OMP_PLACES" in asked:
@@ -178,10 +178,9 @@ def one_way_to_bind(environment: Dict[str, str], asked: Collection[str]) -> None
 
 
 def own(host: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables for threads and their places from ``host``, the user's own environment, for tasks without a
-    layout.
+    """Return the variables for threads and their places from the user's environment, for tasks without a layout.
 
-    Without OMP_NUM_THREADS, the number of threads is the one that Slurm gave to the task (``srun -c``). If
+    Without OMP_NUM_THREADS, the number of threads is the one that Slurm set for the task (``srun -c``). If
     OMP_NUM_THREADS is a list, its first level counts.
     """
     said = (host.get("OMP_NUM_THREADS") or host.get("SLURM_CPUS_PER_TASK", "")).partition(",")[0].strip()

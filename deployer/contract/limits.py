@@ -1,6 +1,6 @@
-"""What a job asks for and its partition does not have: nodes, time, cores and memory. Pure.
+"""Find requests of a job that its partition cannot satisfy: nodes, time, cores and memory. Pure.
 
-``check`` reports it about each job of a bundle, with the job's own numbers. ``run`` and ``deploy`` judge one job, with
+``check`` reports them for each job in a bundle, with the job's own numbers. ``run`` and ``deploy`` check one job, with
 the user's options.
 """
 
@@ -12,15 +12,15 @@ from deployer.contract.job import Job, seconds
 from deployer.contract.plan import Plan
 from deployer.contract.text import counted
 
-#: Kinds of sites without a batch system: a job has this machine, or the hosts that the plan lists.
+#: Kinds of sites without a batch system: a job runs on this machine, or on the hosts that the plan lists.
 _LOCAL, _HOSTS = "local", "hosts"
 GPUS, NODES, TIME = "gpu.count", "queue.nodes", "queue.time"
-#: The codes of findings about a job's own numbers. Options replace them, so ``run`` judges them again.
+#: The codes of findings about a job's own numbers. Options replace these numbers, so ``run`` checks them again.
 CODES = (GPUS, layout.CODE, layout.MEMORY, NODES, TIME)
 
 
 def of_job(plan: Plan, job: Job) -> Iterator[Finding]:
-    """Yield what is against a job with its own numbers under a plan."""
+    """Yield findings against a job with its own numbers under a plan."""
     shape = layout.objection(job.ranks_per_node, job.threads, plan.node, job.memory)
     found = [*([shape] if shape else []), *of_request(plan, job.nodes, job.time)]
     for finding in found:
@@ -28,7 +28,7 @@ def of_job(plan: Plan, job: Job) -> Iterator[Finding]:
 
 
 def of_request(plan: Plan, nodes: int, time: str) -> Iterator[Finding]:
-    """Yield what is against a number of nodes and a time limit in the plan's own partition."""
+    """Yield findings against a number of nodes and a time limit in the plan's own partition."""
     limits, hosts, named = plan.limits, len(plan.batch.hosts), name(plan)
     if plan.scheduler == _LOCAL and nodes > 1:
         reason = "%s has no batch system: a job has one node, not %d" % (plan.site, nodes)
@@ -47,7 +47,7 @@ def of_request(plan: Plan, nodes: int, time: str) -> Iterator[Finding]:
 
 
 def name(plan: Plan) -> str:
-    """Return the plan's partition in words."""
+    """Describe the plan's partition."""
     return "%s of %s" % (plan.partition or "the default partition", plan.site)
 
 

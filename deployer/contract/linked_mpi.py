@@ -1,7 +1,7 @@
-"""Whether a program has an MPI library linked into it: then no libmpi is mapped, and a bound one is not used.
+"""Detect an MPI library that is statically linked into a program, which then ignores a bound libmpi.
 
-A linker keeps what the library is made of. Its symbols are in the table ``.symtab`` unless the program was stripped;
-its texts stay in any case. Everything is bounded, and a file that is not well-formed shows nothing.
+The library's symbols are in the table ``.symtab`` unless the program was stripped; its string constants always remain.
+All reads are bounded, and a malformed file yields no result.
 
 Format: System V ABI, "Sections" and "Symbol Table".
 """
@@ -11,7 +11,7 @@ from typing import Iterator, Optional, Set
 
 from deployer.contract.elf import EHDR, ReadAt
 
-#: How a program shows it: by its symbol table, or by texts of the library alone.
+#: How it was detected: in the symbol table, or only by string constants of the library.
 SYMBOLS, TEXTS = "symbols", "texts"
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -19,17 +19,17 @@ _SYM = struct.Struct("<IBBHQQ")
 _SHT_SYMTAB = 2
 _SHN_UNDEF = 0
 _STB_LOCAL = 0
-#: A library has both, and so have programs with one inside; a serial program's stubs and a profiler have but the first.
+#: A library, or a program that contains one, has both; a serial program's stubs and a profiler have only the first.
 _NAMES = (b"MPI_Init", b"PMPI_Init")
 
-#: What only an MPI library has so often: the names of MPICH's own settings, which Intel MPI and MVAPICH have as well
-#: (more than 900 in each that was looked at), and the texts of Open MPI's MPI_Init (6).
+#: Texts that only an MPI library has so often: the names of MPICH's settings, which Intel MPI and MVAPICH have as well
+#: (more than 900 in each tested library), and the texts of Open MPI's MPI_Init (6).
 _MPICH, _MPICH_COUNT = b"MPIR_CVAR_", 100
 _OPENMPI, _OPENMPI_COUNT = b"ompi_mpi_init", 3
-#: Open MPI has the names of functions for its messages of errors; a program that calls one has none of them as a text.
+#: Open MPI contains function names as texts for error messages; a program that only calls a function does not.
 _OPENMPI_NAME = b"\0MPI_Init\0"
 
-#: A program with an MPI library inside has some MB.
+#: A program that contains an MPI library has several MB.
 _SMALLEST = 256 * 1024
 _SEARCHED = 256 * 1024 * 1024
 _CHUNK = 4 * 1024 * 1024
@@ -38,9 +38,9 @@ _MAX_SYMBOLS = 64 * 1024 * 1024  # bytes of the table, and of its names
 
 
 def linked_mpi(read_at: ReadAt) -> Optional[str]:
-    """Return how a program shows that an MPI library is linked into it: SYMBOLS, TEXTS, or None if it does not.
+    """Return how a statically linked MPI library was detected: SYMBOLS, TEXTS, or None if there is none.
 
-    Ask only of programs that call no function of a shared MPI library.
+    Use it only for programs that call no function from a shared MPI library.
     """
     if _defined(read_at).issuperset(_NAMES):
         return SYMBOLS
@@ -64,7 +64,7 @@ def _has_texts(read_at: ReadAt) -> bool:
 
 
 def _defined(read_at: ReadAt) -> Set[bytes]:
-    """Return which of the names the file's symbol table defines."""
+    """Return those of ``_NAMES`` that the file's symbol table defines."""
     head = read_at(0, EHDR.size)
     if len(head) < EHDR.size or head[:6] != b"\x7fELF\x02\x01":
         return set()
@@ -84,7 +84,7 @@ def _defined(read_at: ReadAt) -> Set[bytes]:
 
 
 def _in_table(symbols: bytes, names: bytes) -> Iterator[bytes]:
-    """Yield those of the names that a table defines for other files; ``names`` are its strings."""
+    """Yield those of ``_NAMES`` that a table defines for other files; ``names`` is its string table."""
     places = {at: name for name in _NAMES for at in _places(names, name)}
     if not places:
         return
@@ -95,7 +95,7 @@ def _in_table(symbols: bytes, names: bytes) -> Iterator[bytes]:
 
 
 def _places(names: bytes, name: bytes) -> Iterator[int]:
-    """Yield where a name is in a table of strings; a linker lets it share the end of a longer one."""
+    """Yield the positions of a name in a string table, where it may be the end of a longer string."""
     at = names.find(name + b"\0")
     while at >= 0:
         yield at

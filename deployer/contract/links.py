@@ -1,8 +1,8 @@
-"""Links of a job: files of the bundle at the places where programs look for what they would download. Pure.
+"""Links of a job: files of the bundle at the places where programs look for their downloads. Pure.
 
-``~/.keras/datasets`` is in the job's private HOME on each node, ``data/MNIST`` in the job's folder. Libraries want to
-write beside their files, and a variable that names a read-only folder does not help: so folders are real, and a link
-for each file leads to the data or the app of the bundle.
+``~/.keras/datasets`` is in the job's private HOME on each node, ``data/MNIST`` in the job's folder. Libraries write
+beside their files, so a variable that points to a read-only folder does not help. Therefore folders are real, and each
+file is a link to the data or the app of the bundle.
 """
 
 from typing import Dict, Iterable, List, Mapping, Tuple
@@ -10,13 +10,13 @@ from typing import Dict, Iterable, List, Mapping, Tuple
 from deployer.contract.errors import UsageError
 from deployer.contract.plan import APP, DATA
 
-#: How a place in the private HOME begins; the place of a folder whose files all belong there.
+#: The beginning of a place in the private HOME; the place of a folder whose files all belong in HOME.
 HOME, HOME_ITSELF = "~/", "~"
-#: Links of one job: each is a file that every node makes.
+#: The most links of one job, because every node creates them all.
 MOST = 10_000
 _SOURCES = {"data": DATA, "app": APP}
 _MAX_PATH = 1000
-#: Names of the job's folder that are not the program's.
+#: Names in the job's folder that are not for the program.
 _OURS = (
     "job.sh",
     "job.json",
@@ -39,7 +39,7 @@ _HINT = "for instance links: {~/.keras/datasets: data/keras/datasets}"
 
 
 def check(found: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the links of a job, SOURCE by PLACE. Raises UsageError if one is impossible."""
+    """Return the links of a job, SOURCE by PLACE. Raises UsageError if a link is impossible."""
     for place, source in found.items():
         check_place(place)
         check_source(source)
@@ -53,7 +53,7 @@ def check(found: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def check_place(place: str) -> str:
-    """Return a path in the private HOME or in the job's folder. Raises UsageError if it is something else."""
+    """Return ``path`` if it is in the private HOME or the job's folder. Raises UsageError otherwise."""
     if place == HOME_ITSELF:
         return place
     below = place[len(HOME) :] if place.startswith(HOME) else place
@@ -68,7 +68,7 @@ def check_place(place: str) -> str:
 
 
 def check_source(source: str) -> str:
-    """Return a path of the bundle's data or app. Raises UsageError if it is something else."""
+    """Return ``path`` if it is in the bundle's data or app. Raises UsageError otherwise."""
     kind, slash, below = source.partition("/")
     if kind not in _SOURCES or not _is_below(below or ("" if slash or kind == "data" else "app")):
         raise UsageError("links: invalid source: %r" % source, "write data/NAME, data/NAME/PATH or app/PATH; " + _HINT)
@@ -76,7 +76,7 @@ def check_source(source: str) -> str:
 
 
 def target(source: str) -> str:
-    """Return the path of a source in the container."""
+    """Return a source's path in the container."""
     kind, slash, below = source.partition("/")
     return _SOURCES[kind] + slash + below
 
@@ -96,7 +96,7 @@ def split(links: Iterable[Tuple[str, str]]) -> Tuple[Dict[str, str], Dict[str, s
 
 
 def check_made(found: Dict[str, str]) -> Dict[str, str]:
-    """Return the links in one folder, target by path, as a job's record has them. Raises UsageError."""
+    """Return the links in one folder, target by path, from a job's record. Raises UsageError."""
     for place, path in found.items():
         inside = any(path == top or path.startswith(top + "/") for top in _SOURCES.values())
         if not _is_below(place) or not inside or ".." in path.split("/"):
@@ -108,6 +108,6 @@ def check_made(found: Dict[str, str]) -> Dict[str, str]:
 
 
 def _is_below(path: str) -> bool:
-    """Return whether a path leads below a folder, as it is written."""
+    """Return whether a path, as written, stays below its folder."""
     parts: List[str] = path.split("/")
     return path.isprintable() and len(path) <= _MAX_PATH and not {"", ".", ".."} & set(parts)

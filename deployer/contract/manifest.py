@@ -1,4 +1,4 @@
-"""bundle.json: content of a bundle, changes that flatten made, and one segment table for the file from byte 0."""
+"""bundle.json: a bundle's content, the changes that flatten made, and one segment table for the whole file."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ from deployer.contract.text import is_label
 
 SCHEMA = "bundle"
 
-# Like a name, it becomes a part of file names and is shown on terminals: only characters that a definition allows.
+# Like a name, it is used in file names and shown on terminals: only characters that a definition allows.
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 _MAX_TEXT = 100
 
@@ -25,12 +25,12 @@ APP_PREFIX = "deployer/app/"
 PLANS_PREFIX = "deployer/plans/"
 #: Prefix of data folders, ``deployer/data/NAME/...``.
 DATA_PREFIX = "deployer/data/"
-#: Prefix of the kit: tools that a site may lack.
+#: Prefix of the kit, which contains tools that a site may lack.
 KIT_PREFIX = "deployer/kit/"
 #: Prefixes of wheels: the wheelhouse, and Horovod's variants (``deployer/variants/ABI/``).
 WHEELS_PREFIX, VARIANTS_PREFIX = "deployer/wheels/", "deployer/variants/"
 
-#: Prefix of the outcomes of rehearsals, which only the laptop reads.
+#: Prefix of rehearsal outcomes, which only the laptop reads.
 REHEARSALS_PREFIX = "deployer/rehearsals/"
 
 # Kinds of segments. Every byte of the file belongs to one of these.
@@ -42,7 +42,7 @@ PADDING = "padding"  # zeros up to the next multiple of 512
 _KINDS = (HEADER, DATA, FRAME, PADDING)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
-#: The most bytes of a decompressed frame, which is held in memory; no writer makes a larger frame
+#: The most bytes of a decompressed frame, which is held in memory. No writer makes a larger frame
 #: (connected/bundle/layer.py).
 MAX_RAW = 16 * 1024 * 1024
 
@@ -79,10 +79,10 @@ class Segment(NamedTuple):
 
     @staticmethod
     def usual(record: Any) -> "Optional[Segment]":
-        """Return the segment that ``read`` returns for a record of the common form; None for any other record."""
+        """Return what ``read`` returns for a record in the common form; None for any other record."""
         try:
             made = Segment(**record)
-        except TypeError:  # fields are missing or unknown, or it is not an object
+        except TypeError:  # missing or unknown fields, or not an object
             return None
         texts = made.kind in _KINDS and (made.holds is None or made.holds in HOLDINGS) and _is_sha256(made.sha256)
         numbers = [made.offset, made.size] if made.raw is None else [made.offset, made.size, made.raw]
@@ -113,9 +113,9 @@ class Image(NamedTuple):
     Attributes:
         config_digest: the digest of the image's configuration.
         layer_digest: the digest of the compressed layer.
-        architecture: Docker's name of it, for instance amd64.
-        env: NAME=VALUE of each environment variable.
-        workdir: the working folder of a process in it.
+        architecture: Docker's name for the architecture, for instance amd64.
+        env: each environment variable as NAME=VALUE.
+        workdir: the working folder of the image's processes.
         entrypoint: the entrypoint's words.
         cmd: the default command's words.
         python: the path of a Python in the image, or None.
@@ -148,7 +148,7 @@ class Image(NamedTuple):
 
 
 class DataNeed(NamedTuple):
-    """A data folder of another bundle. Jobs read that bundle's folder of the same name at /deployer/data/DATA.
+    """A data folder from another bundle. Jobs read that bundle's folder of the same name at /deployer/data/DATA.
 
     Attributes:
         data: the name of the folder.
@@ -181,7 +181,7 @@ class Manifest(NamedTuple):
         members: the members of the tar, in the order of the file.
         segments: the segment table.
         needs: data folders of other bundles.
-        mpi: the MPI families (``plan.ABIS``) that its programs run on, the image's own first.
+        mpi: the MPI families (``plan.ABIS``) that its programs can use, the image's own first.
         mount_points: folders that are made in the image when it is unpacked.
     """
 
@@ -200,12 +200,12 @@ class Manifest(NamedTuple):
 
     @property
     def is_data(self) -> bool:
-        """Whether the bundle has only data: its image is empty, and nothing can run in it."""
+        """Whether the bundle has only data: its image is empty and cannot run anything."""
         return self.image.entries == 0
 
     @property
     def unpacked(self) -> int:
-        """The most bytes that an install writes: the image, the files beside it, and the site half."""
+        """The most bytes that an install writes, for the image, the files beside it, and the site half."""
         return self.image.written + sum(member.size for member in self.members if member.name.startswith(OURS))
 
     def record(self) -> Record:

@@ -1,4 +1,4 @@
-"""What the probe measures in addition to the ranks themselves: records, and what is wrong with them. Pure."""
+"""The probe's measurements besides the ranks themselves: records, and the findings about them. Pure."""
 
 import re
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
@@ -9,24 +9,24 @@ from deployer.contract.json_records import Record
 #: What a job can be required to prove: GPUs that CUDA can use; Intel's extension active in TensorFlow.
 GPU, ITEX = "gpu", "itex"
 
-#: libfabric's providers that pin the memory from which they send: Omni-Path, InfiniBand, Slingshot, EFA.
+#: libfabric's providers that pin the memory that they send from: Omni-Path, InfiniBand, Slingshot, EFA.
 _PINNING = ("psm2", "psm3", "opx", "verbs", "mlx", "ucx", "cxi", "efa")
 #: Bytes of Horovod's default send buffer (HOROVOD_FUSION_THRESHOLD: 128 MiB in 0.28, 64 before). With less pinned
 #: memory the library fails, or copies through small buffers. The kernel's default is 64 KiB, or 8 MiB since Linux 5.16.
 _PINNED = 64 * 1024 * 1024
-#: Bytes of /dev/shm per rank of a node; with less free, a crash of MPI at its start may be due to it. Ranks of a node
-#: send through it. If it is full, the kernel ends them by SIGBUS without a message.
+#: Bytes of /dev/shm per rank of a node. Ranks of a node communicate through it. If less is free, this may explain a
+#: crash of MPI at its start: the kernel ends ranks with SIGBUS, without a message, when /dev/shm is full.
 _SHARED = 8 * 1024 * 1024
 
 
 class Limit(NamedTuple):
-    """A limit of processes that batch systems pass on from the shell that submits a job.
+    """A process limit that batch systems pass on from the shell that submits a job.
 
     Attributes:
         words: what it limits, and its unit.
-        low: with less, a crash of MPI at its start may be due to it; 0: it never is.
-        signals: the kernel's number of the signal for a process that exceeds it.
-        line: how programs word that they reached it.
+        low: a limit below this value may explain a crash of MPI at its start; 0: it never does.
+        signals: the numbers of the signals that the kernel sends to a process that exceeds it.
+        line: how programs report that they reached it.
     """
 
     words: str
@@ -35,7 +35,7 @@ class Limit(NamedTuple):
     line: Pattern[str]
 
 
-#: By the name of `ulimit`'s option; the values are in its units.
+#: The limits by `ulimit` option, with values in the units of that option.
 LIMITS: Mapping[str, Limit] = {
     "v": Limit("KiB of address space", 4 << 20, (), re.compile("^MemoryError|Cannot allocate memory|bad_alloc")),
     "n": Limit("open files", 64, (), re.compile("Too many open files")),
@@ -46,13 +46,13 @@ LIMITS: Mapping[str, Limit] = {
 
 
 class Allreduce(NamedTuple):
-    """A short MPI_Allreduce of doubles over all ranks, as this rank measured it.
+    """A short MPI_Allreduce of doubles over all ranks, measured on this rank.
 
     Attributes:
         nanoseconds: the median time for 8 bytes.
         bytes: the size of the large message.
-        bytes_per_second: that size over its median time; not the traffic that it makes.
-        wrong: the wrong sum that resulted, or None.
+        bytes_per_second: that size divided by its median time; not the resulting traffic.
+        wrong: the incorrect sum that resulted, or None.
     """
 
     nanoseconds: int
@@ -61,7 +61,7 @@ class Allreduce(NamedTuple):
     wrong: Optional[str] = None
 
     def shown(self) -> Record:
-        """Return the figures in common units: microseconds, and 10^6 bytes per second."""
+        """Return the figures in common units: microseconds and 10^6 bytes per second."""
         return {
             "latency_us": round(self.nanoseconds / 1e3, 1),
             "bytes": self.bytes,
@@ -86,10 +86,10 @@ class GpuMeasurement(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """What the probe of one rank measured.
+    """The measurements of one rank's probe.
 
     Attributes:
-        memlock: the limit of locked memory in bytes; None: no limit.
+        memlock: the limit for locked memory in bytes; None: no limit.
         allreduce: the figures of a short MPI_Allreduce; None: not measured.
         gpu: the node's GPUs; None: not measured.
         shm: bytes that were free in /dev/shm before MPI started; None: not measured.
@@ -116,12 +116,12 @@ def explain(free: Optional[int], ranks_per_node: int, note: Callable[..., Any], 
 
 
 def low(limits: Mapping[str, int], note: Callable[..., Any]) -> None:
-    """Call ``note`` for each limit of processes that may have ended MPI at its start."""
+    """Call ``note`` for each process limit that may have ended MPI at its start."""
     _note(limits, [name for name, limit in LIMITS.items() if limits.get(name, limit.low) < limit.low], note)
 
 
 def reached(limits: Mapping[str, int], signal: Optional[int], said: str, note: Callable[..., Any]) -> None:
-    """Call ``note`` for each limit of processes that a signal, or the line ``said``, shows to be reached."""
+    """Call ``note`` for each process limit that was reached according to a signal or the line ``said``."""
     _note(limits, [name for name, each in LIMITS.items() if each.line.search(said) or signal in each.signals], note)
 
 
@@ -132,7 +132,7 @@ def _note(limits: Mapping[str, int], names: Sequence[str], note: Callable[..., A
 
 
 def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note: Callable[..., Any]) -> None:
-    """Call ``note`` with the code and values of each finding about one rank; ``provider`` is libfabric's."""
+    """Call ``note`` with the code and values of each finding about one rank; ``provider`` is libfabric's provider."""
     if (provider or "").split(";")[0] in _PINNING and found.memlock is not None and found.memlock < _PINNED:
         note("limits.memlock", limit=found.memlock, provider=provider, needed=_PINNED)
     if found.allreduce and found.allreduce.wrong:
@@ -142,7 +142,7 @@ def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note
 
 
 def shown(found: Optional[Measures]) -> Record:
-    """Return the fields of a rank's measurements in result.json; GPUs are shown with the rank that looked for them."""
+    """Return a rank's measurements for result.json; GPUs are shown only for the rank that measured them."""
     return {
         "memlock": found.memlock if found else None,
         "shm": found.shm if found else None,

@@ -1,4 +1,4 @@
-"""Whether a payload ended for lack of memory: the kernel counts such kills, and Slurm reports them. Pure."""
+"""Determine if a payload ended for lack of memory: the kernel counts such kills, and Slurm reports them. Pure."""
 
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -16,8 +16,8 @@ def explain(
 ) -> List[Finding]:
     """Return the findings about a payload that failed and was not cancelled.
 
-    There is one per node on which the kernel killed a process of the job. If there is none, Slurm's message is used. If
-    there is no message either, and the first rank to fail was killed for no known reason, the finding is a guess.
+    Each node on which the kernel killed a process of the job has one finding. Without such a node, Slurm's message is
+    used. Without a message, if the first rank to fail was killed for no known reason, the finding is a guess.
 
     Args:
         first: the rank that failed first.
@@ -38,7 +38,7 @@ def explain(
 
 
 def _counted(counts: Sequence[Tuple[str, Optional[int]]], where: str) -> List[Finding]:
-    """Return a finding per host on which the kernel killed a process; each of the host's ranks may have counted it."""
+    """Return a finding per host on which the kernel killed a process, which several of its ranks may have counted."""
     most: Dict[str, int] = {}
     for host, count in counts:
         most[host] = max(most.get(host, 0), count or 0)

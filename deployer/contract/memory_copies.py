@@ -1,7 +1,7 @@
-"""Copies between the memories of a node's ranks, which the kernel allows only within one user namespace (CMA). Pure.
+"""Memory copies between a node's ranks, which the kernel allows only within one user namespace (CMA). Pure.
 
-If a runtime gives each rank a user namespace of its own, MPICH 5 does not start and Open MPI prints errors until they
-are told to copy through shared memory instead.
+If a runtime gives each rank its own user namespace, MPICH 5 does not start and Open MPI prints errors unless they are
+configured to copy through shared memory instead.
 """
 
 from typing import Dict, List
@@ -23,13 +23,13 @@ _OFF: Dict[str, Dict[str, str]] = {
 
 
 def prevented(option: StartOption) -> bool:
-    """Return whether the plan wants these copies, and the runtime of a start option prevents them."""
-    known = RUNTIMES.get(option.runtime)  # a plan of another version may have a runtime that this one does not know
+    """Return whether the plan requires these copies but the start option's runtime prevents them."""
+    known = RUNTIMES.get(option.runtime)  # a plan from another version may have an unknown runtime
     return option.join and known is not None and not known.shares_memory
 
 
 def reason(runtime: str) -> str:
-    """Return why ranks do not copy so with a runtime that prevents it."""
+    """Return why a runtime prevents these copies."""
     return (
         "the ranks of a node copy through shared memory, not from each other's memory (CMA): %s gives each of them a "
         "user namespace of its own" % runtime
@@ -37,7 +37,7 @@ def reason(runtime: str) -> str:
 
 
 def reasons(plan: Plan) -> List[str]:
-    """Return why ranks do not read each other's memory: a sentence for each runtime of the plan that prevents it."""
+    """Return why ranks do not read each other's memory, with a sentence for each runtime that prevents it."""
     return [reason(name) for name in dict.fromkeys(each.runtime for each in plan.containers if prevented(each))]
 
 

@@ -1,7 +1,7 @@
-"""Mount points: empty folders that a bundle asks for in its image, so that the site's folders can be bound there. Pure.
+"""Mount points: empty folders that a bundle requests in its image, over which the site binds its folders. Pure.
 
-They are listed in bundle.json and made when the image is unpacked. They are no part of the layer, so bundles of one
-image for several sites have the same layer.
+They are listed in bundle.json and created when the image is unpacked. They are not part of the layer, so bundles of one
+image for several sites share the same layer.
 """
 
 from typing import Callable, Iterable, List, Optional
@@ -10,7 +10,7 @@ from deployer.contract.errors import UsageError
 
 #: Folders that a runtime takes from the host, whatever the image has there.
 OF_THE_NODE = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108  named, not used here
-#: Folders with the image's own system. A folder that is bound there would hide it.
+#: Folders with the image's own system. A folder bound there would hide it.
 _OF_THE_IMAGE = (
     "/", "/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/root", "/run", "/sbin", "/srv",
     "/usr", "/usr/bin", "/usr/lib", "/usr/lib64", "/usr/local", "/usr/sbin", "/usr/share", "/var",
@@ -24,7 +24,7 @@ def check(path: str) -> str:
 
 
 def check_site(path: str) -> str:
-    """Return ``path`` if a folder of the site can be bound there, and hides nothing of an image. Raises UsageError."""
+    """Return ``path`` if a folder of the site can be bound there without hiding image content. Raises UsageError."""
     return _checked(path, _impossible(path) or _hides(path))
 
 
@@ -40,10 +40,10 @@ def _checked(path: str, problem: Optional[List[str]]) -> str:
 
 
 def in_the_way(path: str, is_folder: Callable[[str], Optional[bool]]) -> Optional[str]:
-    """Return the part of an absolute path that is not a folder in an image, or None.
+    """Return the part of an absolute path that exists in an image but is not a folder, or None.
 
     Args:
-        is_folder: returns whether the path of an image is a folder, not through a link; None: nothing is there.
+        is_folder: returns whether a path in the image is a folder itself, not a link; None: nothing is there.
     """
     parts = path.strip("/").split("/")
     for count in range(1, len(parts) + 1):
@@ -57,7 +57,7 @@ def in_the_way(path: str, is_folder: Callable[[str], Optional[bool]]) -> Optiona
 
 
 def _impossible(path: str) -> Optional[List[str]]:
-    """Return why no image can have a path as mount point, and what to do; None if it can."""
+    """Return why no image can have a mount point at a path, and what to do; None if it can."""
     if not path.startswith("/") or ":" in path or not path.isprintable():
         return ["it is not an absolute path without colon and line break", "for instance /lustre/project"]
     if path == "/" or any(part in ("", ".", "..") for part in path[1:].split("/")):
@@ -70,7 +70,7 @@ def _impossible(path: str) -> Optional[List[str]]:
 
 
 def _hides(path: str) -> Optional[List[str]]:
-    """Return why no folder of a site is bound to a path, and what to do; None if one can be."""
+    """Return why no folder of a site can be bound to a path, and what to do; None if one can."""
     if path in _OF_THE_IMAGE:
         return ["the image has its own programs and files there, which it would hide", "name a folder below it"]
     return None

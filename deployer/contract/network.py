@@ -1,6 +1,6 @@
-"""The network by which the ranks of a job find each other without MPI: one that all nodes have, with an address each.
+"""Choose the network for the rendezvous of ranks without MPI: one in which every node has an address.
 
-Pure: ``site.rank.interfaces`` reads a node's addresses, ``site.jobs.rendezvous`` uses the choice.
+Pure: ``site.rank.interfaces`` reads a node's addresses; ``site.jobs.rendezvous`` uses the choice.
 """
 
 import re
@@ -8,11 +8,11 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 #: ARPHRD_INFINIBAND (linux/if_arp.h): IP over InfiniBand or Omni-Path.
 _INFINIBAND = 32
-#: Slingshot's interfaces, which have the type of Ethernet.
+#: Slingshot's interfaces, which have Ethernet's type.
 _SLINGSHOT = re.compile(r"^hsn\d")
 #: Interfaces that lead to no other node: loopback, containers, virtual machines, tunnels.
 _LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|podman|flannel|tun|tap|dummy|ip6?tnl|sit|gre|erspan|teql)")
-#: 169.254.0.0/16, addresses that no router and no administrator gave.
+#: 169.254.0.0/16: addresses that were assigned neither by a router nor by an administrator.
 _LINK_LOCAL = 0xA9FE0000, 0xFFFF0000
 LOOPBACK, LOOPBACK_ADDRESS = "lo", "127.0.0.1"
 
@@ -36,15 +36,15 @@ class NodeAddress(NamedTuple):
 
     @property
     def network(self) -> Tuple[int, int]:
-        """Return the number and the prefix of its network."""
+        """Return the number and the prefix length of its network."""
         return _number(self.address) >> (32 - self.prefix), self.prefix
 
 
 class CommonNetwork(NamedTuple):
-    """A network of all nodes.
+    """A network that connects all nodes.
 
     Attributes:
-        address: the first node's address in it.
+        address: the first node's address in the network.
         interface: the interface, if it has the same name on all nodes; else empty.
     """
 
@@ -53,15 +53,15 @@ class CommonNetwork(NamedTuple):
 
 
 def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = "") -> Optional[CommonNetwork]:
-    """Return the best network that all nodes have; None if there is none.
+    """Return the best network that all nodes share; None if there is none.
 
-    A fast fabric precedes Ethernet, and a faster interface a slower one. One node needs no network. If each node or
-    rack has a network of its own, with routers between them, an interface that all nodes have is the network.
+    A fast fabric precedes Ethernet, and a faster interface precedes a slower one. A single node needs no network. If
+    each node or rack has its own network, connected by routers, an interface name common to all nodes is used.
 
     Args:
         first: the first node.
         nodes: the addresses of each node, by its name.
-        wanted: the interfaces to choose from, with commas between them; empty: all.
+        wanted: the interfaces to choose from, separated by commas; empty: all.
     """
     names = [name.strip("=^ ") for name in wanted.split(",") if name.strip("=^ ")] if wanted[:1] != "^" else []
     own = [each for each in nodes.get(first, ()) if _is_usable(each, names)]
@@ -83,7 +83,7 @@ def common(first: str, nodes: Dict[str, Sequence[NodeAddress]], wanted: str = ""
 def _one_of_each(nodes: Sequence[Sequence[NodeAddress]]) -> List[NodeAddress]:
     """Return the first address of each node; empty if one has none, or if two nodes have the same address.
 
-    An address that several nodes have leads to the node itself: a bridge for containers, a management controller.
+    An address that several nodes share is local to each node, such as a container bridge or a management controller.
     """
     found = [others[0] for others in nodes if others]
     return found if len({each.address for each in found}) == len(nodes) else []
@@ -97,7 +97,7 @@ def _is_usable(item: NodeAddress, names: Sequence[str]) -> bool:
 
 
 def _order(item: NodeAddress, names: Sequence[str]) -> Tuple[int, bool, int]:
-    """Return the place of an address among others: as the names are ordered, fast fabrics, then by speed."""
+    """Return the sort key of an address: by the order of ``names``, then fast fabrics first, then by speed."""
     place = names.index(item.interface) if names else 0
     return place, not (item.kind == _INFINIBAND or bool(_SLINGSHOT.match(item.interface))), -item.speed
 

@@ -1,4 +1,4 @@
-"""Names of nodes in texts: in the order of their numbers, and of findings that differ in the node alone."""
+"""Node names in texts: sort them by number, and group findings that differ only in the node."""
 
 import re
 from collections import OrderedDict
@@ -15,7 +15,7 @@ def order(name: str) -> List[Tuple[int, str]]:
 
 
 def shown(names: Iterable[str]) -> str:
-    """Return names in order, without those between the first and the last of a range: cn1-cn4, cn7."""
+    """Return names in order, with ranges shortened: cn1-cn4, cn7."""
     ranges: List[List[str]] = []
     for name in sorted(names, key=order):
         if ranges and _next(ranges[-1][-1]) == name:
@@ -26,7 +26,7 @@ def shown(names: Iterable[str]) -> str:
 
 
 def _next(name: str) -> str:
-    """Return the name with the next number, in as many digits; empty if the name has no number."""
+    """Return the name with the next number and the same number of digits; empty if the name has no number."""
     parts = _PARTS.split(name)
     if len(parts) < 2:
         return ""
@@ -35,7 +35,7 @@ def _next(name: str) -> str:
 
 
 def grouped(found: Sequence[Finding], nodes: Collection[str]) -> List[Finding]:
-    """Return findings in their order; those that differ only in which of ``nodes`` they are about become one."""
+    """Return findings in order, merging those that differ only in their node, one of ``nodes``."""
     groups: Dict[Finding, List[str]] = OrderedDict()
     for item in found:
         alone = item._replace(subject="") if item.subject in nodes else item

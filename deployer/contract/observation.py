@@ -1,9 +1,9 @@
-"""What a rehearsed job reached for: records that its processes and the node's observers write, a line of JSON each.
+"""What a rehearsed job accessed: records from its processes and the node's observers, as lines of JSON.
 
-They come from the side of the payload, so nothing in them is trusted: sizes and numbers are limited, texts are escaped
-when they are printed, and no path in them is ever opened. A line that is not a record is counted, not reported.
+They come from the payload's side, so nothing in them is trusted: sizes and numbers are limited, texts are escaped when
+they are printed, and no path in them is ever opened. A line that is not a record is counted, not reported.
 
-Times are seconds since the epoch, all of one machine's clock.
+Times are seconds since the epoch, all from the clock of one machine.
 """
 
 import json
@@ -13,33 +13,33 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tup
 from deployer.contract.json_records import Record
 from deployer.contract.text import printable
 
-#: The end of the name of a file of observations.
+#: The suffix of files of observations.
 SUFFIX = ".jsonl"
-#: Bytes that are read of a file, and of a line in it; files of one rehearsal that are read.
+#: Bytes to read from a file, and from a line in it; files to read from one rehearsal.
 MAX_FILE, MAX_LINE, MAX_FILES = 4_000_000, 64_000, 4_000
-#: Observations of one rehearsal that are kept.
+#: Observations to keep from one rehearsal.
 MAX_KEPT = 20_000
 _MAX_TEXT, _MAX_PATH = 500, 1_000
 _MAX_FRAMES, _MAX_ABOUT = 40, 20
-#: The latest time that a record can have: the year 3000.
+#: The latest time that a record may have: the year 3000.
 MAX_TIME = 32_503_680_000.0
 
 # Kinds of observations. A process begins with PROCESS: ``about`` has ``pid`` and ``python``.
 PROCESS = "process"
-#: A host name was looked up; an address was connected to; a URL was requested (with the name of what was wanted).
+#: A host name was resolved; an address was connected to; a URL was requested (with the name of the wanted content).
 HOST, ADDRESS, URL = "host", "address", "url"
 #: A socket file of this machine was connected to.
 DAEMON = "daemon"
-#: A file or folder would have been written that cannot be.
+#: A write to a file or folder that cannot be written.
 WRITE = "write"
-#: A file, a program or a shared library was looked for. For a program that is not Python, a missing file is a guess at
-#: the reason why it failed.
+#: A file, a program or a shared library was searched for. For a program that is not Python, a missing file is a guess
+#: at the reason for its failure.
 MISSING, PROGRAM, LIBRARY = "missing", "program", "library"
-#: A program asked whether a file or folder exists that does not.
+#: A program checked for a file or folder that does not exist.
 ASKED = "asked"
-#: An exception ended a thread or the process; ``about`` has ``after`` (the ones that led to it) and ``thread``.
+#: An exception ended a thread or the process; ``about`` has ``after`` (the exceptions that led to it) and ``thread``.
 UNCAUGHT = "uncaught"
-#: A process that could not be observed, and why; an observer that reached its limit.
+#: A process that could not be observed, with the reason; an observer that reached its limit.
 BLIND, MORE = "blind", "more"
 KINDS = (PROCESS, HOST, ADDRESS, URL, DAEMON, WRITE, MISSING, ASKED, PROGRAM, LIBRARY, UNCAUGHT, BLIND, MORE)
 
@@ -62,15 +62,15 @@ class CodeFrame(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What a program reached for.
+    """An access by a program.
 
     Attributes:
         kind: one of ``KINDS``.
         what: a host name, an address, a URL, a path, a program, or the text of an exception.
         time: when it happened.
         stack: where the program did it, the innermost frame first; empty for programs that are not Python.
-        about: what more is known: ``program`` and ``pid`` of a native one, and local variables of a library.
-        process: who did it: the name of the file without its suffix. A file of a node is of many processes.
+        about: further facts: ``program`` and ``pid`` of a native program, and local variables of a library.
+        process: the source: the name of the file without its suffix. A node's file is from many processes.
     """
 
     kind: str
@@ -92,12 +92,12 @@ class Observation(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """The observations of a rehearsal, in the order of time.
+    """The observations of a rehearsal, sorted by time.
 
     Attributes:
-        observations: those that could be read.
-        unreadable: how many lines could not be.
-        cut: a file or the whole was larger than its limit.
+        observations: the readable observations.
+        unreadable: how many lines could not be read.
+        cut: whether a file or the whole exceeded its limit.
     """
 
     observations: Tuple[Observation, ...] = ()
@@ -106,7 +106,7 @@ class Observed(NamedTuple):
 
     @property
     def has_python(self) -> bool:
-        """Return whether the hook started in a Python of the job: a program can start one without it."""
+        """Return whether the hook started in a Python process of the job; a program can start Python without it."""
         return any(item.kind == PROCESS for item in self.observations)
 
 
@@ -114,7 +114,7 @@ def read(files: Iterable[Tuple[str, bytes]]) -> Observed:
     """Return the observations in files.
 
     Args:
-        files: the name and the first ``MAX_FILE + 1`` bytes of each. The name tells whose they are.
+        files: the name and the first ``MAX_FILE + 1`` bytes of each file. The name identifies the process.
     """
     found: List[Observation] = []
     unreadable, cut = 0, False
@@ -141,7 +141,7 @@ def read(files: Iterable[Tuple[str, bytes]]) -> Observed:
 
 
 def _observation(line: bytes, process: str) -> Optional[Observation]:
-    """Return the observation of a line, or None if it is none: a program may have written it in our place."""
+    """Return the observation in a line, or None if it is invalid: the job's programs can also write to the file."""
     if len(line) > MAX_LINE:
         return None
     try:
@@ -162,7 +162,7 @@ def _observation(line: bytes, process: str) -> Optional[Observation]:
 
 
 def _number(digits: str) -> int:
-    if len(digits) > 20:  # as in json_records: a long one keeps older Pythons busy for hours
+    if len(digits) > 20:  # as in json_records: a long number keeps older Pythons busy for hours
         raise ValueError("a number has %d digits" % len(digits))
     return int(digits)
 
@@ -185,5 +185,5 @@ def _frame(item: Any) -> Optional[CodeFrame]:
 
 def _about(found: Dict[Any, Any]) -> Dict[str, str]:
     texts = [(key[:_MAX_TEXT], value) for key, value in found.items() if isinstance(value, str) and value]
-    # The exceptions that led to the last one are several lines.
+    # The text of the exceptions that led to the last one has several lines.
     return {key: value[: 10 * _MAX_TEXT] for key, value in texts[:_MAX_ABOUT]}

@@ -1,4 +1,4 @@
-"""The OCI documents of a bundle, as pure functions: the site builds the expected documents and compares them.
+"""The OCI documents of a bundle, as pure functions, so that the site can build and compare the expected documents.
 
 Source: OCI image-spec 1.0 (image-layout, manifest, config).
 """
@@ -42,9 +42,9 @@ def blob(data: bytes) -> Blob:
 
 
 def config(architecture: str, settings: Dict[str, Any], raw_digest: str) -> bytes:
-    """Return an image configuration with one layer, whose uncompressed tar has the digest ``raw_digest``.
+    """Return an image configuration with one layer whose uncompressed tar has the digest ``raw_digest``.
 
-    ``settings`` are the parts of the image's own configuration to keep: Env, WorkingDir, Entrypoint, Cmd, Labels.
+    ``settings`` contains the parts of the image's own configuration to keep: Env, WorkingDir, Entrypoint, Cmd, Labels.
     """
     return json_records.dumps(
         {
@@ -58,7 +58,7 @@ def config(architecture: str, settings: Dict[str, Any], raw_digest: str) -> byte
 
 
 def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
-    """Return the image manifest; ``codec`` compresses the layer."""
+    """Return the image manifest; ``codec`` names the layer's compression."""
     return json_records.dumps(
         {
             "schemaVersion": 2,
@@ -70,7 +70,7 @@ def manifest(configuration: Blob, layer: Blob, codec: str) -> bytes:
 
 
 def index(image_manifest: Blob, name: str, version: str, architecture: str) -> bytes:
-    """Return the layout's index. Its one image is named NAME:VERSION, as podman and skopeo show it."""
+    """Return the layout's index. Its only image is named NAME:VERSION, as podman and skopeo show it."""
     entry = _descriptor("application/vnd.oci.image.manifest.v1+json", image_manifest)
     entry["platform"] = {"architecture": architecture, "os": "linux"}
     entry["annotations"] = {"org.opencontainers.image.ref.name": "%s:%s" % (name, version)}

@@ -1,4 +1,4 @@
-"""The pages of ``explain``: one per code of a finding and per exit code, as the documents have them. Pure.
+"""The pages of ``explain``, taken from the documents: one per finding code and exit code. Pure.
 
 A page is a section of a Markdown document whose heading begins with its code. Its paragraphs begin with labels:
 ``**What**:``, ``**Why**:``, ``**Remedy**:``, ``**Evidence**:`` and ``**Example**:``.
@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
 from deployer.contract.json_records import Record
 
-#: The documents with pages, and their topics in the order of the work. What a prefix of a code names goes first.
+#: The documents with pages, and their topics in workflow order. A topic that a code's prefix names goes first.
 DOCUMENTS = {
     "lint.md": "lint",
     "rules.md": "check",
@@ -24,19 +24,19 @@ TOPICS = {
     "exit codes": "of each command",
 }
 _REHEARSE = "rehearse."
-#: The page of all rules that hadolint brings.
+#: The codes of hadolint's rules, which share one page.
 _HADOLINT = re.compile(r"(DL|SC)\d{4}")
 
 _HEADING = re.compile(r"#{1,6} (.*)")
 _CODE = re.compile(r"(\d+|hadolint|[a-z]+\.[a-z][a-z-]*)(?:: (.*))?")
-#: What may be the code of a finding in a text.
+#: Matches a possible finding code in a text.
 _IN_TEXT = re.compile(r"\b[a-z]+\.[a-z][a-z-]*\b")
 _SEVERITY = re.compile(r"(A )?(error|warning|note)(, of a built image)?[.:] ", re.I)
 _LABEL = re.compile(r"\*\*(\w+)\*\*: ?")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _ROW = re.compile(r"\|(.*)\|\s*$")
 
-#: A function that makes the lines of a table from its head and its rows.
+#: A function that formats a table's head and rows as lines.
 TableLayout = Callable[[Sequence[str], Sequence[Sequence[str]]], List[str]]
 
 
@@ -47,7 +47,7 @@ class Page(NamedTuple):
         code: the code of a finding, or an exit code.
         title: what follows the code in its heading; may be empty.
         topic: a key of ``TOPICS``.
-        body: its text, in Markdown.
+        body: the text in Markdown.
     """
 
     code: str
@@ -56,7 +56,7 @@ class Page(NamedTuple):
     body: str
 
     def parts(self) -> List[Tuple[str, str]]:
-        """Return its blocks of text, each with its label; a table or a second paragraph has an empty one."""
+        """Return its blocks of text, each with its label; a table or a second paragraph has an empty label."""
         found = []
         for block in re.split(r"\n\s*\n", self.body.strip()):
             labels = list(_LABEL.finditer(block))
@@ -68,7 +68,7 @@ class Page(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Return its title, or its first sentence without marks and severity."""
+        """Return its title, or its first sentence without markup and severity."""
         what = _inline(next((text for label, text in self.parts() if label == "What"), ""))
         text = self.title or what
         severity = _SEVERITY.match(text)
@@ -78,7 +78,7 @@ class Page(NamedTuple):
         return re.split(r"(?<=[^.])[.:;] ", text + " ")[0].strip().rstrip(".")
 
     def record(self) -> Record:
-        """Return the page as a JSON object, its texts in Markdown."""
+        """Return the page as a JSON object with texts in Markdown."""
         texts: Dict[str, str] = {}
         notes = []
         for label, text in self.parts():
@@ -89,7 +89,7 @@ class Page(NamedTuple):
         return {"code": self.code, "topic": self.topic, **texts, "notes": notes}
 
     def lines(self, wrapped: Callable[[str, str, str], List[str]], table: TableLayout) -> List[str]:
-        """Return the page for a terminal; the functions wrap a text and lay out a table."""
+        """Return the page's lines for a terminal; ``wrapped`` wraps a text and ``table`` lays out a table."""
         shown = ["%s (%s)%s" % (self.code, self.topic, self.title and ": " + self.title)]
         for label, text in self.parts():
             rows = [_ROW.match(line) for line in text.splitlines()]
@@ -106,7 +106,7 @@ class Page(NamedTuple):
 
 
 def pages(documents: Mapping[str, str]) -> List[Page]:
-    """Return the pages of documents, given by name, in the order of the topics."""
+    """Return the pages from the documents, given by name, in topic order."""
     found = []
     for name in DOCUMENTS:
         found += list(_pages(name, documents.get(name, "")))
@@ -115,7 +115,7 @@ def pages(documents: Mapping[str, str]) -> List[Page]:
 
 
 def find(found: Sequence[Page], code: str) -> List[Page]:
-    """Return the pages of a code; several topics may have it."""
+    """Return the pages for a code, which several topics may have."""
     wanted = "hadolint" if _HADOLINT.match(code) else code
     return [page for page in found if page.code == wanted]
 
@@ -141,7 +141,7 @@ def _pages(name: str, text: str) -> Iterator[Page]:
 
 
 def _inline(text: str) -> str:
-    """Return a text without Markdown's marks, in one line."""
+    """Return a text without Markdown markup, in one line."""
 
     def link(match: "re.Match[str]") -> str:
         return "%s (%s)" % (match[1], match[2]) if "://" in match[2] else match[1]

@@ -1,4 +1,4 @@
-"""The record of a rank about its payload, as the judge reads it; ``rank_record`` is what the rank writes."""
+"""A rank's record about its payload, for reading; the rank writes it with ``rank_record``."""
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
@@ -12,9 +12,9 @@ class MappedLibrary(NamedTuple):
     """An MPI library that a process has mapped.
 
     Attributes:
-        path: as the container sees it; it proves nothing.
+        path: its path in the container, which proves nothing.
         identity: see ``evidence``.
-        says: the first line of MPI_Get_library_version, or None if it was not called.
+        says: the first line from MPI_Get_library_version, or None if it was not called.
     """
 
     path: str
@@ -23,7 +23,7 @@ class MappedLibrary(NamedTuple):
 
 
 class Itex(NamedTuple):
-    """Intel's extension in a TensorFlow that the payload imported.
+    """Intel's extension for the TensorFlow that the payload imported.
 
     Attributes:
         library: the mapped library, whose name contains the instruction set, or None.
@@ -41,10 +41,10 @@ class Outside(NamedTuple):
         rank: its number, from the launcher's variables in the payload's environment.
         size: the number of ranks, from the same variables.
         alone: why its MPI cannot find the other ranks, or None.
-        static: a program that has MPI linked into it, or None.
+        static: a program with statically linked MPI, or None.
         threads: OMP_NUM_THREADS.
         cpus: the CPUs that it may use, as the kernel lists them: ``0-3,8``.
-        has_mpi: a process was observed that has an MPI library mapped.
+        has_mpi: whether an observed process had an MPI library mapped.
     """
 
     rank: Optional[int]
@@ -57,7 +57,7 @@ class Outside(NamedTuple):
 
 
 class NcclReport(NamedTuple):
-    """What NCCL, or RCCL, wrote about itself into its log.
+    """What NCCL or RCCL reported about itself in its log.
 
     Attributes:
         version: its version.
@@ -74,11 +74,11 @@ class Communication(NamedTuple):
     """How a payload without MPI communicates.
 
     Attributes:
-        libraries: path and identity of each library for communication that was mapped: NCCL, Gloo, or PyTorch and JAX,
-            which have Gloo inside.
-        connected: a connection to a process outside of the payload was seen; None: it was not observed for long enough.
-        itself: a connection within the payload was seen: it made a world of its own.
-        nccl: what NCCL reports; None: it was not used, or another rank of the node has the report.
+        libraries: path and identity of each mapped communication library: NCCL, Gloo, or PyTorch and JAX, which contain
+            Gloo.
+        connected: whether a connection to a process outside the payload was observed; None: observed too briefly.
+        itself: whether a connection within the payload was observed, so that it formed its own world.
+        nccl: the report of NCCL; None: it was not used, or another rank of the node has the report.
     """
 
     libraries: Tuple[MappedLibrary, ...]
@@ -87,7 +87,7 @@ class Communication(NamedTuple):
     nccl: Optional[NcclReport]
 
     def shown(self) -> Record:
-        """Return the fields of a rank in result.json."""
+        """Return the fields for a rank in result.json."""
         return {
             "libraries": [{"path": item.path, "identity": item.identity} for item in self.libraries],
             "connected": self.connected,
@@ -108,11 +108,11 @@ class PayloadRecord(NamedTuple):
         shm: bytes that were free in the node's /dev/shm after it failed.
         itex: None if this was not required, or if the payload has no TensorFlow.
         outside: what was observed from outside the container; None if the rank was observed from inside.
-        oom_group: of a failed rank: how many processes of its control group the kernel killed for lack of memory.
+        oom_group: for a failed rank, how many processes of its control group the kernel killed for lack of memory.
         oom_node: the same for all processes of its node.
         communication: None if no library for communication without MPI was mapped.
-        unset: variables that the launcher gave to the rank, and that its programs with MPI lack.
-        together: paths of MPI libraries, several, that one process had mapped.
+        unset: variables that the launcher gave to the rank but that its programs with MPI lack.
+        together: the paths of several MPI libraries that one process had mapped at once.
     """
 
     task: int
@@ -132,7 +132,7 @@ class PayloadRecord(NamedTuple):
 
     @property
     def refusal(self) -> Optional[str]:
-        """Return why the payload must not continue, or None if it is as required."""
+        """Return why the payload must not continue, or None if it may."""
         return self.itex.reason if self.itex else None
 
 

@@ -1,7 +1,7 @@
-"""The CPUs of a node on which its ranks run: whole cores per rank, and if possible no rank across two NUMA domains.
+"""The CPUs on which a node's ranks run: whole cores per rank, with each rank in one NUMA domain if possible.
 
-The layout defines the number of CPUs per rank. Options of the launcher choose the CPUs (``site.run.launchers``);
-they are made from the records here.
+The layout defines the number of CPUs per rank. The launcher's options, made from these records, select the CPUs
+(``site.run.launchers``).
 """
 
 from typing import Dict, List, NamedTuple, Optional, Sequence
@@ -17,10 +17,10 @@ class Pinning(NamedTuple):
     Attributes:
         units: whole cores per rank, or hardware threads if ranks share a core.
         by_core: whether ``units`` are cores.
-        domain: CPUs of one piece. The node is cut into equal pieces, one per rank, from its first CPU on, so that no
-            piece is in two NUMA domains. If no such size exists, it is just the CPUs of a rank.
+        domain: CPUs per piece. The node is cut into equal pieces, one per rank, from its first CPU on, so that no piece
+            crosses NUMA domains. If no such size exists, it is the number of CPUs per rank.
         per_numa: ranks per NUMA domain if they can be distributed evenly, else None.
-        straddling: why a rank must run across domains; None if none must.
+        straddling: why a rank must run across domains; None if no rank must.
     """
 
     units: int
@@ -36,10 +36,10 @@ def gpu_order(layout: Layout, places: Sequence[GpuPlace], each: Optional[int] = 
     It is for srun, which distributes the ranks of a node in turn over the sockets (``block:cyclic``).
 
     Args:
-        each: GPUs per rank; None: one, and as many ranks as GPUs.
+        each: GPUs per rank; None: one, with as many ranks as GPUs.
 
     Returns:
-        None if there are other numbers, or if no order has this effect.
+        The order, or None if the numbers differ or no order has this effect.
     """
     shape, ranks, own = layout.shape, layout.ranks_per_node, pin(layout)
     domains = shape.numa_domains or shape.sockets
@@ -67,7 +67,7 @@ def gpu_order(layout: Layout, places: Sequence[GpuPlace], each: Optional[int] = 
 
 
 def pin(layout: Layout) -> Pinning:
-    """Return how the ranks of ``layout`` are bound on a node of its shape."""
+    """Return how the ranks of ``layout`` are bound to a node's CPUs."""
     shape, own, ranks = layout.shape, layout.cpus_per_rank, layout.ranks_per_node
     cpus = shape.cores * shape.threads_per_core
     domains = shape.numa_domains or shape.sockets

@@ -1,7 +1,7 @@
 """Placeholders in a site profile: variables of the user's login shell, in folders and accounts. Pure.
 
-``$NAME`` and ``${NAME}`` are replaced on the site, by this module and never by a shell. A value that is empty, or that
-could mean more than a part of a path or a name, is an error.
+This module, never a shell, replaces ``$NAME`` and ``${NAME}`` on the site. A value that is empty or could be more than
+a part of a path or a name is an error.
 """
 
 import re
@@ -12,10 +12,10 @@ from deployer.contract.text import is_name, printable
 
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
 _PLACEHOLDER = re.compile(r"\$(?:(%s)|\{(%s)\})" % (_NAME, _NAME))
-#: Characters that have no meaning to a shell, a batch system's options, or a bind.
+#: Characters without special meaning in a shell, in a batch system's options, or in a bind.
 _SAFE = re.compile(r"[A-Za-z0-9_./@%+=-]+")
 _SHOWN = 60
-#: Begins each line of a login shell's answer: the shell may print anything else too.
+#: Begins each line of a login shell's answer, because the shell may print other text too.
 _MARK = "deployer-variable "
 
 
@@ -35,7 +35,7 @@ def check(text: str) -> str:
 
 
 def sample(text: str) -> str:
-    """Return a text with plain words instead of its placeholders, to check its form."""
+    """Return a text with plain words in place of its placeholders, to check its form."""
     return _PLACEHOLDER.sub(lambda match: "x" if match.start() else "/x", text)
 
 
@@ -44,7 +44,7 @@ def expand(text: str, environment: Mapping[str, str], key: str) -> str:
 
     Args:
         environment: the variables of the user's login shell.
-        key: the key of the profile that has the text, for errors.
+        key: the profile's key for the text, for errors.
 
     Raises:
         UsageError: a variable is unset or empty, or its value is unsafe.
@@ -53,10 +53,10 @@ def expand(text: str, environment: Mapping[str, str], key: str) -> str:
 
 
 def question(wanted: Iterable[str]) -> str:
-    """Return commands for the standard input of a login shell (any shell, csh too) that print the values of variables.
+    """Return commands for the standard input of any login shell (even csh) that print the values of variables.
 
     Raises:
-        ValueError: a name is not a variable's.
+        ValueError: a name is not a valid variable name.
     """
     lines = []
     for name in wanted:
@@ -67,7 +67,7 @@ def question(wanted: Iterable[str]) -> str:
 
 
 def answers(said: str, wanted: Collection[str]) -> Dict[str, str]:
-    """Return the values in a login shell's answer, without those that are empty."""
+    """Return the non-empty values in a login shell's answer."""
     lines = [line[len(_MARK) :].partition("=") for line in said.splitlines() if line.startswith(_MARK)]
     return {name: value for name, _, value in lines if name in wanted and value}
 

@@ -1,7 +1,7 @@
 """The plan: a site profile and a bundle resolved on the connected side, so that the site has nothing to guess.
 
-It lists the exact binds, the environment, and the start options. ``choose.choose`` selects a start option by the number
-of nodes and the facts of the site. Facts of the site can rule out a start option; they never add one.
+It lists the exact binds, the environment, and the start options. ``choose.choose`` selects a start option from the
+number of nodes and facts about the site. These facts can rule out a start option but never add one.
 """
 
 import re
@@ -14,29 +14,29 @@ from deployer.contract.verdict import Checked
 
 SCHEMA = "plan"
 
-#: Paths in the container of what the bundle carries beside the image.
+#: Container paths of the bundle's content beside the image.
 APP = "/deployer/app"
 WHEELS = "/deployer/wheels"
 VARIANT = "/deployer/variant"
 DATA = "/deployer/data"
 TOOL = "/deployer/deployer.pyz"
 JOB = "/deployer/job"
-#: The path in the container of the home that the user chose (``--home``).
+#: The container path of the home that the user chose (``--home``).
 HOME = "/deployer/home"
-#: The node's own folder if the image is staged. It is made in the staged image; other images do not have it.
+#: The node's own folder if the image is staged. It is created in the staged image; other images do not have it.
 NODE = "/deployer/node"
 
-#: A file of every image and its content. A process that cannot read it does not have the image as its root.
+#: A file in every image, and its content. A process that cannot read it does not have the image as its root.
 CANARY = "/deployer/canary"
 CANARY_TEXT = "This is the root of an image that deployer packed.\n"
 
-#: Mount points that flatten makes in every image. Files and folders are separate, because a bind needs a target of its
-#: own kind. /data and /scratch are for users' ``--bind``: in a read-only image the target must already exist.
+#: Mount points that flatten makes in every image. Files and folders are separate, because a bind needs a target of the
+#: same kind. /data and /scratch are for users' ``--bind``: in a read-only image the target must already exist.
 MOUNT_FOLDERS = (APP, WHEELS, VARIANT, DATA, JOB, HOME, hostfiles.FOLDER, "/data", "/scratch", "/mnt")
 MOUNT_FILES = (TOOL,)
 
 
-#: Why a folder of the site is bound: for users' data, not for a program.
+#: The reason for binding a folder of the site: users' data, not a program.
 FOLDER_OF_SITE = "the site's folder, on the same path"
 
 
@@ -55,7 +55,7 @@ class Bind(NamedTuple):
 
 
 class NodeShape(NamedTuple):
-    """What one node of the partition offers.
+    """The resources of a node in the partition.
 
     Attributes:
         sockets: number of sockets.
@@ -76,19 +76,19 @@ class NodeShape(NamedTuple):
     gpus: Optional[int] = None
 
 
-#: The ch-run of a bundle's kit. No policy names it: one that allows charliecloud allows it.
+#: The ch-run in a bundle's kit. No policy lists it: a policy that allows charliecloud allows it.
 CHARLIECLOUD_KIT = "charliecloud-kit"
-#: Its folder in the kit and in an image's engine, and the file in it that starts it.
+#: Its folder in the kit and in an image's engine, and the file there that starts it.
 CHARLIECLOUD_FOLDER, CHARLIECLOUD_START = "charliecloud", "run"
 #: No container: the host's own programs, for comparison. It is used only if the user asks for it.
 NATIVE = "native"
 
-#: MPI families, by the library of a program: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
+#: MPI families, by the library that a program uses: libmpi.so.12 (MPICH, Intel MPI, Cray MPICH, MVAPICH), libmpi.so.40.
 MPICH_ABI = "mpich-abi"
 OPENMPI = "openmpi"
 ABIS = {"intel": MPICH_ABI, "mpich": MPICH_ABI, "cray": MPICH_ABI, "mvapich": MPICH_ABI, "openmpi": OPENMPI}
 SONAMES = {MPICH_ABI: "libmpi.so.12", OPENMPI: "libmpi.so.40"}
-#: In place of families: the ranks find each other without MPI, even if a library of the image is linked to one.
+#: In place of families: the ranks find each other without MPI, even if a library in the image is linked with MPI.
 NO_MPI = "none"
 
 
@@ -100,9 +100,9 @@ class HostMpi(NamedTuple):
         version: its version.
         prefix: its folder on the host.
         library: the absolute path of the file with the ABI's soname, the same on the host and in the container.
-        says: the beginning of what MPI_Get_library_version returns; empty if unknown.
+        says: the beginning of MPI_Get_library_version's result; empty if unknown.
         identity: the file's identity (``deployer.system.elf``) when the site was captured.
-        libraries: likewise of the other libraries that jobs get with it, by path; those of the system too.
+        libraries: the same for the other libraries that jobs get with it, by path, including system libraries.
     """
 
     family: str
@@ -115,12 +115,12 @@ class HostMpi(NamedTuple):
 
     @property
     def abi(self) -> str:
-        """Return the ABI for which the programs that it can run are compiled."""
+        """Return the ABI of the programs that it can run."""
         return ABIS.get(self.family, self.family)
 
 
-#: Where the image is while ranks run. FOLDER: where it was installed. The others are made once per node before ranks
-#: start and removed afterwards: in the node's memory, on its disk, or as a compressed file in memory that is mounted.
+#: Where the image is while ranks run. NOT_STAGED: where it was installed. The others are created once per node before
+#: ranks start and removed afterwards: in the node's memory, on its disk, or as a compressed file mounted from memory.
 NOT_STAGED = "folder"
 MEMORY = "memory"
 DISK = "disk"
@@ -128,8 +128,8 @@ SQUASHFS = "squashfs"
 STAGINGS = (NOT_STAGED, MEMORY, DISK, SQUASHFS)
 
 
-#: How the site starts the ranks. OUTSIDE: its launcher starts a container for each. INSIDE: the image's launcher and
-#: its daemons start them, in one container per node.
+#: How the site starts the ranks. OUTSIDE: its launcher starts a container for each rank. INSIDE: the image's launcher
+#: and daemons start them in one container per node.
 OUTSIDE, INSIDE = "outside", "inside"
 LAUNCHES = (OUTSIDE, INSIDE)
 
@@ -142,15 +142,15 @@ class StartOption(NamedTuple):
         runtime: the program that starts the container, or NATIVE.
         staging: one of STAGINGS.
         launcher: the program that starts the ranks.
-        pmi: the PMI, in srun's words.
-        max_nodes: the most nodes that it is meant for; None: no limit.
-        join: the ranks of a node share one container's namespaces, as MPICH's own shared memory requires.
+        pmi: the PMI, in srun's terms.
+        max_nodes: the largest number of nodes that it is intended for; None: no limit.
+        join: whether a node's ranks share one container's namespaces, as MPICH's own shared memory requires.
         program: the launcher's path; None: it is in PATH once the plan's modules are loaded.
         place: the node's own folder in which the image is staged.
-        room_mb: MiB of that folder's file system; None if unknown.
+        room_mb: size in MiB of that folder's file system; None if unknown.
         broadcast: from this number of nodes on, the scheduler sends the staged file to the nodes.
-        modules: modules of the runtime, loaded after the plan's.
-        arguments: further words for the runtime, before the image.
+        modules: the runtime's modules, loaded after the plan's.
+        arguments: further arguments for the runtime, before the image.
     """
 
     name: str
@@ -182,14 +182,14 @@ class Limits(NamedTuple):
     account: bool = False
 
 
-#: Directives that request GPUs: then nothing else does.
+#: Directives that request GPUs, so that no other request is needed.
 _REQUESTS_GPUS = re.compile(r"--gres=(.*,)?gpu|--gpus|-G|-gpu\b|-l .*gpus?=|-R .*\bngpus")
-#: In place of a word: jobs see the GPUs of their nodes without a request.
+#: In place of a word: jobs can use the GPUs of their nodes without a request.
 NO_REQUEST = "none"
 
 
 def requests_gpus(directive: str) -> bool:
-    """Return whether a directive requests GPUs, in the usual words of a batch system."""
+    """Return whether a directive requests GPUs, in the usual terms of a batch system."""
     return _REQUESTS_GPUS.match(directive) is not None
 
 
@@ -198,8 +198,8 @@ class GpuRequest(NamedTuple):
 
     Attributes:
         word: the batch system's word for it, for instance gres.
-        per_node: GPUs per node; 0: nodes have different numbers, and a job requests those that its ranks need.
-        type: the batch system's word for the model; None: none is needed.
+        per_node: GPUs per node; 0: the number varies, and a job requests as many as its ranks need.
+        type: the batch system's word for the model; None: not needed.
     """
 
     word: str
@@ -211,8 +211,8 @@ class GpuPlace(NamedTuple):
     """The place of a GPU in its node.
 
     Attributes:
-        gpu: its number, as the driver counts.
-        domain: the NUMA domain that it is near.
+        gpu: its number in the driver's order.
+        domain: the nearest NUMA domain.
     """
 
     gpu: int
@@ -220,20 +220,20 @@ class GpuPlace(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a job requests of the batch system besides its layout. None, or empty: nothing.
+    """What a job requests from the batch system besides its layout. None or empty: nothing.
 
     Attributes:
-        queue: the partition or queue; None: it has the plan's partition's name; empty: the batch system's default.
+        queue: the partition or queue; None: named like the plan's partition; empty: the batch system's default.
         qos: the quality of service.
         cluster: the cluster, if the batch system has several.
         constraint: features of nodes.
         account_suffix: appended to the account.
         storage: file systems to request; they may have placeholders.
         gpus: the GPUs.
-        parallel_environment: Grid Engine's name for how slots are dealt to nodes.
+        parallel_environment: Grid Engine's name for the way slots are distributed over nodes.
         hosts: the nodes, for a site without a batch system.
-        exclusive: whole nodes.
-        request_memory: memory, also if the job does not say how much it needs: its part of the nodes'.
+        exclusive: whether to request whole nodes.
+        request_memory: whether to request memory even if the job does not specify it: its share of the nodes' memory.
     """
 
     queue: Optional[str] = None
@@ -250,7 +250,7 @@ class Batch(NamedTuple):
 
 
 class InsideWay(NamedTuple):
-    """What replaces parts of a plan if the image's own MPI and launcher are used, in one container per node.
+    """The replacements in a plan if the image's own MPI and launcher are used, in one container per node.
 
     Attributes:
         launcher: the launcher of the image's MPI.
@@ -272,7 +272,7 @@ class InsideWay(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All that the site needs to run a bundle.
+    """Everything that the site needs to run a bundle.
 
     Attributes:
         site: the site profile's name.
@@ -280,7 +280,7 @@ class Plan(NamedTuple):
         bundle: NAME:VERSION.
         workspace: the root folder; may begin with ``~``, which the site expands.
         python: the site's Pythons, in order of preference.
-        node: what one node offers.
+        node: a node's resources.
         scheduler: the scheduler's name.
         directives: more directives for the batch system, one line each.
         modules: environment modules to load.
@@ -291,24 +291,24 @@ class Plan(NamedTuple):
         start_options: the start options, in order of preference.
         abi: the MPI family whose Horovod variant is used if the bundle has variants: that of ``mpi``, else the image's
             own; None if the image's family is unknown.
-        checked: the answer of `check` when the plan was made; None: it was not asked.
-        host: single files of the host, which the container sees in a folder of their own.
-        account: charged if the user names none; it may have placeholders.
+        checked: the verdict of `check` when the plan was made; None: not checked.
+        host: single files of the host, which the container has in a separate folder.
+        account: the account to charge if the user specifies none; it may have placeholders.
         limits: what a job may request.
         against: why runtimes of start options cannot be used on the nodes, according to the profile.
-        namespaces: whether users can make user namespaces on the nodes; None if unknown.
+        namespaces: whether users can create user namespaces on the nodes; None if unknown.
         batch: further requests to the batch system.
         scripts: scripts that the job's shell reads before it loads modules.
         module_paths: folders of modules to use.
-        mounts: folders of the site whose paths have placeholders: binds on the same path, once these are replaced.
-        devices: devices that a runtime does not show by itself: paths, or CDI names.
+        mounts: folders of the site whose paths have placeholders; they are bound to the resolved path.
+        devices: devices that a runtime does not provide by default: paths, or CDI names.
         without: the site's partitions that have no plan, each with the reason.
-        gpu_order: the variable by which the order of a node's GPUs is set; empty if their places are unknown,
-            or the vendor has no such variable (Intel).
+        gpu_order: the variable that sets the order of a node's GPUs; empty if their places are unknown, or if the
+            vendor has no such variable (Intel).
         gpu_places: the places of a node's GPUs.
         launch: OUTSIDE or INSIDE.
-        inside: what changes with INSIDE, for a user who chooses it; None if ``launch`` is INSIDE, or if the image's MPI
-            family is unknown.
+        inside: the changes if the user chooses INSIDE; None if ``launch`` is INSIDE, or if the image's MPI family is
+            unknown.
     """
 
     site: str
@@ -346,7 +346,7 @@ class Plan(NamedTuple):
     def started_inside(self) -> "Optional[Plan]":
         """Return the plan with the image's own MPI and launcher, in one container per node; None if there is none.
 
-        `check` has not judged it.
+        `check` has not evaluated it.
         """
         if self.launch == INSIDE:
             return self
@@ -368,23 +368,23 @@ class Plan(NamedTuple):
         )
 
     def modules_of(self, runtime: str) -> List[str]:
-        """Return the modules that a job with a runtime loads, in order."""
+        """Return the modules that a job with this runtime loads, in order."""
         own = [name for option in self.start_options if option.runtime == runtime for name in option.modules]
         return list(dict.fromkeys([*self.modules, *own]))
 
     @property
     def queue(self) -> str:
-        """Return the batch system's name of the partition; empty: its default one."""
+        """Return the batch system's name for the partition; empty for its default partition."""
         return self.partition if self.batch.queue is None else self.batch.queue
 
     @property
     def containers(self) -> List[StartOption]:
-        """Return the start options with a container: those that the site chooses from and `check` judges."""
+        """Return the start options with a container, from which the site chooses and which `check` evaluates."""
         return [option for option in self.start_options if option.runtime != NATIVE]
 
     @property
     def way(self) -> str:
-        """Return what ranks use, for people: MPI, launchers and runtimes."""
+        """Describe what ranks use: MPI, launchers and runtimes."""
         image = "no MPI" if self.abi == NO_MPI else "the image's own MPI"
         own = self.mpi.says or "%s %s" % (self.mpi.family, self.mpi.version) if self.mpi else image
         launchers = [each.launcher + (" (%s)" % each.pmi if each.pmi else "") for each in self.containers]
@@ -396,7 +396,7 @@ class Plan(NamedTuple):
     def order(self) -> List[Tuple[str, Optional[str]]]:
         """Return the runtimes in the order in which a job tries them, each with the reason against it, if any.
 
-        Runtimes that the policy allows but that have no start option are last.
+        Runtimes that the policy allows but that have no start option come last.
         """
         names = [*(option.runtime for option in self.containers), *self.against]
         return [(name, self.against.get(name)) for name in dict.fromkeys(names) if name != NATIVE]
@@ -423,7 +423,7 @@ def read(data: bytes, what: str) -> Plan:
 
 
 def inside_options(options: Sequence[StartOption], launcher: str) -> List[StartOption]:
-    """Return start options for ``launcher`` in one container per node, whose ranks share all its namespaces."""
+    """Return start options for ``launcher`` in one container per node whose ranks share all its namespaces."""
     return [
         option._replace(launcher=launcher, pmi="", program=None, join=False)
         for option in options

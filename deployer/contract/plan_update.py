@@ -1,8 +1,8 @@
-"""Plan updates: new plans for a bundle that is installed, for instance after a maintenance day at the site.
+"""Plan updates: new plans for an installed bundle, for instance after a maintenance day at the site.
 
-A plan update is a text file: a JSON record, and after it any number of signatures in OpenSSH's armor. A signature
-covers the bytes of the record. It is made in the namespace of bundles, because the same keys may sign both: a policy
-that accepts a bundle accepts its plans. The record's ``schema`` tells the two apart.
+A plan update is a text file: a JSON record, followed by any number of signatures in OpenSSH's armor. A signature covers
+the bytes of the record. It uses the namespace of bundles, because the same keys may sign both: a policy that accepts a
+bundle accepts its plans. The record's ``schema`` distinguishes the two.
 """
 
 import re
@@ -15,7 +15,7 @@ from deployer.contract.errors import UsageError
 from deployer.contract.plan import Plan
 
 SCHEMA = "plan_update"
-#: Bytes of a file. A plan that binds an MPI file by file has some 50 kB.
+#: The most bytes of a file. A plan that binds an MPI file by file has about 50 kB.
 MAX_SIZE = 4 * 1024 * 1024
 
 #: A site's name becomes the name of a file.
@@ -48,12 +48,12 @@ class PlanUpdate(NamedTuple):
 
 
 def packed(data: bytes) -> bytes:
-    """Return a file as ``push`` sends it."""
+    """Return a file's content in the form that ``push`` sends."""
     return zlib.compress(data, 9)
 
 
 def unpacked(data: bytes, what: str) -> bytes:
-    """Return a file that ``push`` sent. Raises UsageError if it is incomplete, or has more than MAX_SIZE bytes."""
+    """Return the content of a file that ``push`` sent. Raises UsageError if it is incomplete or exceeds MAX_SIZE."""
     whole = zlib.decompressobj()
     try:
         found = whole.decompress(data, MAX_SIZE + 1)
@@ -67,7 +67,7 @@ def unpacked(data: bytes, what: str) -> bytes:
 
 
 def split(data: bytes) -> Tuple[bytes, List[bytes]]:
-    """Return the signed bytes of a file, and the blobs of its signatures. Raises IntegrityError."""
+    """Return a file's signed bytes and the blobs of its signatures. Raises IntegrityError."""
     begin = data.find(sshsig.BEGIN.encode())
     if begin < 0:
         return data, []
@@ -75,7 +75,7 @@ def split(data: bytes) -> Tuple[bytes, List[bytes]]:
 
 
 def read(data: bytes, what: str) -> PlanUpdate:
-    """Parse a plan update; ``what`` names it in errors. Its signatures are not looked at.
+    """Parse a plan update; ``what`` names it in errors. Its signatures are not checked.
 
     Raises:
         UsageError: it is not a plan update, or its plans do not belong together.

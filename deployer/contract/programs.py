@@ -20,6 +20,6 @@ _PACKAGES: Dict[str, str] = {
 
 
 def remedy(program: str) -> str:
-    """Return what to do if a program, a name or a path, cannot be started."""
+    """Return what to do if a program, given by name or path, cannot be started."""
     package = _PACKAGES.get(program.rpartition("/")[2])
     return "install it (Debian: apt-get install %s)" % package if package else "is it installed, and in PATH?"

@@ -1,6 +1,6 @@
-"""The proof in words: which MPI the ranks of a job used, and over which network, from the job's result.json. Pure.
+"""The proof in words: which MPI a job's ranks used, over which network, according to its result.json. Pure.
 
-The record may come from elsewhere: a field of another form than ours counts as missing.
+The record may come from elsewhere, so a field with an unexpected form counts as missing.
 """
 
 import re
@@ -10,14 +10,14 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from deployer.contract.plan import NATIVE
 from deployer.contract.text import counted, printable
 
-#: Where the MPI library of ranks came from: the site's own file, another one although the site's was to be used, or, if
-#: no file of the site was to be used, the image or the host.
+#: Where the ranks' MPI library came from: the site's own file; another file although the site's was expected; or, if no
+#: file of the site was expected, the image or the host.
 _SITE = "%s used the site's %s (same file as the host's)"
 _OTHER = "%s used another MPI library than the site's: %s"
 _IMAGE, _HOST = "%s used the image's own %s", "%s used the host's %s"
 _BEFORE = ", but only in the test before the program"
 _NONE = "no MPI library was found in %s%s"
-#: What ``MPI_Get_library_version`` returns, and how people call it.
+#: Patterns for the result of ``MPI_Get_library_version``, and the usual names.
 _NAMES = (
     (re.compile(r"Intel\(R\) MPI Library (\S+)"), "Intel MPI"),
     (re.compile(r"Open MPI v([^\s,]+)"), "Open MPI"),
@@ -26,17 +26,17 @@ _NAMES = (
     (re.compile(r"MPICH Version\s*:\s*(\S+)"), "MPICH"),
 )
 _LENGTH = 60
-#: Kinds of libraries, or of networks, that are listed.
+#: The most kinds of libraries or networks to list.
 _MOST = 4
 
 _Rank = Mapping[str, Any]
-#: The words for the origin of a library, its name, and whether only the test before the program had it.
+#: The words for the origin of a library, its name, and whether only the test before the program used it.
 _Group = Tuple[str, str, bool]
 _NO_MPI: _Group = (_NONE, "", False)
 
 
 def line(result: Any) -> str:
-    """Return what result.json proves, in one line that begins with ``proof: ``."""
+    """Return what result.json proves, as one line that begins with ``proof: ``."""
     return "proof: " + printable(words(result))
 
 
@@ -57,7 +57,7 @@ def library(rank: _Rank) -> str:
 
 
 def networks(rank: _Rank) -> str:
-    """Return the network of a rank, and what else it used, as ``tcp (libfabric)``; may be empty."""
+    """Return a rank's network and other transports, such as ``tcp (libfabric)``; may be empty."""
     return ", ".join(filter(None, [_network(rank), *_transports(rank)]))
 
 
@@ -69,14 +69,14 @@ def _network(rank: _Rank) -> str:
 
 
 def _transports(rank: _Rank) -> List[str]:
-    """Return how a rank passes messages besides the network: ``shared memory within a node``, or what NCCL reports."""
+    """Return a rank's transports besides the network: ``shared memory within a node``, or what NCCL reports."""
     via = _nccl(rank).get("via")
     found = [_text(each) for each in via] if isinstance(via, list) else []
     return [*(["shared memory within a node"] if rank.get("shared_memory") else []), *found]
 
 
 def words(result: Any) -> str:
-    """Return what result.json proves: of how many ranks which MPI, and over which network."""
+    """Return what result.json proves: which MPI how many ranks used, and over which network."""
     if not isinstance(result, Mapping) or not isinstance(result.get("ranks"), list):
         return "none: result.json lists no ranks"
     known = ranks(result)
@@ -101,7 +101,7 @@ def words(result: Any) -> str:
 
 
 def _requested(result: _Rank) -> int:
-    """Return the number of ranks that the job requested; older records do not have it."""
+    """Return the number of ranks that the job requested, which older records lack."""
     nodes, per_node = result.get("nodes"), result.get("ranks_per_node")
     count = nodes * per_node if isinstance(nodes, int) and isinstance(per_node, int) else 0
     return count if count < 10**8 else 0
@@ -124,7 +124,7 @@ def _of(count: int, total: int) -> str:
 
 
 def _without(result: _Rank, known: Sequence[_Rank]) -> str:
-    """Return the words for a job of which no rank used MPI."""
+    """Return the words for a job without ranks that used MPI."""
     if len(known) == 1:
         return "not needed: one rank, which used no MPI"
     linked = [rank.get("communication") for rank in known]
@@ -136,7 +136,7 @@ def _without(result: _Rank, known: Sequence[_Rank]) -> str:
 
 
 def _world(result: _Rank, total: int) -> List[str]:
-    """Return what is missing of one MPI world of all ranks."""
+    """Return why the ranks do not form one MPI world."""
     size = result.get("world_size")
     if total in (1, size):
         return []
@@ -146,7 +146,7 @@ def _world(result: _Rank, total: int) -> List[str]:
 
 
 def _networks(known: Sequence[_Rank]) -> List[str]:
-    """Return the network of the ranks, and between ranks of one node what else they used."""
+    """Return the ranks' network, and the other transports that ranks on one node used."""
     if len(known) == 1:
         return []
     found = list(OrderedDict.fromkeys(filter(None, map(_network, known))))[:_MOST]
@@ -156,7 +156,7 @@ def _networks(known: Sequence[_Rank]) -> List[str]:
 
 
 def _measured(result: _Rank) -> List[str]:
-    """Return what the nodes of a job without MPI measured between them."""
+    """Return the network measurements between the nodes of a job without MPI."""
     found = result.get("network")
     if not isinstance(found, Mapping):
         return []

@@ -1,9 +1,9 @@
-"""What a rank writes about itself. ``payload`` and ``evidence`` read it; apart, because they import ``typing``.
+"""Write a rank's records about itself, without the ``typing`` import of their readers, ``payload`` and ``evidence``.
 
-Each rank of a job makes its record anew, and importing ``typing`` and ``json`` takes longer than the rest of its start.
+Every rank of a job writes its records, and importing ``typing`` and ``json`` takes longer than the rest of its start.
 
-The ranks of a node append their records to one file, whose lines are ``NAME LENGTH JSON``. Each is written together
-with a newline before it and one after it, so that a line of which only a part was written spoils no other one.
+The ranks of a node append their records to one file, whose lines are ``NAME LENGTH JSON``. Each line is written with a
+newline before and after it, so that a partially written line does not corrupt any other line.
 """
 
 MYPY = False
@@ -13,15 +13,15 @@ if MYPY:
 #: The suffix of a file with the records of a node's ranks.
 SUFFIX = ".records"
 
-#: The exit code of a payload that was warned of the time limit, saved its state, and wants to be continued.
+#: The exit code of a payload that was warned of the time limit, saved its state, and is to be continued.
 SAVED = 85
-#: Seconds before the time limit at which ranks are warned, if the user does not say.
+#: Seconds before the time limit at which ranks are warned by default.
 WARN = 300
 
-#: The names of a rank's records, and of the end of what its probe printed, by its number.
+#: The names of a rank's records, and of the end of its probe's output, by the rank's number.
 PROBE, PROBE_LOG, PAYLOAD = "probe-%d.json", "probe-%d.log", "payload-%d.json"
 
-#: The stage of a probe when it wrote its record; if it is not DONE, the probe got no further.
+#: The stage of a probe when it wrote its record; if it is not DONE, the probe ended there.
 LOADING = "loading the MPI library"
 STARTING = "in MPI_Init or the first MPI_Barrier"
 SUMMING = "in the first MPI_Allreduce"
@@ -31,7 +31,7 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\"}
 
 
 def begun(task: int, host: str) -> "Dict[str, Any]":
-    """Return the record (``payload.PayloadRecord``) of a payload of which nothing is known yet."""
+    """Return the initial record (``payload.PayloadRecord``) of a payload."""
     return {
         "schema": "deployer.payload",
         "format": 1,
@@ -53,7 +53,7 @@ def begun(task: int, host: str) -> "Dict[str, Any]":
 
 
 def probing(task: int, host: str) -> "Dict[str, Any]":
-    """Return the record (``evidence.ProbeRecord``) of a rank of which nothing is known yet."""
+    """Return the initial record (``evidence.ProbeRecord``) of a rank."""
     return {
         "schema": "deployer.probe",
         "format": 1,
@@ -80,7 +80,7 @@ def line(name: str, text: str) -> bytes:
 
 
 def latest(text: str) -> "Dict[str, str]":
-    """Return the last whole record of each name in the text of a node's file."""
+    """Return the last complete record of each name in the text of a node's file."""
     found = {}
     for each in text.split("\n"):
         name, _, rest = each.partition(" ")
@@ -91,7 +91,7 @@ def latest(text: str) -> "Dict[str, str]":
 
 
 def dumps(value: "Any") -> str:
-    """Return the JSON text of a record of texts and whole numbers, in one line, as ``json.dumps`` does."""
+    """Return the JSON text of a record of texts and integers, in one line, as ``json.dumps`` does."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
@@ -104,7 +104,7 @@ def dumps(value: "Any") -> str:
 
 
 def _escaped(character: str) -> str:
-    """Return a character of a JSON text, in ASCII."""
+    """Return a character of a JSON text as ASCII."""
     number = ord(character)
     if 0x20 <= number < 0x7F:
         return _ESCAPED.get(character, character)

@@ -1,8 +1,8 @@
-"""Typed records: NamedTuples that are read from JSON objects, and written as such, by their annotations.
+"""Typed records: NamedTuples that are read from and written as JSON objects according to their annotations.
 
-Read with the checks of ``json_records.Fields``: a text, a number that is not negative, seconds, a flag, a nested
-record, and lists and mappings of these. A field that may be None may also be missing; so may one with a default value.
-A class that needs further checks has its own ``read`` or ``record``, which is used wherever the class is nested.
+Fields are read with the checks of ``json_records.Fields``: a text, a non-negative number, seconds, a flag, a nested
+record, and lists and mappings of these. A field that may be None or has a default value may be missing. A class that
+needs further checks has its own ``read`` or ``record``, which is used wherever the class is nested.
 """
 
 import functools
@@ -23,10 +23,10 @@ _SIMPLE: Mapping[Any, _Reader] = {
 
 
 def read(kind: Type[_T], fields: Fields, **known: Any) -> _T:
-    """Return the record of the class ``kind`` that a JSON object holds. Raises the fields' error.
+    """Return the record of class ``kind`` from a JSON object. Raises the fields' error.
 
     Args:
-        known: values of fields that the caller has read itself, because they need another check.
+        known: values of fields that the caller has read itself because they need a different check.
     """
     values = dict(known)
     for name, reader, optional in _readers(kind):  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ def read(kind: Type[_T], fields: Fields, **known: Any) -> _T:
 
 
 def plain(value: Any) -> Any:
-    """Return a record as a JSON object; nested records, lists and mappings too."""
+    """Return a record as a JSON object, including nested records, lists and mappings."""
     if hasattr(value, "_fields"):
         return {name: _inner(each) for name, each in zip(value._fields, value)}
     return _inner(value)
@@ -62,13 +62,13 @@ def _inner(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _readers(kind: Any) -> List[Tuple[str, _Reader, bool]]:
-    """Return name and reader of each field, and whether it may be missing."""
+    """Return the name and reader of each field, and whether it may be missing."""
     hints, defaults = kind.__annotations__, kind._field_defaults
     return [(name, _reader(hints[name]), name in defaults) for name in kind._fields]
 
 
 def _reader(hint: Any) -> _Reader:
-    """Return what reads a field with this annotation."""
+    """Return the reader for a field with this annotation."""
     origin = getattr(hint, "__origin__", None) or hint
     inner: Tuple[Any, ...] = getattr(hint, "__args__", None) or ()
     if hint in _SIMPLE:
@@ -90,7 +90,7 @@ def _maybe(reader: _Reader) -> _Reader:
 
 
 def _mapping(value: Any) -> _Reader:
-    """Return what reads an object whose values have this annotation."""
+    """Return the reader for an object whose values have this annotation."""
     if value is str:
         return Fields.mapping
     one = _reader(value)
@@ -103,5 +103,5 @@ def _mapping(value: Any) -> _Reader:
 
 
 def _nested(kind: Any) -> Callable[[Fields], Any]:
-    """Return what reads a nested record: the class's own method, if it has one."""
+    """Return the reader for a nested record: the class's own method, if it has one."""
     return getattr(kind, "read", None) or functools.partial(read, kind)

@@ -1,7 +1,7 @@
-"""A rehearsal: how a job ended without a network, what it reached for, and what it used. Pure.
+"""A rehearsal: how a job ended without a network, what it tried to access, and what it used. Pure.
 
-The judgement names first what stopped the job. It compares the exception that ended a process with what that process
-reached for: a library may catch the error of the network and raise one of its own.
+The findings begin with the reason that stopped the job. The exception that ended a process is compared with the
+process's accesses, because a library may catch a network error and raise its own.
 """
 
 import itertools
@@ -20,14 +20,14 @@ from deployer.contract.plan import DATA, JOB
 from deployer.contract.text import counted, printable
 
 SCHEMA = "rehearsal"
-#: The most bytes of an outcome in a bundle.
+#: The most bytes of a rehearsal's outcome in a bundle.
 MAX_SIZE = 4 * 1024 * 1024
 
-# How a job ended. LIMIT: it still ran when the rehearsal's own time was over. MEMORY: the kernel killed a process of
-# it. STOPPED: a person, or the rehearsal itself, stopped it.
+# How a job ended. LIMIT: it was still running when the rehearsal's own time was over. MEMORY: the kernel killed one of
+# its processes. STOPPED: a person, or the rehearsal itself, stopped it.
 DONE, FAILED, LIMIT, MEMORY, STOPPED = "done", "failed", "limit", "memory", "stopped"
 
-#: What observed the job: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
+#: The observers: Python's audit hooks; a name server and a sink in place of the network; the kernel's answers.
 PYTHON, NETWORK, FILES = "python", "network", "files"
 
 NETWORK_CODE, BLIND_CODE, TIME_CODE = "rehearse.network", "rehearse.blind", "rehearse.time"
@@ -69,17 +69,17 @@ RULES: Dict[str, Rule] = {
     ),
 }
 NOT_WHOLE = "the kernel's account of %s is missing or not complete: rehearse it again"
-#: The codes of a rehearsal; each has a page in docs/rules.md.
+#: The codes of rehearsal findings; each has a page in docs/rules.md.
 CODES = tuple(sorted(RULES))
 
 _DAEMON_REMEDY = "no such daemon runs on the nodes: switch it off, or bind its socket with --bind if the site has it"
-#: A port of the node itself, where programs written for one machine let their ranks meet; a path is a socket's.
+#: A port of the node itself, used for the rendezvous of ranks in programs for one machine; a path belongs to a socket.
 _LOOPBACK_PORT = re.compile(r"^[^/@].* port \d+$")
 _LOOPBACK_REMEDY = (
     "each node has a localhost of its own: if ranks meet there, use $MASTER_ADDR and $MASTER_PORT, which every rank "
     "has; if it is a daemon, none runs on the nodes: switch it off"
 )
-#: The kinds of observations that a cause of an exception can be.
+#: The kinds of observations that can cause an exception.
 _NETWORK_KINDS = (seen.HOST, seen.ADDRESS, seen.URL)
 _LOOKED = (seen.MISSING, seen.ASKED)
 _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
@@ -102,26 +102,26 @@ _WITH_CAUSE: Sequence[Tuple[Pattern[str], Sequence[str]]] = (
     ),
 )
 _OUT_OF_MEMORY = re.compile(r"^(\w+\.)*(MemoryError|_ArrayMemoryError|OutOfMemoryError)\b")
-#: What a program that gives up because of the network writes, whatever it raises.
+#: Words in the messages of programs that fail because of the network, whatever they raise.
 _DOWNLOAD = re.compile(r"download|fetch|connect|offline|internet|network|resolve", re.IGNORECASE)
-#: Folders of libraries, in the paths of source files: a person's own line is elsewhere.
+#: Library folders in the paths of source files; a user's own code is elsewhere.
 _LIBRARIES = re.compile(
     r"/(site|dist)-packages/|/lib/python[0-9.]*/|^<frozen |/deployer/(wheels|variant)/|/rehearsal-hook/"
 )
-#: Files that programs look for and usually do without.
+#: Files that programs search for but usually do not need.
 _USUAL = re.compile(
     r"^/(etc|proc|sys|dev|usr|lib|lib64|opt|bin|sbin|run|var|root|tmp|build|builds|croot|home/conda)(/|$)|/\.[^/]*($|/)|/__pycache__(/|$)|\.(pyc|pth|so|cfg|ini)$"
 )
-#: Where programs are, not data; and files that belong to programs, wherever they are.
+#: Folders of programs, not data; and files that belong to programs, wherever they are.
 _OF_PROGRAMS = re.compile(
     r"^/(etc|proc|sys|dev|usr|lib|lib64|bin|sbin|run|var|tmp|deployer/(job|canary|wheels|variant))(/|$)"
     r"|/(lib|(site|dist)-packages)/|\.(py|pyc|pth)$|\.so([.0-9]*)$"
 )
-#: Folders of the job itself: what it does not find there, it may have yet to make.
+#: Folders of the job itself, where missing files may be created later.
 _OF_JOB = re.compile(r"^/deployer/(?!data/)")
-#: What programs ask for and usually do without: what they have yet to make, and the folders of other services.
+#: Paths that programs check but usually do not need: files that they create later, and the folders of other services.
 _MAY_LACK = re.compile(r"^/(deployer/(?!data/)|content(/|$)|kaggle(/|$))")
-#: What libraries try and do without: UCX's settings, the clock of libuuid.
+#: Files that libraries try but do not need: UCX's settings, the clock of libuuid.
 _NEVER = re.compile(r"/ucx\.conf$|^/var/lib/libuuid/")
 #: Caches that programs renew if they can: fonts, bytecode.
 _USUAL_WRITES = re.compile(r"^/var/cache/|/__pycache__(/|$)|[.]pyc([.][0-9]+)?$")
@@ -130,9 +130,9 @@ _QUOTED = re.compile(r"(?<=')[^']{1,300}(?=')|(?<=File )\S{1,300}(?= cannot be o
 _OWN_HOSTS = re.compile(r"^(localhost|ip6-localhost|localhost\.localdomain|127\.[0-9.]+|::1|0\.0\.0\.0|::|)$")
 #: The host of a URL, without a user and a port.
 _AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[0-9A-Fa-f:.]+\]|[^/?#:@]*)")
-#: Findings of one code that are reported; a program may look for thousands of files.
+#: The most findings of one code to report, because a program may search for thousands of files.
 _MOST = 20
-#: Host names and addresses that a record has.
+#: The most host names and addresses in a record.
 _MAX_REQUESTED = 1000
 _FRAMES_SHOWN = 6
 
@@ -142,7 +142,7 @@ class JobEnding(NamedTuple):
 
     Attributes:
         how: DONE, FAILED, LIMIT, MEMORY or STOPPED.
-        exit_code: the exit code of the first rank that failed, or 0; None if it is unknown or the job still ran.
+        exit_code: the exit code of the first rank that failed, or 0; None: unknown, or the job was still running.
         last: the last line of its output that explains the end, or None.
         seconds: how long the payload ran.
     """
@@ -154,22 +154,22 @@ class JobEnding(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Return whether the job itself failed, in the time that the rehearsal gave it."""
+        """Return whether the job itself failed within the rehearsal's time."""
         return self.how in (FAILED, MEMORY, STOPPED)
 
 
 class Used(NamedTuple):
-    """What the job used; None: unknown.
+    """The job's resource usage; None: unknown.
 
     Attributes:
         seconds_to_first_step: from the start of the payload.
         seconds_per_step: the median.
         peak_memory: MiB of the largest rank.
-        threads: that ran at once in a rank.
+        threads: threads that ran at once in a rank.
         temporary: bytes in HOME, TMPDIR and the job's folder.
-        files_opened: how many different files.
-        gpus: how many the job asked for.
-        node_memory: MiB that a node needed at once, with the files in its /tmp and /dev/shm, if it has less.
+        files_opened: the number of different files.
+        gpus: the number of GPUs that the job requested.
+        node_memory: the peak MiB that a node needed, with the files in its /tmp and /dev/shm, if it has less.
     """
 
     seconds_to_first_step: Optional[float] = None
@@ -183,7 +183,7 @@ class Used(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What a rank may use at the site; None: unknown, or not limited.
+    """The resources that a rank may use at the site; None: unknown, or not limited.
 
     Attributes:
         memory: MiB.
@@ -200,8 +200,8 @@ class Reached(NamedTuple):
     """A finding of a rehearsal.
 
     Attributes:
-        finding: code, severity, subject, message and remedy, as of all rules.
-        stopped: the job ended because of it.
+        finding: code, severity, subject, message and remedy, as for all rules.
+        stopped: whether the job ended because of it.
         stack: where the program did it, the innermost frame first; empty if it was not Python.
         prepare: commands for the laptop.
         definition: lines for ``bundle.yaml``.
@@ -216,7 +216,7 @@ class Reached(NamedTuple):
     processes: int = 1
 
     def record(self) -> Record:
-        """Return the finding as a JSON object: the keys of ``check``'s findings, and what a rehearsal adds."""
+        """Return the finding as a JSON object: the keys of ``check``'s findings, and those of a rehearsal."""
         place = user_frame(self.stack)
         return dict(
             self.finding.record(),
@@ -265,18 +265,18 @@ class Rehearsal(NamedTuple):
         job: the name of the job.
         site: the site whose plan was used.
         date: seconds since the epoch.
-        deployer: the version that rehearsed it.
+        deployer: the version of deployer that rehearsed it.
         nodes: the number of nodes.
         ranks: the number of ranks.
-        watched: what observed it: PYTHON, NETWORK, FILES.
+        watched: the observers: PYTHON, NETWORK, FILES.
         ending: how the job ended.
-        used: what it used.
-        findings: what stopped it first, then by severity.
+        used: the resources that it used.
+        findings: the findings that stopped it, then the others by severity.
         accepted: the codes that the user accepted.
         command: the words of the job's command.
-        requested: the host names and addresses that the kernel saw programs ask for; without NETWORK in ``watched``,
-            those that Python's audit hook saw.
-        payload: the digest of all that the bundle had (``sealed_file.payload``); empty on a site.
+        requested: the host names and addresses that programs requested according to the kernel, or, without NETWORK in
+            ``watched``, according to Python's audit hook.
+        payload: the digest of the bundle's content (``sealed_file.payload``); empty on a site.
     """
 
     bundle: str
@@ -298,7 +298,7 @@ class Rehearsal(NamedTuple):
 
     @property
     def checked(self) -> verdict.Checked:
-        """Return the verdict, as ``check`` has it. RUN is for a job that was watched to its end."""
+        """Return the verdict in the form of ``check``. RUN requires a job that was observed to its end."""
         found = [item.finding for item in self.findings]
         known = {item.code for item in found if item.severity == verdict.MISSING_FACTS}
         if BLIND_CODE not in known and not self._kernel_watched:
@@ -313,7 +313,7 @@ class Rehearsal(NamedTuple):
 
     @property
     def _verdict(self) -> str:
-        """Return the verdict for people: UNKNOWN with what was not watched."""
+        """Return the verdict for people: UNKNOWN with the parts that were not observed."""
         checked = self.checked
         reasons = dict.fromkeys(item.message for item in checked.against) if checked.verdict == verdict.UNKNOWN else ()
         return ": ".join(filter(None, (checked.verdict, "; ".join(reasons))))
@@ -325,9 +325,9 @@ class Rehearsal(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Return whether a site that requires a rehearsal takes it: not for an error, even an accepted one.
+        """Return whether a site that requires a rehearsal accepts it; any error, even an accepted one, prevents that.
 
-        A job that the kernel did not watch does not count as rehearsed.
+        A job that the kernel did not observe does not count as rehearsed.
         """
         ended = self.ending.how in (DONE, LIMIT)
         return ended and self._kernel_watched and all(item.finding.severity != ERROR for item in self.findings)
@@ -336,7 +336,7 @@ class Rehearsal(NamedTuple):
         return json_records.stamped(SCHEMA, dict(records.plain(self), verdict=self.checked.verdict))
 
     def summary(self) -> str:
-        """Return the line for a security officer: what ``inspect`` shows of a bundle."""
+        """Return the line that ``inspect`` shows about a bundle, for a security officer."""
         names = ", ".join(self.requested[:_MOST])
         if self.requested[_MOST:]:
             names += " and %d more" % len(self.requested[_MOST:])
@@ -351,7 +351,7 @@ class Rehearsal(NamedTuple):
         return printable("without network, %s on %s: %s; %s; %s" % texts)
 
     def lines(self) -> List[str]:
-        """Return the report: what stopped the job, what else it reached for, what it used, and the verdict."""
+        """Return the report: what stopped the job, what else it tried to access, what it used, and the verdict."""
         who = "%s, job %s%s" % (self.bundle, self.job, " for %s" % self.site if self.site else "")
         shown = [printable("%s: %s" % (who, _ended(self.ending)))]
         first = [item for item in self.findings if item.stopped]
@@ -397,9 +397,9 @@ def _date(fields: Fields) -> int:
 
 
 def user_frame(stack: Sequence[CodeFrame]) -> Optional[CodeFrame]:
-    """Return the innermost frame of the program itself, or the outermost one of all; None without a stack."""
+    """Return the innermost frame of the program itself, else the outermost frame; None without a stack."""
     own = [frame for frame in stack if not _LIBRARIES.search(frame.file)]
-    own.sort(key=lambda frame: frame.file.startswith("<"))  # code that a library made, such as <attrs generated init>
+    own.sort(key=lambda frame: frame.file.startswith("<"))  # generated code, such as <attrs generated init>
     # A thread of a library begins in Python's own modules.
     others = [frame for frame in stack if not STANDARD.search(frame.file)] or stack
     return own[0] if own else (others[-1] if others else None)
@@ -414,14 +414,14 @@ def judge(
     job: str = "train",
     had_input: bool = True,
 ) -> Tuple[Reached, ...]:
-    """Return the findings of a rehearsal: what stopped the job is first.
+    """Return the findings of a rehearsal, beginning with those that stopped the job.
 
     Args:
-        observed: what the job reached for.
-        ending: how it ended.
-        own: names and addresses of its own nodes, which are no reach for a network.
-        job: its name.
-        had_input: it may have read data (``is_input``).
+        observed: the job's accesses.
+        ending: how the job ended.
+        own: names and addresses of its own nodes, which do not count as network accesses.
+        job: the job's name.
+        had_input: whether it may have read data (``is_input``).
     """
     waits = ending.how == LIMIT and used.seconds_to_first_step is None
     judgement = _Judgement(observed, ending, own, job, waits, had_input)
@@ -436,7 +436,7 @@ def judge(
 
 
 def _is_just_before(item: Observation, end: Observation) -> bool:
-    """Return whether an exception was raised in the lines after a question for a file: `assert os.path.exists(...)`."""
+    """Return whether an exception was raised just after a check for a file: `assert os.path.exists(...)`."""
     if not (item.stack and end.stack):
         return False
     asked, raised = item.stack[0], end.stack[0]
@@ -444,23 +444,23 @@ def _is_just_before(item: Observation, end: Observation) -> bool:
 
 
 def _ended_by_us(item: Observation) -> bool:
-    """Return whether an observation is of a program that each rehearsal ends, and a site does not."""
+    """Return whether an observation concerns a program that a rehearsal always ends but a site does not."""
     return item.kind == seen.BLIND and bool(item.about.get("ended"))
 
 
 def _not_certain(item: Reached) -> Reached:
-    """Return a finding about a job that may have failed only because the rehearsal ended a program of it."""
+    """Return a finding about a job that may have failed only because the rehearsal ended one of its programs."""
     text = item.finding.message + "; perhaps only because the rehearsal ended a program of it"
     return item._replace(finding=item.finding._replace(severity=verdict.MISSING_FACTS, message=text))
 
 
 def is_input(path: str) -> bool:
-    """Return whether a file that a job opened may be data, and not part of a program or of what the job wrote."""
+    """Return whether a file that a job opened may be data, not part of a program or output of the job."""
     return not _OF_PROGRAMS.search(path)
 
 
 def requested(observations: Iterable[Observation], own: Collection[str]) -> Tuple[str, ...]:
-    """Return the host names and addresses that programs asked for, without those of the job's own nodes."""
+    """Return the host names and addresses that programs requested, without those of the job's own nodes."""
     mine = {name.lower() for name in own}
     asked = (item for item in observations if item.kind in _NETWORK_KINDS and not _is_own(item, mine))
     found = sorted({_escaped(_host(item)) for item in asked})
@@ -469,7 +469,7 @@ def requested(observations: Iterable[Observation], own: Collection[str]) -> Tupl
 
 
 def unseen(text: str, severity: str = verdict.MISSING_FACTS) -> Reached:
-    """Return the finding about something that this rehearsal could not see."""
+    """Return the finding about something that this rehearsal could not observe."""
     return Reached(_finding(BLIND_CODE, "the job", severity, what=text))
 
 
@@ -479,12 +479,12 @@ def _still_ran(ending: JobEnding) -> Reached:
     return Reached(Finding(TIME_CODE, verdict.MISSING_FACTS, "the job", how % ending.seconds, remedy))
 
 
-#: A host, the place in the program that asked for it, and the URL.
+#: A host, the place in the program that requested it, and the URL.
 _Asked = Tuple[str, Optional[CodeFrame], str]
 
 
 class _Process(NamedTuple):
-    """What is known of a process: from its first observation."""
+    """The facts about a process from its first observation."""
 
     home: str = ""
     folder: str = ""
@@ -513,13 +513,13 @@ class _Judgement(object):
         self.cause = self._cause()
 
     def _first_uncaught(self) -> Optional[Observation]:
-        """Return the exception that ended the job: the first one that ended a process, and not only a thread."""
+        """Return the exception that ended the job: the first that ended a process, not only a thread."""
         found = [item for item in self.observations if item.kind == seen.UNCAUGHT]
         ends = [item for item in found if not item.about.get("thread")]
         return next(iter(ends or found), None)
 
     def _cause(self) -> Optional[Observation]:
-        """Return the observation because of which the job ended, or None."""
+        """Return the observation that explains the job's end, or None."""
         end = self.uncaught
         if not self.ending.failed:
             return None
@@ -533,13 +533,13 @@ class _Judgement(object):
         for pattern, kinds in _WITH_CAUSE:
             if pattern.search(text):
                 alike = [item for item in before if item.kind in kinds]
-                # A service that the program started may have asked in its place.
+                # A service that the program started may have made the request.
                 named = [item for item in self.observations if item.kind in kinds and _is_named(item, text)]
                 path = next(iter(_QUOTED.findall(end.what)), "")
-                if path and seen.WRITE in kinds:  # a path may be relative, and another observer saw the whole one
+                if path and seen.WRITE in kinds:  # a path may be relative, and another observer may have the full one
                     named = [item for item in self.observations if item.kind in kinds and _ends_with(item.what, path)]
                     alike = []
-                elif not alike and seen.HOST in kinds:  # a library that is not Python asked, in this process
+                elif not alike and seen.HOST in kinds:  # a native library in this process made the request
                     pid = self.processes.get(end.process, _Process()).pid
                     alike = [item for item in self._native(kinds, pid) if item.time <= end.time]
                 if named or alike:
@@ -550,12 +550,12 @@ class _Judgement(object):
         return None
 
     def _native(self, kinds: Collection[str], pid: str) -> List[Observation]:
-        """Return what the kernel saw of a process."""
+        """Return the kernel's observations of a process."""
         known = (item for item in self.observations if item.kind in kinds and not item.stack)
         return [item for item in known if pid and item.about.get("pid") == pid]
 
     def _last_reach(self) -> Optional[Observation]:
-        """Return what a job without an exception probably ended for: programs exit, or abort MPI, on their own."""
+        """Return why a job without an exception probably ended: programs may exit, or abort MPI, by themselves."""
         kinds: Tuple[str, ...] = (*_NETWORK_KINDS, seen.WRITE, seen.PROGRAM, seen.DAEMON)
         told = self.ending.last or ""
         reached = [item for item in self.observations if item.kind in (*kinds, seen.MISSING, seen.LIBRARY)]
@@ -574,7 +574,7 @@ class _Judgement(object):
     # ------------------------------------------------------------------------------------------ findings
 
     def reached(self) -> List[Reached]:
-        """Return the findings about what the job reached for, and about what stopped it."""
+        """Return the findings about the job's accesses, and about what stopped it."""
         found = [*self._network(), *self._others(), *self._blind()]
         if self.uncaught is not None and not any(item.stopped for item in found):
             found.append(self._of_exception(self.uncaught))
@@ -592,11 +592,11 @@ class _Judgement(object):
         chosen = self.cause if stopped and self.cause is not None else group[0]
         found = chosen.stack or next((item.stack for item in group if item.stack), ())
         end = self.uncaught.stack if stopped and self.uncaught is not None else ()
-        # Libraries download in threads of their own: the exception shows the program's line.
+        # Libraries download in their own threads, so the exception shows the program's line.
         return end if _is_of_libraries(found) and not _is_of_libraries(end) else found
 
     def _asked(self) -> Dict[_Asked, List[Observation]]:
-        """Return the observations of the network by what was asked for, and where."""
+        """Return the network observations by the request and its place in the program."""
         groups: Dict[_Asked, List[Observation]] = {}
         hosts: Dict[str, _Asked] = {}
         known: Dict[str, _Asked] = {}
@@ -607,13 +607,13 @@ class _Judgement(object):
             last = hosts.get(item.process)
             key = (name, place, item.what if item.kind == seen.URL else "")
             if item.kind == seen.HOST and last and last[:2] == key[:2]:
-                key = last  # of the URL that this process requested just before
+                key = last  # for the URL that this process requested just before
             elif item.kind == seen.HOST:
                 key = (name, place, item.about.get("url", ""))
             if item.kind == seen.ADDRESS and item.stack and item.process in hosts:
-                key = hosts[item.process]  # the host that this process looked up just before
+                key = hosts[item.process]  # the host that this process resolved just before
             elif not item.stack:
-                key = known.get(name, key)  # the name server saw what Python saw
+                key = known.get(name, key)  # the name server observed the same request as Python
             elif item.kind != seen.ADDRESS:
                 hosts[item.process] = key
                 known.setdefault(name, key)
@@ -621,9 +621,9 @@ class _Judgement(object):
         return groups
 
     def _network(self) -> Iterable[Reached]:
-        """Yield a finding for each thing that a place in the program asked for."""
+        """Yield a finding for each thing that a place in the program requested."""
         groups = self._asked()
-        # A library that tries one mirror after the other wants one thing.
+        # A library that tries several mirrors in turn wants only one thing.
         wanted: Dict[Tuple[str, Optional[CodeFrame]], Tuple[Offline, List[str], List[Observation]]] = {}
         known: List[Offline] = []
         for (name, place, _), group in _merged(groups):
@@ -655,7 +655,7 @@ class _Judgement(object):
             yield made._replace(prepare=offline.prepare, definition=offline.definition)
 
     def _wanted(self, name: str, group: Sequence[Observation]) -> Wanted:
-        """Return what a library wanted that made these observations; ``name`` is the host, if it asked one."""
+        """Return what the library behind these observations wanted; ``name`` is the host, if it contacted one."""
         about: Dict[str, str] = {}
         for item in group:
             about.update(item.about)
@@ -676,7 +676,7 @@ class _Judgement(object):
         )
 
     def _of_write(self, what: str, group: Sequence[Observation], stopped: bool) -> Reached:
-        """Return the finding about a write; a library that would keep a download there is named, with its remedy."""
+        """Return the finding about a write, with the library that would keep a download there and its remedy."""
         offline = downloads.recognise(self._wanted("", group))
         how = self._thrown(stopped)
         if offline is None or not offline.prepare:
@@ -697,7 +697,7 @@ class _Judgement(object):
             if kind == seen.WRITE:
                 yield self._of_write(what, group, stopped)
             elif kind == seen.PROGRAM:
-                usual = WARNING if self._is_of_program(group) else NOTE  # matplotlib tries fc-list, and does without
+                usual = WARNING if self._is_of_program(group) else NOTE  # matplotlib tries fc-list but does not need it
                 remedy = remedies.of_program(what)
                 yield self._made("rehearse.program", group, what, usual, program=what, remedy=remedy)
             elif kind == seen.DAEMON:
@@ -712,7 +712,7 @@ class _Judgement(object):
                 values = {"path": "an answer on standard input", "how": "", "remedy": remedies.NO_ANSWERS}
                 yield self._made("rehearse.missing", group, what, WARNING, **values)
             elif kind == seen.ASKED and (seen.MISSING, what) in groups and not stopped:
-                continue  # it was opened as well
+                continue  # it was also opened
             elif (kind in _LOOKED and self._is_worth_a_note(what, group)) or (
                 kind in (*_LOOKED, seen.LIBRARY) and stopped
             ):
@@ -726,8 +726,8 @@ class _Judgement(object):
     def _is_worth_a_note(self, what: str, group: Sequence[Observation]) -> bool:
         """Return whether a missing file that did not stop the job may interest its user.
 
-        Libraries look for many that they do without. A program that is not Python is interesting if the job failed, or
-        if the program succeeded: then an observer reports only what no image has.
+        Libraries search for many files that they do not need. For a program that is not Python, a file is of interest
+        if the job failed, or if the program succeeded: then an observer reports only files that no image has.
         """
         if _USUAL.search(what) or (group[0].kind == seen.ASKED and _MAY_LACK.search(what)):
             return False
@@ -736,7 +736,7 @@ class _Judgement(object):
         return self.ending.failed or group[0].about.get("exit_code") == "0"
 
     def _is_of_program(self, group: Sequence[Observation]) -> bool:
-        """Return whether the program itself did it, or one that is not Python: not a library."""
+        """Return whether the program itself or a native program did it, not a library."""
         stack = self._stack(group, False)
         caller = next((frame for frame in stack if not STANDARD.search(frame.file)), None)
         return not stack or (caller is not None and not _LIBRARIES.search(caller.file))
@@ -756,7 +756,7 @@ class _Judgement(object):
             yield unseen("%s of its observations could not be read" % counted(self.observed.unreadable, "line"))
 
     def _of_exception(self, end: Observation) -> Reached:
-        """Return the finding about an exception for which nothing was seen that it reached for."""
+        """Return the finding about an exception without an observed access that explains it."""
         text = end.what + "\n" + end.about.get("after", "")
         subject = posixpath.basename(end.stack[-1].file) if end.stack else "the job"
         path = next(iter(_QUOTED.findall(end.what)), "")
@@ -781,7 +781,7 @@ class _Judgement(object):
             made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=known.remedy)
             return Reached(made, True, end.stack, known.prepare, known.definition)
         elif _DOWNLOAD.search(text) or "not found" in text:
-            # A library that looks for its files by other means than opening them: torchvision without download=True.
+            # A library may search for files without opening them: torchvision without download=True.
             offline = downloads.recognise(self._wanted("", [end]))
             if offline is not None and offline.prepare:
                 values = {"path": offline.what, "how": ": " + end.what, "remedy": offline.remedy}
@@ -790,10 +790,10 @@ class _Judgement(object):
         return Reached(made, True, end.stack)
 
     def ended(self) -> Reached:
-        """Return the finding about a job that was stopped, or failed for no reason that was seen."""
+        """Return the finding about a job that was stopped, or failed without an observed reason."""
         code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
         last = self.ending.last or ""
-        if self.ending.how == STOPPED:  # its words are the reason
+        if self.ending.how == STOPPED:  # its last line is the reason
             how = "it was stopped%s%s" % (code, ": " + last if last else "")
         else:
             how = "it failed%s%s" % (code, "; last line: " + last if last else "")
@@ -810,7 +810,7 @@ _MODULE_REMEDY = "install the package in the image, or add it to the wheels of t
 
 
 def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached]:
-    """Yield the findings about what the job used, of time too."""
+    """Yield the findings about the resources and the time that the job used."""
     if ending.how == LIMIT:
         yield _still_ran(ending)
     if ending.how in (DONE, LIMIT) and bounds.seconds and ending.seconds > bounds.seconds:
@@ -826,7 +826,7 @@ def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached
     elif used.node_memory:
         how = _FILES_IN_MEMORY % used.node_memory
         yield Reached(_finding("rehearse.memory", "the job", WARNING, how=how, remedy=_FILES_REMEDY))
-    # One more is usual: the thread that waits for the workers runs at times too.
+    # One more is usual, because the thread that waits for the workers also runs at times.
     if bounds.cpus and used.threads and used.threads > bounds.cpus + 1:
         values = {"threads": str(used.threads), "cpus": str(bounds.cpus)}
         yield Reached(_finding("rehearse.threads", "the job", WARNING, **values))
@@ -857,13 +857,13 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
 def _merged(
     groups: Mapping[_Asked, List[Observation]],
 ) -> List[Tuple[_Asked, List[Observation]]]:
-    """Return the groups without those of native programs for hosts that Python asked for as well."""
+    """Return the groups without those of native programs for hosts that Python also requested."""
     with_place: Set[str] = {name for name, place, _ in groups if place is not None}
     return [(key, group) for key, group in groups.items() if key[1] is not None or key[0] not in with_place]
 
 
 def _is_own(item: Observation, own: Collection[str]) -> bool:
-    """Return whether an observation is of the job's own nodes, or of nothing outside this machine."""
+    """Return whether an observation concerns the job's own nodes, or nothing outside this machine."""
     if item.kind not in _NETWORK_KINDS:
         return False
     name = _host(item).lower()
@@ -871,7 +871,7 @@ def _is_own(item: Observation, own: Collection[str]) -> bool:
 
 
 def _host(item: Observation) -> str:
-    """Return the host name or address of an observation of the network."""
+    """Return the host name or address of a network observation."""
     if item.kind == seen.ADDRESS:
         return item.what.partition(" ")[0]
     if item.kind == seen.HOST:
@@ -881,13 +881,13 @@ def _host(item: Observation) -> str:
 
 
 def _is_named(item: Observation, text: str) -> bool:
-    """Return whether a text has what was reached for as a word of its own; of the network, the host."""
+    """Return whether a text contains the accessed thing (for the network, the host) as a separate word."""
     what = _host(item) if item.kind in _NETWORK_KINDS else item.what
     return bool(what) and re.search(r"(?<![\w.-])%s(?![\w-])" % re.escape(what), text) is not None
 
 
 def _ends_with(whole: str, path: str) -> bool:
-    """Return whether a path is ``path`` as a program wrote it, which may be relative."""
+    """Return whether ``whole`` is ``path`` or, if that is relative, ends with it."""
     plain = posixpath.normpath(path)
     return whole in (path, plain) or whole.endswith("/" + plain.lstrip("./"))
 
@@ -897,13 +897,13 @@ def _is_of_libraries(stack: Sequence[CodeFrame]) -> bool:
 
 
 def _shared(stack: Sequence[CodeFrame], other: Sequence[CodeFrame]) -> int:
-    """Return how many of their outermost frames two stacks share."""
+    """Return how many outermost frames two stacks share."""
     same = ((one.file, one.function) == (two.file, two.function) for one, two in zip(stack[::-1], other[::-1]))
     return sum(itertools.takewhile(bool, same))
 
 
 def _is_within(item: Observation, end: Observation) -> bool:
-    """Return whether the function that raised the exception, or one that it called, made the observation."""
+    """Return whether the function that raised the exception, or a function called by it, made the observation."""
     return bool(end.stack) and _shared(item.stack, end.stack) == len(end.stack)
 
 
@@ -916,7 +916,7 @@ def _remedy_of(path: str) -> str:
 
 
 def _used(used: Used) -> List[str]:
-    """Return what the job used, for people; what is unknown is left out."""
+    """Return the job's resource usage for people, without unknown values."""
     texts = (
         ("first step after", used.seconds_to_first_step, "%.1f s"),
         ("per step", used.seconds_per_step, "%.3g s"),

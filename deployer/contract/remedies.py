@@ -1,4 +1,4 @@
-"""Remedies for programs that belong to the host, and for exceptions that say by themselves what is wrong. Pure."""
+"""Remedies for programs that belong to the host, and for exceptions whose text states the cause. Pure."""
 
 import re
 from typing import Optional
@@ -43,11 +43,11 @@ _EXCEPTIONS = {
 
 
 def of_program(program: str) -> str:
-    """Return what to do about a program that was started and does not exist."""
+    """Return what to do about a missing program that the job tried to start."""
     name = program.rpartition("/")[2]
     return next((remedy for remedy, names in _PROGRAMS.items() if name in names.split()), _IN_IMAGE)
 
 
 def of_exception(text: str) -> Optional[str]:
-    """Return what to do about the exception that ended a program; None: it does not say."""
+    """Return what to do about the exception that ended a program; None if its text does not show the cause."""
     return next((remedy for pattern, remedy in _EXCEPTIONS.items() if re.match(pattern, text)), None)

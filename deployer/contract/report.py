@@ -1,11 +1,11 @@
-"""What ``report`` shows: the measured figures of several jobs, their efficiency, and container against native. Pure.
+"""The report on several jobs: measured figures, efficiency, and container compared with native. Pure.
 
-A payload describes its figures in the file that DEPLOYER_RESULT names, so that they are in result.json::
+A payload describes its figures in the file that DEPLOYER_RESULT specifies; they become part of result.json::
 
     "measured": {"workload": "ResNet50", "settings": "batch 256 per rank", "unit": "images/s", "values": [74.1, 74.9]}
 
-``values`` are of the whole job: an image rate is the sum over its ranks. Without that section the results of the first
-definitions are read: ``epochs`` with ``seconds``, and ``iterations`` of one rank.
+``values`` are for the whole job: an image rate is the sum over its ranks. Without that section, the older form of
+results is read: ``epochs`` with ``seconds``, and ``iterations`` of one rank.
 """
 
 import csv
@@ -21,11 +21,11 @@ from deployer.contract.text import printable
 
 SCHEMA = "report"
 
-#: The units of figures; ``scaled`` knows which is better if smaller.
+#: The units of figures.
 SECONDS, IMAGES = "s/epoch", "images/s"
 UNITS = {SECONDS: "seconds per epoch", IMAGES: "images per second, all ranks together"}
 
-#: Numbers that one job may report: a figure per epoch or iteration.
+#: The most numbers that one job may report, one per epoch or iteration.
 _MAX_VALUES = 10000
 #: The smallest and the largest figure.
 _LEAST, _MOST = 1e-9, 1e15
@@ -44,10 +44,10 @@ class Run(NamedTuple):
         site: where it ran.
         runtime: its runtime; NATIVE without a container.
         nodes: number of nodes.
-        ranks: number of ranks; of processes that train, if torchrun starts several per rank.
-        threads: threads of each; None: not known.
-        values: the figure of each epoch or iteration.
-        published: the printed efficiency of a published row; None: a job of your own.
+        ranks: number of ranks, or of training processes if torchrun starts several per rank.
+        threads: threads per rank; None: unknown.
+        values: one figure per epoch or iteration.
+        published: the printed efficiency of a published row; None: your own job.
     """
 
     job: str
@@ -74,7 +74,7 @@ class Run(NamedTuple):
 
     @property
     def speed(self) -> float:
-        """How fast it was; twice is twice as fast."""
+        """The speed; twice the value is twice as fast."""
         return 1 / self.mean if self.slower_is_more else self.mean
 
     @property
@@ -92,7 +92,7 @@ class Row(NamedTuple):
     Attributes:
         run: the run.
         efficiency: its speed per rank, divided by that of the smallest run of the same kind.
-        of_native: the speed of a container divided by that of the same job without one; None: no such job.
+        of_native: the speed of a container divided by the speed of the same job without one; None: no such job.
         base: the smallest runs of the same kind.
     """
 
@@ -133,7 +133,7 @@ def of_result(result: Fields) -> Run:
 
 
 def _own_count(result: Fields) -> Optional[int]:
-    """Return how many processes trained, according to the payload's own result: it may start some itself."""
+    """Return how many processes trained, according to the payload's result, because it may start some itself."""
     payload = result.child("payload") if isinstance(result.record.get("payload"), dict) else None
     measured = payload.maybe_child("measured") if payload else None
     count = measured.maybe_number("processes") if measured else None
@@ -156,7 +156,7 @@ def _figures(result: Fields, ranks: int) -> Tuple[str, str, str, List[float]]:
         return measured.text("workload"), settings, unit, _numbers(measured, "values")
     if isinstance(payload.record.get("epochs"), list):
         seconds = [_positive(epoch, "seconds") for epoch in payload.items("epochs")]
-        # The first epoch includes the time in which the framework makes its graph.
+        # The first epoch includes the time in which the framework builds its graph.
         return bundle, "", SECONDS, _some(seconds[1:] or seconds, payload, "epochs")
     if isinstance(payload.record.get("iterations"), list):
         rates = [ranks * rate for rate in _numbers(payload, "iterations")]
@@ -183,7 +183,7 @@ def _some(values: List[float], fields: Fields, name: str) -> List[float]:
 
 
 def _positive(fields: Fields, name: str) -> float:
-    """Return a number with which one can compute; JSON may also have NaN, infinity, and too large whole numbers."""
+    """Return a positive number for calculations; JSON may also have NaN, infinity, and integers that are too large."""
     value = fields.record.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and _LEAST <= value <= _MOST:
         return float(value)
@@ -193,7 +193,7 @@ def _positive(fields: Fields, name: str) -> float:
 
 
 def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
-    """Return the runs of a report's record that ``--json`` printed, and the jobs left out, each with the reason."""
+    """Return the runs from a report that ``--json`` printed, and the omitted jobs, each with the reason."""
     runs = []
     for item in record.items("runs"):
         unit = item.text("unit")
@@ -211,7 +211,7 @@ def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
     """Return the rows in the order of the tables.
 
     Args:
-        all_layouts: compare each run with the smallest run of any layout, instead of the smallest of the same ranks
+        all_layouts: compare each run with the smallest run of any layout, instead of the smallest with the same ranks
             per node and threads per rank.
     """
 
@@ -246,7 +246,7 @@ def _same(run: Run) -> Tuple[Any, ...]:
 
 
 def series(run: Run) -> str:
-    """Return the name of the line of a plot that a run is a point of."""
+    """Return the name of the plot line to which a run belongs."""
     if run.published is not None:
         return run.job
     layout = "%.4g x %s" % (run.ranks / run.nodes, "-" if run.threads is None else run.threads)
@@ -267,21 +267,21 @@ def _order(run: Run) -> Tuple[Any, ...]:
 # ------------------------------------------------------------------------------------------------ writing
 
 _HEAD = ("NODES", "RANKS", "THREADS", "RUNTIME", "%s", "+-", "EFFICIENCY", "/NATIVE", "JOB")
-#: The columns that are aligned right.
+#: The right-aligned columns.
 RIGHT = frozenset((*_HEAD[:3], *_HEAD[5:8], *UNITS))
 _COLUMNS = (
     *("job", "workload", "settings", "unit", "site", "runtime", "nodes", "ranks", "threads", "samples", "mean"),
     *("interval_95", "spread_1_96_sd", "efficiency", "container_to_native", "published"),
 )
 
-#: With these, a spreadsheet begins a formula.
+#: The characters with which a formula begins in a spreadsheet.
 _FORMULA = ("=", "+", "-", "@")
 
 _Table = Callable[..., List[str]]
 
 
 def lines(found: Sequence[Row], table: _Table) -> List[str]:
-    """Return the tables for people; ``table`` arranges head, rows and columns aligned right."""
+    """Return the tables for people; ``table`` lays out head, rows and right-aligned columns."""
     said: List[str] = []
     groups: Dict[Tuple[str, str], List[Row]] = OrderedDict()
     for row in found:
@@ -316,7 +316,7 @@ def _name(run: Run) -> str:
 
 
 def _figure(value: float, mean: float) -> str:
-    """Return a number with as many decimals as make about four digits of ``mean``."""
+    """Return a number with as many decimals as give ``mean`` about four digits."""
     return "%.*f" % (max(0, min(6, 3 - math.floor(math.log10(mean)))), value)
 
 
@@ -340,7 +340,7 @@ class _Pieces(List[str]):
 
 
 def _cell(value: Any) -> str:
-    """Return a cell. A text that a spreadsheet would take for a formula begins with an apostrophe, which it hides."""
+    """Return a cell. Text that a spreadsheet would read as a formula gets a leading apostrophe, which stays hidden."""
     if isinstance(value, (int, float)):
         return "%.6g" % value if isinstance(value, float) else str(value)
     text = printable(str(value))

@@ -1,6 +1,6 @@
-"""result.json: what was requested, what each rank proved, what is wrong with it, and the payload's own result.
+"""result.json: the request, the proof of each rank, the findings, and the payload's own result.
 
-Pure: records in, record out. ``site.jobs.result`` reads them from the job's folder.
+Pure: records in, record out. ``site.jobs.result`` reads the records from the job's folder.
 """
 
 import functools
@@ -72,7 +72,7 @@ class StepOutcome(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """All evidence in a job's folder.
+    """All records in a job's folder.
 
     Attributes:
         hosts: records of the nodes.
@@ -81,7 +81,7 @@ class Evidence(NamedTuple):
         logs: the last lines of a rank's probe, by task.
         payload: the JSON that the job wrote, or None.
         payload_error: why that JSON could not be read, or None.
-        roots: what containers printed of the canary, by host.
+        roots: the containers' output when they read the canary, by host.
         image: what is wrong with the image, if a step failed.
         told: what the end of the step's output shows, if it failed.
         networks: the nodes' records of the network between them.
@@ -100,7 +100,7 @@ class Evidence(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What a step led to.
+    """The result of a step.
 
     Attributes:
         record: the result record.
@@ -112,7 +112,7 @@ class Judgement(NamedTuple):
 
 
 def assemble(launch: Launch, found: Evidence, outcome: StepOutcome, steps: Sequence[Record] = ()) -> Judgement:
-    """Judge a job after ``outcome.step``; ``steps`` are the ends of its steps, in seconds after its start.
+    """Evaluate a job after ``outcome.step``; ``steps`` has the ends of its steps, in seconds after its start.
 
     After the payload, the exit code is that of the rank that failed first; it is 3 if the payload ended well but the
     evidence has an error. After an earlier step that found no error, the record's exit code is None, with the finding
@@ -143,7 +143,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome, steps: Seque
     else:
         findings.append(finding("job.unfinished", WHOLE_JOB, why=""))
     sizes = sorted({probe.size for probe in found.probes if probe.size is not None})
-    if any(item.unset for item in found.payloads):  # the payload's world was not the probe's
+    if any(item.unset for item in found.payloads):  # the payload's world differs from the probe's
         sizes = []
     record = json_records.stamped(
         SCHEMA,
@@ -176,7 +176,7 @@ def assemble(launch: Launch, found: Evidence, outcome: StepOutcome, steps: Seque
 
 
 def _from_outside(found: Evidence) -> Evidence:
-    """Return the evidence in which facts observed from outside replace those that ranks could not prove."""
+    """Return the evidence, with facts observed from outside in place of those that ranks could not prove."""
     probes = list(found.probes)
     for item in found.payloads:
         seen = item.outside
@@ -188,7 +188,7 @@ def _from_outside(found: Evidence) -> Evidence:
 
 
 def decided(launch: Launch) -> List[Finding]:
-    """Return, as notes, what people decided against ``check``: codes that were accepted, and a forced run.
+    """Return, as notes, the users' decisions against ``check``: accepted codes, and a forced run.
 
     The rest of the result shows the consequences.
     """
@@ -202,7 +202,7 @@ def decided(launch: Launch) -> List[Finding]:
 
 
 def _check(launch: Launch) -> Optional[Record]:
-    """Return verdict and codes of ``check``, or None if the plan has none."""
+    """Return the verdict and codes of ``check``, or None if the plan has none."""
     if launch.checked is None:
         return None
     return {
@@ -216,7 +216,7 @@ def _check(launch: Launch) -> Optional[Record]:
 def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int:
     """Return the exit code of the rank that failed first, as a shell reports it.
 
-    srun's own code is the highest of all tasks. If srun ends ranks by a signal, that code hides the rank that failed.
+    srun's own code is the highest of all tasks. If srun ends ranks with a signal, that code hides the rank that failed.
     """
     first = first_failed(payloads)
     if first is not None and outcome.exit_code != 0:
@@ -227,19 +227,19 @@ def payload_exit(payloads: Sequence[PayloadRecord], outcome: StepOutcome) -> int
 
 
 def _has_saved(launch: Launch, payloads: Sequence[PayloadRecord]) -> bool:
-    """Return whether ranks saved their state and want to be continued, and none failed."""
+    """Return whether ranks saved their state to be continued, and none failed."""
     codes = {item.exit_code for item in payloads}
     return launch.warn is not None and SAVED in codes and codes <= {0, SAVED}
 
 
 def first_failed(payloads: Sequence[PayloadRecord]) -> Optional[PayloadRecord]:
-    """Return the record of the rank that failed first; one that exited by itself precedes all that a signal ended."""
+    """Return the record of the rank that failed first; one that exited by itself precedes any that a signal ended."""
     failed = [item for item in payloads if item.exit_code or item.signal]
     return min(failed, key=lambda item: (item.signal is not None, item.ended or 0, item.task)) if failed else None
 
 
 def judge(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    """Return what is wrong, the first cause first; later steps are judged only if the job reached them."""
+    """Return the findings, the first cause first; later steps are checked only if the job reached them."""
     findings: List[Finding] = []
     if outcome.module is not None:
         return [finding("job.module", WHOLE_JOB, module=outcome.module)]
@@ -289,7 +289,7 @@ def _stopped(launch: Launch, told: Told, outcome: StepOutcome) -> List[Finding]:
 
 
 def _host(item: HostRecord) -> List[Tuple[int, str]]:
-    """Return the key by which records are sorted: other fields of two with one name may have no order."""
+    """Return the sort key of records, without other fields, which may not be comparable."""
     return nodes.order(item.host)
 
 
@@ -307,7 +307,7 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
     twice = [pair for pair in counted_names if pair[1] > 1]
     findings += [finding("hosts.name", name, launch.scheduler, count=count) for name, count in twice]
     for item in sorted(found.hosts, key=_host):
-        if item.identity is not None or not launch.mpi:  # else its MPI is missing, which is reported below
+        if item.identity is not None or not launch.mpi:  # otherwise its MPI is missing, which is reported below
             findings += [finding("hosts.missing", item.host, path=path) for path in item.missing]
     if launch.mpi:
         first: Optional[HostRecord] = None
@@ -328,7 +328,7 @@ def _hosts(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
 
 
 def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    """Return what is wrong with the network between the nodes of a job without MPI."""
+    """Return the findings about the network between the nodes of a job without MPI."""
     if not launch.without_mpi or launch.nodes == 1 or len(found.hosts) != launch.nodes:
         return []
     first = found.hosts[0].host if found.hosts else ""
@@ -353,7 +353,7 @@ def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
 
 
 def _shown_network(found: Evidence) -> Optional[Record]:
-    """Return what the nodes of a job without MPI measured; None if they did not."""
+    """Return the measurements of the nodes of a job without MPI; None if there are none."""
     measured = [item for item in found.networks if item.bytes_per_second is not None]
     if not measured:
         return None
@@ -409,7 +409,7 @@ def _probe(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Findin
 
 
 class _Seen(NamedTuple):
-    """Lookup tables for ranks, of which a job may have a hundred thousand.
+    """Lookup tables for ranks, because a job may have a hundred thousand ranks.
 
     Attributes:
         identities: the identity of the MPI library, by host.
@@ -435,7 +435,7 @@ def _worlds(sizes: Set[int]) -> str:
 
 
 def _judge_probe(launch: Launch, seen: _Seen, probe: ProbeRecord, by_rank: "_ByRank") -> None:
-    """Note what is wrong with one rank in the container."""
+    """Add the findings about one rank in the container."""
     if probe.stage != rank_record.DONE:
         if probe.measures:
             note = functools.partial(by_rank.add, probe.task)
@@ -516,7 +516,7 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         if item.exit_code or item.signal:
             note = functools.partial(by_rank.add, item.task)
             measurements.explain(item.shm, launch.ranks_per_node, note, item.signal == signals.SIGBUS)
-            line = found.told.error if item.exit_code else None  # what a signal ended has printed no line
+            line = found.told.error if item.exit_code else None  # a rank that a signal ended has printed no line
             measurements.reached(limits.get(item.task, {}), item.signal, line or "", note)
     findings = by_rank.findings() + _apart(launch, found, outcome) + _sockets(launch, found)
     first = first_failed(found.payloads)
@@ -536,7 +536,7 @@ def _payload(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
 
 
 def _judge_world(launch: Launch, item: PayloadRecord, by_rank: "_ByRank") -> None:
-    """Note a second MPI in a process, and why a rank of several is a world of its own."""
+    """Add findings about a second MPI in a process, and about a rank that forms its own MPI world."""
     if item.together:
         by_rank.add(item.task, "mpi.twice", paths=" and ".join(item.together))
     if launch.ranks == 1:
@@ -573,10 +573,10 @@ def signal_name(number: int) -> str:
 
 
 def _apart(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Finding]:
-    """Return the finding about ranks without MPI of which none was connected to another one.
+    """Return the finding about ranks without MPI that were not connected to each other.
 
-    It is an error if they made worlds of their own; otherwise they may be independent on purpose. A mapped MPI shows
-    nothing if the job does not use MPI: Debian's PyTorch is linked with it.
+    It is an error if they formed separate worlds; otherwise they may be independent on purpose. A mapped MPI proves
+    nothing if the job does not use MPI, because Debian's PyTorch is linked with MPI.
     """
     seen = [item.communication for item in found.payloads if item.communication is not None]
     alone = [item for item in seen if item.connected is False]
@@ -597,7 +597,7 @@ def _sockets(launch: Launch, found: Evidence) -> List[Finding]:
 def _judge_library(
     launch: Launch, seen: _Seen, task: int, host: str, library: MappedLibrary, by_rank: "_ByRank"
 ) -> bool:
-    """Note where ``library`` is not the host's; return whether it was noted."""
+    """Add a finding if ``library`` is not the host's; return whether one was added."""
     expected = seen.identities.get(host)
     if launch.mpi is None or expected is None or library.identity == expected:
         return False
@@ -607,7 +607,7 @@ def _judge_library(
 
 
 def _ranks(launch: Launch, found: Evidence) -> List[Record]:
-    """Return what is known of each rank; the payload's evidence counts before the probe's."""
+    """Return the known facts about each rank; the payload's records take precedence over the probe's."""
     probes = {item.task: item for item in found.probes}
     payloads = {item.task: item for item in found.payloads}
     seen = _Seen.of(found)

@@ -1,8 +1,8 @@
 """All container runtimes that a site may have, by name: what each needs, and whether deployer can use it.
 
-This table is the only list. A site profile accepts its names, a plan orders them, `check` judges them, `capture` looks
-for their programs. Each supported name has an adapter in ``deployer.site.container.runtimes``; each other name has a
-refusal and an alternative.
+This table is the only list. A site profile accepts its names, a plan orders them, `check` evaluates them, and `capture`
+searches for their programs. Each supported name has an adapter in ``deployer.site.container.runtimes``; every other
+name has a refusal and an alternative.
 """
 
 import re
@@ -18,16 +18,16 @@ class KnownRuntime(NamedTuple):
     Attributes:
         name: its name in plans.
         program: its program in PATH.
-        namespaces: an unprivileged user's container needs user namespaces on the node.
-        carried: a bundle's kit can provide it to a site that lacks it.
-        stagings: where the image can be while it runs, of ``plan.STAGINGS``.
-        allowed_by: the name with which a policy allows it, if that is another runtime's; then no profile has its own.
-        mounts: it starts a SquashFS file like a folder, mounted for each process by itself, if its installation can.
-            Otherwise a node's holder mounts a staged one, and ranks join it.
-        shares_memory: processes of a node that start apart from each other can read each other's memory, at least with
-            its options for that. Otherwise each has a user namespace of its own.
-        tried: what an installation can do depends on how it was made and configured, so `capture` starts a container.
-        version_words: what its program is asked for its version with; none: it is not asked.
+        namespaces: whether an unprivileged user's container needs user namespaces on the node.
+        carried: whether a bundle's kit can provide it to a site that lacks it.
+        stagings: where the image can be while it runs, from ``plan.STAGINGS``.
+        allowed_by: the name under which a policy allows it, if it belongs to another runtime; no profile uses its own.
+        mounts: whether it starts a SquashFS file like a folder and mounts it for each process, if its installation
+            can. Otherwise a node's holder mounts a staged file, and ranks join it.
+        shares_memory: whether separately started processes on a node can read each other's memory, at least with its
+            options for that. Otherwise each has its own user namespace.
+        tried: whether `capture` starts a container, because capabilities depend on the build and configuration.
+        version_words: the arguments with which its program prints its version; none: it is not asked.
         oldest: the oldest version that can be used; empty: any.
         refusal: why deployer cannot use it; empty if it can.
         instead: what to do if deployer cannot use it.
@@ -49,7 +49,7 @@ class KnownRuntime(NamedTuple):
 
     @property
     def policy_name(self) -> str:
-        """Return the name with which a policy allows it."""
+        """Return the name under which a policy allows it."""
         return self.allowed_by or self.name
 
     @property
@@ -58,10 +58,11 @@ class KnownRuntime(NamedTuple):
         return not self.refusal
 
 
-#: The first that read the pattern for ``--unset-env`` was 0.28. This is the oldest that deployer was tried with.
+#: Since 0.28, it reads the pattern for ``--unset-env``. This is the oldest version that was tested with deployer.
 _OLDEST_CHARLIECLOUD = "0.31"
 
-#: The oldest that deployer was tried with. 4.0 and older lack options of every start, such as --unsetenv-all.
+#: The oldest version that was tested with deployer. 4.0 and older lack options that every start uses, such as
+#: --unsetenv-all.
 _OLDEST_PODMAN = "4.3"
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -69,7 +70,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _UNPACKED = (NOT_STAGED, DISK, MEMORY)
 _ASK = "allow one that bundles carry: udocker needs nothing but the site's permission"
 
-#: In the order in which people see them.
+#: In display order.
 TABLE = (
     KnownRuntime("charliecloud", "ch-run", stagings=STAGINGS, oldest=_OLDEST_CHARLIECLOUD),
     KnownRuntime(
@@ -81,7 +82,7 @@ TABLE = (
         oldest=_OLDEST_CHARLIECLOUD,
     ),
     # --sharens gives Apptainer's processes one user namespace, but its first process leaves the payload behind when it
-    # gets SIGTERM (seen with 1.4.5).
+    # receives SIGTERM (observed with 1.4.5).
     KnownRuntime(
         "apptainer", "apptainer", stagings=STAGINGS, mounts=True, shares_memory=False, tried=True, oldest="1.0"
     ),
@@ -129,21 +130,21 @@ TABLE = (
         "service's own store of images",
         instead="allow podman, which needs no service; or " + _ASK,
     ),
-    # Asking udocker would make a folder in the home.
+    # Querying udocker would create a folder in the home.
     KnownRuntime("udocker", "udocker", namespaces=False, carried=True, stagings=_UNPACKED, version_words=()),
     KnownRuntime(NATIVE, "env", namespaces=False),
 )
 RUNTIMES = {known.name: known for known in TABLE}
 
-#: Those that deployer can use, and those of them that a bundle's kit can provide.
+#: The runtimes that deployer can use, and those among them that a bundle's kit can provide.
 SUPPORTED = tuple(known.name for known in TABLE if known.supported)
 CARRIED = tuple(known.name for known in TABLE if known.carried)
-#: Those that a site profile can name.
+#: The runtimes that a site profile can list.
 NAMED = tuple(known.name for known in TABLE if not known.allowed_by)
 
 
 def supported(name: str) -> bool:
-    """Return whether this deployer can use a runtime; plans of another version may have names that it does not know."""
+    """Return whether this deployer can use a runtime; plans from another version may have unknown names."""
     return name in SUPPORTED
 
 
@@ -154,7 +155,7 @@ def needs_namespaces(name: str) -> bool:
 
 def too_old(name: str, version: Optional[str]) -> Optional[str]:
     """Return why a version cannot be used, or None; ``version`` may be a text that contains it, or unknown."""
-    if name == "singularity" and "apptainer" in (version or ""):  # a link to it
+    if name == "singularity" and "apptainer" in (version or ""):  # a link to Apptainer
         name = "apptainer"
     oldest = RUNTIMES[name].oldest
     found = _VERSION.search(version or "")
@@ -174,7 +175,7 @@ def refusal(name: str) -> Tuple[str, str]:
 def in_order(policy: Sequence[str]) -> List[str]:
     """Return the runtimes that a policy allows, in the order in which a plan tries them.
 
-    The policy's order decides, with two exceptions. A runtime that bundles carry and that uses user namespaces comes
+    The policy's order applies, with two exceptions. A runtime that bundles carry and that uses user namespaces comes
     before udocker, which makes each operation on a path much slower. The host's own programs come last.
     """
     fast = {known.policy_name for known in TABLE if known.carried and known.namespaces}

@@ -4,7 +4,7 @@ Pure: bytes in, exceptions out. A bundle is ``members | bundle.json | seal``. Th
 at the end of the file. It holds the manifest's offset and digest and any signatures, so that signing rewrites only the
 tail. The segment table covers everything before bundle.json, and bundle.json is covered by its digest. The tail and the
 headers are functions of what they describe and are compared byte for byte. A later format that adds to the seal must
-raise its min_reader: unknown fields, which readers skip elsewhere, would be bytes that nothing covers.
+raise its min_reader: unknown fields, which readers skip elsewhere, would be bytes that no check covers.
 """
 
 import functools
@@ -22,13 +22,13 @@ from deployer.contract.tarformat import BLOCK, TarEntry
 MANIFEST_FILE = "deployer/bundle.json"
 SEAL_FILE = "deployer/seal.json"
 TAIL = 10240
-_SEAL_SIZE = TAIL - 3 * BLOCK  # one header before it, two empty blocks after it: tar's end
+_SEAL_SIZE = TAIL - 3 * BLOCK  # one header before it, and tar's end (two empty blocks) after it
 _MODE = 0o644
 _HEX = re.compile(r"^[0-9a-f]{64}$")
 
-#: A manifest is in memory several times while it is parsed; manifest.MAX_MEMORY limits its content.
+#: A manifest is in memory several times during parsing; manifest.MAX_MEMORY limits its content.
 MAX_MANIFEST = 64 * 1024 * 1024
-#: A manifest that is larger is not kept after it was read: docs/limits.md promises how much memory an install needs.
+#: A larger manifest is not kept after it was read, because docs/limits.md promises how much memory an install needs.
 _MAX_KEPT = 1024 * 1024
 
 
@@ -71,7 +71,7 @@ def member_header(member: BundleMember) -> bytes:
 
 
 def manifest_block(data: bytes) -> bytes:
-    """Return bundle.json as it is in the file: header, content and padding."""
+    """Return bundle.json as in the file: header, content and padding."""
     header = member_header(BundleMember(MANIFEST_FILE, len(data), _MODE))
     return header + data + b"\0" * tarformat.padding(len(data))
 
@@ -121,8 +121,8 @@ def read_manifest(block: bytes, seal: Seal) -> Manifest:
 def parse_manifest(data: bytes, seal: Seal) -> Manifest:
     """Parse bundle.json, whose bytes ``manifest_bytes`` has verified.
 
-    An install needs each of them several times, and they have thousands of segments: the last ones are kept, except
-    large ones, which would need too much memory. So the result is shared and must not be changed.
+    An install needs each manifest several times, and manifests have thousands of segments. Therefore the last ones are
+    kept, except large ones, which would need too much memory. The result is shared and must not be changed.
     """
     return (_kept if len(data) <= _MAX_KEPT else _parse)(data, seal)
 
@@ -137,7 +137,7 @@ _kept = functools.lru_cache(maxsize=4)(_parse)
 
 
 def check(manifest: Manifest, end: int) -> None:
-    """Raise IntegrityError unless the segment table matches the file, 0 to ``end``, that the members describe."""
+    """Raise IntegrityError unless the segment table matches the file that the members describe, from 0 to ``end``."""
     _check_names([member.name for member in manifest.members] + [MANIFEST_FILE, SEAL_FILE])
     position = 0
     segments = iter(manifest.segments)
@@ -168,7 +168,7 @@ def check(manifest: Manifest, end: int) -> None:
     if next(segments, None) is not None or position != end:
         raise IntegrityError("the segment table does not end where the manifest starts")
     if manifest.image.raw_size != sum(segment.raw or 0 for segment in manifest.segments):
-        raise IntegrityError("the frames do not add up to the size of the image")  # for which space was checked
+        raise IntegrityError("the frames do not add up to the size of the image")  # the space check relies on that size
     _check_oci(manifest)
 
 
@@ -194,7 +194,7 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
 
 
 def payload(manifest: Manifest) -> str:
-    """Return the digest of all that a bundle has before the outcomes of its rehearsals, hexadecimal."""
+    """Return the hexadecimal digest of everything in a bundle before the outcomes of its rehearsals."""
     position = 0
     for member in manifest.members:
         if member.name.startswith(manifests.REHEARSALS_PREFIX):
@@ -238,7 +238,7 @@ def _check_names(names: List[str]) -> None:
 
 
 def _check_oci(manifest: Manifest) -> None:
-    """Raise IntegrityError unless the OCI documents are those that follow from config, layer, name and version."""
+    """Raise IntegrityError unless the OCI documents match config, layer, name and version."""
     sizes = {member.name: member.size for member in manifest.members}
     codec = str(manifest.codec["name"])
     if codec not in oci.codecs():

@@ -4,8 +4,8 @@ Three types separate the parts of a script:
 
 - ``str`` is data. Wherever it goes into a script, it is quoted as one word.
 - ``Word`` is data with references to the script's variables. Only ``Variable`` makes a reference.
-- ``Code`` is a piece of a script. Only ``code``, ``filled`` and ``directive`` make one, from templates that are
-  literals or files of ours (a test checks every call). ``script`` accepts nothing else, so forgotten quoting raises a
+- ``Code`` is a piece of a script. Only ``code``, ``filled`` and ``directive`` make one, from deployer's own templates:
+  literals or files (a test checks every call). ``script`` accepts nothing else, so forgotten quoting raises a
   TypeError.
 """
 
@@ -23,8 +23,8 @@ _OWN_NUMBER = "$"
 _IMPOSSIBLE = re.compile("[\x00\ud800-\udc7f\udd00-\udfff]")
 _NOT_FOR_CSH = re.compile("[!\x00-\x1f\x7f]")
 _DEFAULT = re.compile(r"[A-Za-z0-9]*")
-#: Characters that a word must not contain unescaped: a line end would start a line of the script that is not ours, and
-#: an escape sequence would reach the reader's terminal.
+#: Characters that a word must not contain unescaped: a line end would start a foreign line of the script, and an escape
+#: sequence would reach the reader's terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 #: The part of a template's line that is not code.
 _REMARK = re.compile(r"(^|\s)#.*$")
@@ -70,7 +70,7 @@ class Variable(object):
 
 
 class Program(object):
-    """A script of our own inside the script, as one word; its lines are unchanged, for people to read.
+    """One of deployer's own scripts inside the script, as one word; its lines stay unchanged and readable.
 
     ``+`` appends another one.
     """
@@ -158,7 +158,7 @@ def variables(words: Sequence[Text]) -> List[Variable]:
 
 
 def plain(text: Text, environment: Optional[Mapping[str, str]] = None) -> str:
-    """Return a text as a process needs it, with its variables from ``environment``; raise TypeError for others."""
+    """Return a text as a process needs it, with variables from ``environment``; raise TypeError for missing ones."""
     if isinstance(text, Program):
         return text.own
     return "".join(part if isinstance(part, str) else part.value(environment or {}) for part in Word(text).parts)
@@ -170,7 +170,7 @@ def argv(words: Sequence[Text], environment: Optional[Mapping[str, str]] = None)
 
 
 def quoted(words: Sequence[str]) -> str:
-    """Return words as a person types them in bash."""
+    """Return words as a person would type them in bash."""
     return " ".join(map(_quoted, words))
 
 
@@ -204,12 +204,12 @@ class Code(object):
 
 #: The values of a template.
 Filling = Union[int, Text, Code, Sequence[Text], None]
-#: In a template of a file: the name of a value, the beginning of a condition, or its middle or end.
+#: In a template file: the name of a value, the beginning of a condition, or its middle or end.
 _MARK = re.compile(r"@(?:([a-z_]+)|\?([a-z_]+)|([:.]))@")
 
 
 def code(template: str, **values: Filling) -> Code:
-    """Return a piece of a script: ``template``, a literal of ours, with ``values`` in place of its ``{names}``.
+    """Return a piece of a script: ``template``, a literal in deployer, with ``values`` in place of its ``{names}``.
 
     Data is quoted as one word, and a sequence as one word per item. On a line that is a comment, data is escaped.
 
@@ -221,16 +221,16 @@ def code(template: str, **values: Filling) -> Code:
 
 
 def filled(template: str, values: Mapping[str, Filling]) -> Code:
-    """Return a piece of a script from a file of ours, as ``code`` does.
+    """Return a piece of a script from a file of deployer, as ``code`` does.
 
-    In it, ``@name@`` is a value, and ``@?name@...@:@...@.@`` one of two texts: the second one if the value is None,
-    false or empty. The second one may be left out; conditions may be nested. Shell itself has no such words.
+    In it, ``@name@`` is a value, and ``@?name@...@:@...@.@`` is one of two texts: the second text if the value is None,
+    false or empty. The second text may be omitted; conditions may be nested. The shell itself has no such syntax.
     """
     return _composed(_chosen(template, values), values)
 
 
 def _chosen(template: str, values: Mapping[str, Filling]) -> Iterator[Tuple[str, Optional[str]]]:
-    """Yield each text of a template and the name that follows it, without those whose condition does not hold."""
+    """Yield each text of a template with the name that follows it, except texts whose condition is false."""
     shown = [True]
     text, *marks = _MARK.split(template)
     yield text, None
@@ -258,7 +258,7 @@ def _composed(parts: Iterable[Tuple[str, Optional[str]]], values: Mapping[str, F
 
 
 def _filled(value: Filling, before: str, name: str) -> str:
-    """Return ``value`` as text that follows ``before`` in a template of ours."""
+    """Return ``value`` as text that follows ``before`` in a template."""
     if isinstance(value, Code):
         return value.text
     if isinstance(value, int):

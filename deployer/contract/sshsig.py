@@ -1,4 +1,4 @@
-"""OpenSSH's signatures of files as data: what was signed, by which key, in one canonical form.
+"""OpenSSH's file signatures as data: what was signed, with which key, in one canonical form.
 
 Source: PROTOCOL.sshsig and PROTOCOL.u2f of OpenSSH; RFC 4253 section 6.6, RFC 5656 and RFC 8709 for keys. The policy
 decides who may sign, and deployer/system/signature.py verifies signatures.
@@ -12,7 +12,7 @@ from typing import List, NamedTuple
 
 from deployer.contract.errors import IntegrityError
 
-#: A signature is made for one use: a signature of another namespace (git's, a file's) is not valid for a bundle.
+#: A signature has one purpose: a signature from another namespace (for git or a file) is not valid for a bundle.
 NAMESPACE = "deployer-bundle"
 #: The namespace for site profiles. Such a signature is not valid for a bundle either.
 PROFILE_NAMESPACE = "deployer-profile"
@@ -68,7 +68,7 @@ class Signature(NamedTuple):
         algorithm: the algorithm of the signature.
         value: its raw bytes.
         rest: bytes that the device of an sk- key added, else empty.
-        namespace: the use that it was made for.
+        namespace: the purpose for which it was made.
     """
 
     key: Key
@@ -79,7 +79,7 @@ class Signature(NamedTuple):
     namespace: str = NAMESPACE
 
     def signed(self, message: bytes) -> bytes:
-        """Return the bytes that the key signed if the message is ``message``."""
+        """Return the bytes that the key signs for the message ``message``."""
         digest = _HASHES[self.hash_name](message).digest()
         parts = (self.namespace.encode(), b"", self.hash_name, digest)
         return _MAGIC + b"".join(packed(part) for part in parts)
@@ -116,7 +116,7 @@ def read_key(blob: bytes) -> Key:
     if kind not in ALGORITHMS:
         raise IntegrityError("a key of kind %r cannot sign bundles" % kind, "use an ed25519, ecdsa, rsa or sk- key")
     shape = (2 if "ed25519" in kind else 3) + kind.startswith("sk-")
-    curve = kind.split("@")[0].rpartition("-")[2].encode()  # an ecdsa key repeats it in its second part
+    curve = kind.split("@")[0].rpartition("-")[2].encode()  # an ecdsa key repeats the curve in its second part
     if len(parts) != shape or ("ecdsa" in kind and parts[1] != curve):
         raise IntegrityError("a key of kind %r does not have its parts" % kind)
     if kind == "ssh-rsa" and int.from_bytes(parts[2], "big").bit_length() < _MIN_RSA_BITS:
@@ -133,7 +133,7 @@ def read_key_text(kind: str, text: str) -> Key:
 
 
 def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
-    """Parse a signature in its canonical form. Raises IntegrityError, also if it was made for another use."""
+    """Parse a signature in its canonical form. Raises IntegrityError, also if it was made for another purpose."""
     start = len(_MAGIC) + 4
     if blob[:start] != _MAGIC + struct.pack(">I", _VERSION):
         raise IntegrityError("a signature does not have OpenSSH's format, version %d" % _VERSION)
@@ -159,7 +159,7 @@ def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
 
 
 def _check_form(kind: str, value: bytes) -> None:
-    """Raise IntegrityError for a second form of the same signature; OpenSSH 9.2 still accepts some."""
+    """Raise IntegrityError for a non-canonical form of a signature; OpenSSH 9.2 still accepts some of these."""
     if "ed25519" in kind:
         canonical = len(value) == 64 and int.from_bytes(value[32:], "little") < _ED25519_ORDER
     elif "ecdsa" in kind:
@@ -172,7 +172,7 @@ def _check_form(kind: str, value: bytes) -> None:
 
 
 def encode(blob: bytes) -> str:
-    """Return a signature as the seal has it: base64 in one line, without OpenSSH's armor, which may vary."""
+    """Return a signature in the seal's form: base64 in one line, without OpenSSH's armor, which may vary."""
     return base64.b64encode(blob).decode()
 
 

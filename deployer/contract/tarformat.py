@@ -1,4 +1,4 @@
-"""The one dialect of tar that deployer writes and reads: GNU tar with everything that varies held constant.
+"""The only tar dialect that deployer writes and reads: GNU tar with everything variable held constant.
 
 A header is a pure function of an entry, and only such headers are accepted. This normal form cannot express devices,
 sparse files, global headers, odd numbers or owner names, so they are refused.
@@ -20,9 +20,9 @@ MTIME = 315532800
 FOLDER, FILE, SYMLINK, HARDLINK = b"5", b"0", b"2", b"1"
 _LONG_NAME, _LONG_LINK = b"L", b"K"
 
-# The content of a frame of the layer: whole entries of one section, in this order, or the rest of the file that the
-# frame before it began. No link exists while files are written, so no path can lead out of the root. A frame, or a
-# FILES frame with its RESTs, can be unpacked without the others.
+# The content of a layer's frame: whole entries of one section, in this order, or the rest of the file that the previous
+# frame began. No link exists while files are written, so no path can lead out of the root. A frame, or a FILES frame
+# with its RESTs, can be unpacked without the others.
 FOLDERS, FILES, REST, LINKS = "folders", "files", "rest", "links"
 HOLDINGS = (FOLDERS, FILES, REST, LINKS)
 SECTIONS = {FOLDER: FOLDERS, FILE: FILES, HARDLINK: LINKS, SYMLINK: LINKS}
@@ -30,8 +30,8 @@ SECTIONS = {FOLDER: FOLDERS, FILE: FILES, HARDLINK: LINKS, SYMLINK: LINKS}
 _MAGIC = b"ustar  \0"
 _MAX_OCTAL = 8**11 - 1
 _MAX_NAME = 4096  # Linux's PATH_MAX: a longer name cannot be created
-#: Limits of a folder on a site: Linux's NAME_MAX; PATH_MAX, less space for the path of the root folder; and nested
-#: folders, because recursive programs must get through them.
+#: Limits for paths on a site: Linux's NAME_MAX; PATH_MAX, less space for the path of the root folder; and the depth of
+#: nested folders, which recursive programs must be able to traverse.
 MAX_NAME, MAX_PATH, MAX_DEPTH = 255, 3072, 256
 _BASE_256 = 0x80
 
@@ -57,7 +57,7 @@ class TarEntry(NamedTuple):
         path: relative; the bytes of the file system.
         mode: the low nine permission bits.
         size: bytes of a file; 0 for all others.
-        target: of a link, else empty.
+        target: the target of a link, else empty.
     """
 
     kind: bytes
@@ -68,7 +68,7 @@ class TarEntry(NamedTuple):
 
 
 def padding(size: int) -> int:
-    """Return how many zeros follow ``size`` bytes of content."""
+    """Return the number of zeros that follow ``size`` bytes of content."""
     return -size % BLOCK
 
 
@@ -84,7 +84,7 @@ def encode(entry: TarEntry) -> bytes:
 
 
 def header_size(entry: TarEntry) -> int:
-    """Return the bytes of ``encode(entry)``, without making them."""
+    """Return the size of ``encode(entry)`` without encoding."""
     name = len(entry.path) + (entry.kind == FOLDER)
     longer = [length + 1 for length in (name, len(entry.target)) if length > 100]
     return BLOCK + sum(BLOCK + length + padding(length) for length in longer)
@@ -93,8 +93,8 @@ def header_size(entry: TarEntry) -> int:
 def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
     """Read the header at ``position``; return its entry and the position of its content.
 
-    It accepts exactly what ``encode`` writes: ``_FORM`` or the checks here require the one form of each field, and the
-    property tests compare with ``encode`` itself.
+    It accepts exactly what ``encode`` writes: ``_FORM`` or the checks here require the only form of each field, and
+    property tests compare the result with ``encode`` itself.
 
     Raises:
         IntegrityError: ``encode`` would not have written this header, or the path is not plain and relative.
@@ -178,9 +178,9 @@ def check_path(path: bytes) -> None:
 
 
 def too_long(path: bytes) -> str:
-    """Return in which way ``path`` exceeds the limits of a site; empty if it does not."""
+    """Return how ``path`` exceeds the limits of a site; empty if it does not."""
     if len(path) <= MAX_NAME:
-        return ""  # nor can it be too deep
+        return ""  # it cannot be too deep either
     if len(path) > MAX_PATH:
         return "has %d bytes (at most %d)" % (len(path), MAX_PATH)
     depth = path.count(b"/") + 1
@@ -202,7 +202,7 @@ def _block(name: bytes, mode: int, size: int, kind: bytes, target: bytes) -> byt
             b"%07o\0" % (mode & 0o777),
             b"%07o\0" % 0,  # uid and gid: the owner is whoever unpacks
             b"%07o\0" % 0,
-            # Octal can hold up to 8 GiB; above that, GNU's base-256 with the top bit set.
+            # Octal can hold up to 8 GiB; larger sizes use GNU's base-256 with the top bit set.
             b"%011o\0" % size if size <= _MAX_OCTAL else b"\x80" + size.to_bytes(11, "big"),
             b"%011o\0" % MTIME,
         ]

@@ -6,7 +6,7 @@ from typing import Optional
 #: Characters that a text of one line must not have. A line end or an escape sequence in a name, a path or a reason
 #: would have an effect where it is printed, and half of a surrogate pair cannot be printed at all.
 _CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-#: Characters that no text may have: a process cannot receive a NUL.
+#: Characters that no text may have, because a process cannot receive a NUL.
 _NEVER = "[\x00\ud800-\udfff]"
 _SHOWN = 60
 
@@ -22,7 +22,7 @@ def is_name(text: str) -> bool:
 
 
 def is_label(text: str) -> bool:
-    """Return whether ``text`` can be the name of a bundle or a job: a part of file names, and a word of commands."""
+    """Return whether ``text`` can be the name of a bundle or a job, for use in file names and commands."""
     return len(text) <= _LABEL_LENGTH and re.fullmatch(_LABEL, text) is not None
 
 
@@ -33,7 +33,7 @@ def fault(text: str, lines: bool = False) -> Optional[str]:
     """
     if text.isprintable():
         return None
-    # Compiled only here: this takes longer than all other imports of a rank together.
+    # Compiled only here, because this takes longer than all other imports of a rank together.
     found = re.search(_NEVER if lines else _CONTROL, text)
     if found is None:
         return None
@@ -49,7 +49,7 @@ def counted(number: int, what: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text in one line without effect on a terminal: characters that are not printable are escaped."""
+    """Return a text in one line without effect on a terminal: non-printable characters are escaped."""
     return text if text.isprintable() else "".join(char if char.isprintable() else escaped(char) for char in text)
 
 

@@ -1,7 +1,7 @@
-"""Environment variables that a job or its user sets for the ranks: the names and values that are possible. Pure.
+"""Check the names and values of environment variables that a job or its user sets for the ranks. Pure.
 
-Later ones override earlier ones: the image's, the layout's and launcher's, the job's, the plan's, the user's. Variables
-on which the site's MPI, the proof or deployer itself depend are never set in this way.
+Later sources override earlier ones: image, layout and launcher, job, plan, user. Variables on which the site's MPI, the
+proof or deployer itself depend are never set in this way.
 """
 
 from typing import Dict, Iterable, Mapping, Optional, Sequence
@@ -9,7 +9,7 @@ from typing import Dict, Iterable, Mapping, Optional, Sequence
 from deployer.contract.errors import UsageError
 from deployer.contract.text import fault, is_name, printable
 
-#: Bytes. The kernel gives a process no word that is longer than 128 KiB with its NUL; a runtime's option is in front.
+#: Bytes. The kernel limits a process's word to 128 KiB with its NUL, and a runtime's option precedes the variable.
 _MOST, _MOST_IN_ALL = 128 * 1024 - 64, 1024 * 1024
 _LISTS = "a script in app/ can add folders behind the others: export %s=$%s:DIR"
 _OTHER = "choose another name"
@@ -23,15 +23,15 @@ _OURS = {
     **dict.fromkeys(("PREPEND_PATH", "APPEND_PATH"), ("Apptainer would change PATH by it", _OTHER)),
     "PYTHONNOUSERSITE": ("it keeps packages of the home out", "--user-site lets Python use them"),
 }
-#: Beginnings of names with which launchers tell ranks their numbers, and of names for the tools that start ranks.
+#: Prefixes of the variables in which launchers pass ranks their numbers, and of those for the tools that start ranks.
 _OF_LAUNCHERS = ("SLURM_", "SLURMD_", "PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "MPI_LOCAL")
 _OF_TOOLS = ("DEPLOYER_", "PROOT_", "APPTAINER", "SINGULARITY")
-#: Settings of Open MPI's components, which begin like the launcher's names.
+#: Settings of Open MPI's components, which have the same prefix as the launcher's variables.
 _SETTINGS = ("PMIX_MCA_",)
 
 
 def parse(words: Sequence[str]) -> Dict[str, str]:
-    """Return the variables of ``NAME=VALUE`` words; of two with one name the last counts. Raises UsageError."""
+    """Return the variables from ``NAME=VALUE`` words; the last one of each name counts. Raises UsageError."""
     found = {}
     for word in words:
         name, sign, value = word.partition("=")
@@ -51,7 +51,7 @@ def check(environment: Mapping[str, str], of: str = "") -> Mapping[str, str]:
         of: written before each name in errors.
 
     Raises:
-        UsageError: a name or value is impossible, or the variable is not to be set.
+        UsageError: a name or value is impossible, or the variable must not be set.
     """
     for name, value in environment.items():
         problem = _problem(name, value)
@@ -63,7 +63,7 @@ def check(environment: Mapping[str, str], of: str = "") -> Mapping[str, str]:
 
 
 def check_plan(asked: Iterable[str], plan: Mapping[str, str], folders: Iterable[str]) -> None:
-    """Raise UsageError if a user's variable leads to the site's own files, by the plan.
+    """Raise UsageError if, according to the plan, a user's variable leads to the site's own files.
 
     Args:
         asked: the names of the user's variables.
@@ -100,7 +100,7 @@ def _problem(name: str, value: str) -> Optional[Sequence[str]]:
 
 
 def _is_bytes(value: str) -> bool:
-    """Return whether a value is possible bytes, as this process received them: such bytes need not be UTF-8."""
+    """Return whether a value can be encoded as bytes; values that this process received need not be UTF-8."""
     try:
         return b"\0" not in value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

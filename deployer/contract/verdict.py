@@ -1,4 +1,4 @@
-"""The verdict: what ``check`` concluded about a bundle at a site. The plan carries it to ``run``."""
+"""The verdict of ``check`` about a bundle at a site. The plan carries it to ``run``."""
 
 from typing import Container, Iterable, List, NamedTuple, Sequence
 
@@ -36,7 +36,7 @@ class Checked(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Return the verdict, with the jobs to which it applies if it does not apply to the others."""
+        """Return the verdict, with the jobs to which it applies unless it applies to all."""
         jobs = {item.job for item in self.against}
         return "%s for job %s" % (self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
 
@@ -51,13 +51,13 @@ class Checked(NamedTuple):
 
     @property
     def by(self) -> str:
-        """Return which other version of deployer judged, to follow the verdict in a text; empty if it is this one."""
+        """Return the other deployer version that made the verdict, to follow it in a text; empty for this version."""
         if self.deployer == __version__:
             return ""
         return " (by deployer %s; this is %s)" % (self.deployer, __version__)
 
     def of_job(self, name: str) -> "Checked":
-        """Return the verdict on one job: findings that are only about other jobs do not count."""
+        """Return the verdict on one job, without findings that are only about other jobs."""
         return self._with([item for item in self.findings if item.job in ("", name)])
 
     def without(self, codes: Container[str]) -> "Checked":
@@ -71,7 +71,7 @@ class Checked(NamedTuple):
 
 
 def judged(findings: Sequence[Finding], accepted: Iterable[str] = ()) -> Checked:
-    """Return findings with the verdict that follows from them; a finding with an accepted code counts as a warning."""
+    """Return findings with their resulting verdict; a finding with an accepted code counts as a warning."""
     codes = sorted(set(accepted))
     severities = {WARNING if item.code in codes else item.severity for item in findings}
     worst = ((ERROR, REFUSE), (MISSING_FACTS, UNKNOWN), (WARNING, WARN))

@@ -1,7 +1,7 @@
-"""Which of two versions is older: one rule for all bundles, whatever scheme their makers use.
+"""Compare versions with one rule for all bundles, whatever scheme their makers use.
 
 A version is split into numbers and words. All other characters separate, and anything after a ``+`` is ignored. Numbers
-compare as numbers, words as text. A word sorts before the end, and the end before a number. So
+compare as numbers, words as text. A word sorts before the end, and the end before a number. Thus
 ``1.0-beta < 1.0rc1 < 1.0 < 1.0.1 < 1.2 < 1.10``. The aim is to agree with Semantic Versioning and PEP 440 on versions
 that both allow.
 """
@@ -29,4 +29,4 @@ def _part(text: str) -> _Part:
     if not text.isdigit():
         return (_WORD, 0, text)
     digits = text.lstrip("0")
-    return (_NUMBER, len(digits), digits)  # sorts as numbers do, and is cheap for a number of any length
+    return (_NUMBER, len(digits), digits)  # sorts like numbers, and is cheap for numbers of any length

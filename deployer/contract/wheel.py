@@ -8,8 +8,9 @@ a Python's prefix with site-packages at ``lib``::
     include/    headers, by distribution
     ...         data, as in the wheel
 
-Format: PyPA, "Binary distribution format" (wheels), "Recording installed projects" (RECORD), "Entry points". Stricter
-than installers if leniency has no use: each file must be in RECORD, with SHA-256 or better, and occur once.
+Format: PyPA, "Binary distribution format" (wheels), "Recording installed projects" (RECORD), "Entry points". The rules
+are stricter than in installers where leniency has no use: each file must be in RECORD, with SHA-256 or better, and
+occur once.
 """
 
 import base64
@@ -63,7 +64,7 @@ class WheelEntry(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """The digest that RECORD has for a file.
+    """A file's digest in RECORD.
 
     Attributes:
         algorithm: one of ALGORITHMS.
@@ -83,7 +84,7 @@ class WheelFile(NamedTuple):
         size: bytes.
         digest: the digest that its content must have.
         executable: whether it gets execute permissions.
-        script: its first line names an interpreter and must be rewritten.
+        script: whether its first line names an interpreter and must be rewritten.
     """
 
     name: str
@@ -103,7 +104,7 @@ def distribution(file_name: str) -> Tuple[str, str]:
 
 
 def normalized(name: str) -> str:
-    """Return the one form of a distribution's name in which two spellings are equal."""
+    """Return the normalized form of a distribution's name, which is equal for all its spellings."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -119,7 +120,7 @@ def dist_info(file_name: str, names: Iterable[str]) -> str:
 
 
 def check_version(text: str) -> None:
-    """Raise IntegrityError unless the file WHEEL has a version of the format that we know, 1.x."""
+    """Raise IntegrityError unless the file WHEEL has a supported version of the format, 1.x."""
     for line in text.splitlines():
         key, _, value = line.partition(":")
         if key.strip().lower() == "wheel-version" and value.strip().partition(".")[0] == "1":
@@ -149,7 +150,7 @@ def record_line(path: str, digest: str, size: int) -> str:
 
 
 def relative_to_lib(path: str) -> str:
-    """Return a path of the overlay as RECORD has it, relative to site-packages."""
+    """Return a path in the overlay as in RECORD, relative to site-packages."""
     return path[len(LIB) + 1 :] if path.startswith(LIB + "/") else "../" + path
 
 
@@ -261,7 +262,7 @@ def _place(name: str, data: str, distribution_name: str) -> Tuple[str, str]:
 
 
 def _digest(entry: WheelEntry, claim: Tuple[str, str]) -> Digest:
-    """Return the digest that RECORD has for an entry; its size must match too."""
+    """Return an entry's digest in RECORD, whose size must match too."""
     algorithm, _, text = claim[0].partition("=")
     if algorithm not in ALGORITHMS:
         raise IntegrityError("its RECORD has no SHA-256 for %s" % entry.name)

@@ -14,7 +14,7 @@ def run(action: Callable[[], None]) -> None:
     """Call ``action`` in another process when this process has ended.
 
     That process is not a child of this one, so a program that waits for all its children does not wait for it. It has
-    no file of this process open and is not in its session, so it holds up neither the reader of a pipe nor a terminal.
+    no files of this process open and is in another session, so it blocks neither the reader of a pipe nor a terminal.
     """
     pid = os.getpid()
     start = began(pid)

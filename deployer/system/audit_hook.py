@@ -1,16 +1,16 @@
-"""What a Python program reaches for, seen by audit hooks (PEP 578): hosts, URLs, refused writes, missing files.
+"""Observe a Python program with audit hooks (PEP 578): hosts, URLs, refused writes, missing files.
 
-This module is copied into a folder of its own as ``sitecustomize.py``, so that each Python process of a rehearsed job
-imports it at its start (site.py in Python's manual). It needs nothing else of deployer, and it never changes what the
-program sees: no event is refused, no exception leaves it, and it only looks at files. It runs on Python 3.6 to 3.14;
-before 3.8 there are no audit hooks, and only the exception that ends the process is seen.
+This module is copied into a separate folder as ``sitecustomize.py``, so that each Python process of a rehearsed job
+imports it at its start (site.py in Python's manual). It uses no other module of deployer and does not affect the
+program: it refuses no event, lets no exception escape, and only reads the state of files. It runs on Python 3.6 to
+3.14; before 3.8 there are no audit hooks, and only the exception that ends the process is observed.
 
 Each observation is one line of JSON in ``$DEPLOYER_REHEARSAL/HOST-PID.jsonl`` (``contract.observation``). It is written
-when it is made, so that it is there also if the process is killed a moment later.
+immediately, so that it remains if the process is killed a moment later.
 """
 
-# This code runs in the payload: whatever happens in it must not be seen there, and it predicts what the payload is
-# about to do without doing it. The rules of our own programs for that do not hold here.
+# This code runs in the payload: the payload must not notice its errors, and it predicts the payload's next action
+# without performing it. Therefore these rules do not apply here.
 # ruff: noqa: TID251, BLE001, S110, SIM105
 
 import _thread
@@ -26,15 +26,15 @@ if MYPY:
 
 #: The variable with the folder for observations.
 FOLDER = "DEPLOYER_REHEARSAL"
-#: Observations of one kind that a process writes; frames of a stack; characters of a text.
+#: The most observations of one kind from a process; frames of a stack; characters of a text.
 _MOST, _FRAMES, _TEXT, _PATH = 1000, 30, 500, 1000
-#: Frames of the program itself that are kept besides, if libraries called each other more often.
+#: Additional frames of the program itself to keep below deeper stacks of libraries.
 _FRAMES_OF_PROGRAM = 10
 _PACKAGES = ("-packages/", "/deployer/wheels/", "/deployer/variant/")
 _LIBRARIES = (*_PACKAGES, os.path.dirname(os.__file__) + "/", "<frozen ")
-#: The file of a thread of a pool: for such a thread's stack, the one of the main thread is needed too.
+#: The source file of pool threads: the stack of such a thread is supplemented with that of the main thread.
 _POOL = "/concurrent/futures/thread.py"
-#: Local variables that tell what a library downloads, and where it would put it.
+#: Local variables that show what a library downloads, and where it would put it.
 _NAMES = (
     "url",
     "fullurl",
@@ -55,12 +55,12 @@ _NAMES = (
     "cached_file",
     "fpath",
 )
-#: Variables that everybody has: they count in functions of packages, also where they are empty.
+#: Common variable names, which count only in functions of packages, even if they are empty.
 _COMMON = ("name", "path")
-#: Kinds of observations that have such variables: what a library wanted to download, or could not keep.
+#: Kinds of observations that include such variables: what a library wanted to download, or could not keep.
 _WITH_NAMES = ("host", "address", "url", "write")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-#: Python's own imports: it tries to write bytecode beside each module, and does without.
+#: Python's own imports, which try to write bytecode beside each module but do not need it.
 _IMPORTS = "<frozen importlib"
 #: Audit events that change a file system, and which of their arguments are paths (audit events in Python's manual).
 _CHANGES = {
@@ -74,9 +74,9 @@ _CHANGES = {
 }
 
 
-#: Audit events that list a folder, or look for a file; the first argument is its path.
+#: Audit events that list a folder or search for a file; the first argument is its path.
 _LISTS = ("glob.glob", "os.listdir", "os.scandir", "pathlib.Path.glob", "pathlib.Path.rglob")
-#: Functions of os.path that ask for a file, of which no audit event tells.
+#: Functions of os.path that check for a file, for which there is no audit event.
 _ASKS = ("exists", "isdir", "isfile")
 _ASKED = "os.path: not there"
 
@@ -86,9 +86,9 @@ class PythonObserver(object):
 
     Attributes:
         folder: where its file is.
-        seen: kinds and texts that are written already: a program that tries again does not fill the disk.
-        counts: how many observations of each kind are written.
-        busy: the threads that make an observation: what they do meanwhile is not the program's.
+        seen: kinds and texts that are written already, so that repeated attempts do not fill the disk.
+        counts: the number of written observations of each kind.
+        busy: the threads that are making an observation, whose actions are not the program's.
         threads: whether the ends of threads are observed.
     """
 
@@ -129,7 +129,7 @@ class PythonObserver(object):
             handler(args)
             if not self.threads and "threading" in sys.modules:
                 self.watch_threads()
-        except Exception:  # whatever the program passes: it is not ours to judge, and it must not notice
+        except Exception:  # whatever arguments the program passes, it must not notice the observer
             pass
         finally:
             self.busy.discard(thread)
@@ -145,8 +145,8 @@ class PythonObserver(object):
             self.note("address", "%s port %s" % (address[0], address[1]), sys._getframe(2))
         elif address:
             path = _text(address)
-            # A name that begins with zero is known to this machine's processes alone. A socket that is there has, or
-            # had, somebody behind it: a library's own service, for instance.
+            # A name that begins with a NUL is local to this machine. An existing socket has or had a server, for
+            # instance a library's own service.
             if not path.startswith("\0") and not os.path.lexists(path):
                 self.note("daemon", path, sys._getframe(2))
 
@@ -175,9 +175,9 @@ class PythonObserver(object):
             self._look_for(path, frame)
 
     def watch_questions(self) -> None:
-        """Observe whether the program itself asks for what is not there; libraries ask for much that they do without.
+        """Observe the program's own checks for missing files; libraries check for many files that they do not need.
 
-        pathlib asks in its own way, which is not observed.
+        pathlib uses other functions, which are not observed.
         """
         for name in _ASKS:
             asks = getattr(os.path, name)
@@ -220,7 +220,7 @@ class PythonObserver(object):
                 return
             for place in places:
                 path = _path(args[place])
-                # A folder that is there already is no attempt: os.makedirs and its like try each one.
+                # An existing folder is not a failed write: os.makedirs and similar functions try each folder.
                 if not _may_change(path) and (len(places) == 2 or not os.path.isdir(path)):
                     self.note("write", path, frame)
 
@@ -233,7 +233,7 @@ class PythonObserver(object):
             self.note("program", program, sys._getframe(2))
 
     def _library(self, args: "Tuple[Any, ...]") -> None:
-        # Where it would be found is the loader's knowledge: the judgement uses this only if the program ends of it.
+        # Only the loader knows where it would be found, so this is used only if it ends the program.
         if args[0]:
             self.note("library", _text(args[0]), sys._getframe(2))
 
@@ -242,7 +242,7 @@ class PythonObserver(object):
         self.uncaught(error, trace)
 
     def watch_threads(self) -> None:
-        """Observe how threads end, once the program has imported what they need."""
+        """Observe the ends of threads, once the program has imported ``threading``."""
         threading = sys.modules["threading"]
         before = getattr(threading, "excepthook", None)  # not yet there while the module is imported
         if before is None:
@@ -256,7 +256,7 @@ class PythonObserver(object):
         vars(threading)["excepthook"] = ended
 
     def quietly(self, error: "Optional[BaseException]", trace: "Optional[TracebackType]", thread: str = "") -> None:
-        """Observe an exception as ``uncaught`` does, and let nothing of that be seen."""
+        """Observe an exception as ``uncaught`` does, without visible effects."""
         own = _thread.get_ident()
         self.busy.add(own)
         try:
@@ -301,7 +301,7 @@ class PythonObserver(object):
         frames = _frames(frame)
         if kind in _WITH_NAMES:
             if any(each.f_code.co_filename.endswith(_POOL) for each in frames):
-                # The program waits for a library's pool of threads: its own line is in the main thread.
+                # The program is waiting for a library's thread pool: its own line is in the main thread's stack.
                 frames += _frames(_main_frame())
             for each in frames:
                 _add_names(each, about)
@@ -313,7 +313,7 @@ class PythonObserver(object):
         own = [item for item in stack[_FRAMES:] if not _is_in(item[0], _LIBRARIES)]
         places = [_place(*item) for item in stack[:_FRAMES] + own[:_FRAMES_OF_PROGRAM]]
         record = {"kind": kind, "what": what[:_TEXT], "time": round(time.time(), 3), "stack": places, "about": about}
-        # Opened anew each time: programs close all descriptors, and a forked process has a file of its own.
+        # Opened each time, because programs may close all descriptors, and a forked process has its own file.
         path = os.path.join(self.folder, "%s-%d.jsonl" % (os.uname().nodename.replace("/", "_"), os.getpid()))
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -323,7 +323,7 @@ class PythonObserver(object):
 
 
 def _frames(frame: "Optional[FrameType]") -> "List[FrameType]":
-    """Return a frame and those that called it."""
+    """Return a frame and its callers."""
     found: "List[FrameType]" = []
     while frame is not None and len(found) < _MOST:
         found.append(frame)
@@ -345,7 +345,7 @@ def _is_in(frame: "FrameType", places: "Tuple[str, ...]") -> bool:
 
 
 def _add_names(frame: "FrameType", about: "Dict[str, str]") -> None:
-    """Add the local variables of ``_NAMES``. The outermost ones stay: what the user's own line asks for."""
+    """Add the local variables of ``_NAMES``. The outermost values, from the user's own call, take precedence."""
     found = frame.f_locals
     for name in _NAMES:
         if name in _COMMON and name in found:
@@ -369,7 +369,7 @@ def _text(value: "Any") -> str:
 
 def _path(value: "Any") -> str:
     path = os.fsdecode(value)
-    if ".." in path:  # what is before it may be a link
+    if ".." in path:  # the part before it may be a link
         folder, name = os.path.split(path)
         path = os.path.join(os.path.realpath(folder), name)
     return os.path.abspath(path)
@@ -431,7 +431,7 @@ def _next_sitecustomize() -> None:
         __import__("sitecustomize")
     except ImportError as error:
         sys.modules["sitecustomize"] = hidden
-        if error.name != "sitecustomize":  # the image's own one failed: Python's site module prints that
+        if error.name != "sitecustomize":  # the image's own module failed, which Python's site module reports
             raise
     finally:
         sys.path[:0] = place

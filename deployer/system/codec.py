@@ -1,4 +1,4 @@
-"""Decompression of a layer's frames with what a site has: zlib in Python, libzstd by ctypes, or Python 3.14's module.
+"""Decompress a layer's frames with what a site has: zlib in Python, libzstd through ctypes, or Python 3.14's module.
 
 Frames are independent, and their decompressed size is known beforehand, so one call on whole buffers is enough.
 Source: zstd.h (ZSTD_decompressDCtx, ZSTD_isError), stable since libzstd 1.0.
@@ -67,7 +67,7 @@ def _zstd() -> Callable[[bytes, int], Buffer]:
 
 
 class _ZstdLibrary(object):
-    """libzstd by ctypes, with one context and one buffer for all frames: new ones cost as much as a small frame."""
+    """libzstd through ctypes, with one context and buffer for all frames: new ones cost as much as a small frame."""
 
     def __init__(self, library: Any) -> None:
         library.ZSTD_createDCtx.restype = ctypes.c_void_p
@@ -112,7 +112,7 @@ class _ZstdModule(object):
     def __call__(self, frame: bytes, size: int) -> Buffer:
         stream = self._module.ZstdDecompressor()
         try:
-            # One byte more than announced: it shows that a frame is larger, and a decompression bomb is stopped there.
+            # One byte more than announced, to detect a larger frame and to stop a decompression bomb.
             data = stream.decompress(frame, size + 1)
         except (self._module.ZstdError, EOFError) as error:
             raise IntegrityError("a zstd frame is broken: %s" % error) from error

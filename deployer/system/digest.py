@@ -1,7 +1,7 @@
 """SHA-256 at the full speed of the machine.
 
-A Python that was built without OpenSSL hashes with portable C, at half the speed. The library is on the machine
-regardless, because ssh needs it. Source: EVP_Digest(3), unchanged since OpenSSL 0.9.7.
+A Python built without OpenSSL hashes with portable C, at half the speed. The machine has the library nevertheless,
+because ssh needs it. Source: EVP_Digest(3), unchanged since OpenSSL 0.9.7.
 """
 
 import ctypes

@@ -9,7 +9,7 @@ from deployer.contract.errors import MissingTool
 from deployer.contract.pages import DOCUMENTS
 from deployer.system import files
 
-#: Where deployer.pyz has them, below the package. bzip2 gives the same bytes everywhere; zlib's versions differ.
+#: Their path in deployer.pyz, below the package. bzip2 gives the same bytes everywhere; zlib's versions differ.
 PACKED = "documents.bz2"
 #: What separates names and texts there.
 _END = "\0"

@@ -5,7 +5,7 @@ from typing import Dict, Mapping
 from deployer.contract.errors import DeployerError
 from deployer.system import file_identity, files
 
-#: In place of the identity of a file that is not there.
+#: In place of the identity of a missing file.
 MISSING = "missing"
 
 
@@ -16,7 +16,7 @@ def identity(path: str) -> str:
 
 
 def changed(expected: Mapping[str, str]) -> Dict[str, str]:
-    """Return the identity, or MISSING, of each file that is not as expected, by path: a few hundred bytes are read."""
+    """Return the identity, or MISSING, of each file that differs, by path; it usually reads a few hundred bytes."""
     found = {}
     for path, known in expected.items():
         try:

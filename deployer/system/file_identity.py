@@ -1,4 +1,4 @@
-"""The identity of a library file, without ``typing`` and ``re``: each rank of a job imports this (see ``rank``)."""
+"""The identity of a library file, without ``typing`` and ``re``, because each rank imports this (see ``rank``)."""
 
 import os
 

@@ -1,8 +1,8 @@
 """Files that are complete under their final name or do not exist, and questions about existence.
 
-Do not use ``os.path.exists`` and similar functions for decisions: they return False for a path that may not be
-accessed, as if it did not exist. The functions here know one kind of absence, "does not exist" (ENOENT); everything
-else is an error.
+Do not use ``os.path.exists`` and similar functions for decisions: they return False for an inaccessible path, as if it
+did not exist. The functions here recognize only one kind of absence, "does not exist" (ENOENT); everything else is an
+error.
 """
 
 import errno
@@ -22,7 +22,7 @@ CHUNK = 1024 * 1024
 _PART = re.compile(r"^\.(.+)\.[0-9a-f]{8}\.part$", re.DOTALL)
 #: Bytes of a text file that is read at once, unless a smaller limit is given.
 MAX_TEXT = 16 * 1024 * 1024
-#: Blocks of this many zero bytes, at a multiple of this number, are left out of a file.
+#: Aligned blocks of this many zero bytes are left out of a file.
 HOLE = 64 * 1024
 _ZEROS = bytes(HOLE)
 #: F_SETPIPE_SZ of Linux's fcntl.h; Python has had a name for it since 3.10.
@@ -67,7 +67,7 @@ def published(path: str, mode: int = 0o666, flushed: bool = True, hint: Optional
 
 
 def check_not_folder(path: str) -> None:
-    """Raise UsageError if a file cannot be written because there is a folder of its name, or as ``errors_named``."""
+    """Raise UsageError if a folder with the file's name prevents writing it, or as ``errors_named`` does."""
     with errors_named("write " + path), suppress(FileNotFoundError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
             raise UsageError("cannot write %s: it is a folder" % path, "give the path of a file")
@@ -102,11 +102,11 @@ def _new_part(folder: str, name: str) -> Tuple[int, str]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:
             return descriptor, path
-        os.close(descriptor)  # it was removed as an abandoned one between the two steps
+        os.close(descriptor)  # it was removed as abandoned between the two steps
 
 
 def reap_parts(path: str) -> None:
-    """Remove temporary files that killed writers of ``path``, or of another .tar file beside it, left."""
+    """Remove temporary files left by killed writers of ``path`` or of another .tar file beside it."""
     folder, name = os.path.split(os.path.abspath(path))
     for found in names(folder):
         part = _PART.match(found)
@@ -116,7 +116,7 @@ def reap_parts(path: str) -> None:
 
 
 def _reap(path: str) -> None:
-    """Remove a temporary file of ours unless its writer is alive and thus holds the lock."""
+    """Remove a temporary file unless its writer is alive and thus holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         state = os.fstat(descriptor)
@@ -281,7 +281,7 @@ def sha256_file(path: str) -> str:
     return digest.hexdigest()
 
 
-#: Errors in removing a folder that modes can be the reason of, or that another process has just made a file there.
+#: Errors in removing a folder that modes can cause, or another process that has just made a file there.
 _BY_MODE = (errno.EACCES, errno.EPERM, errno.ENOTEMPTY, errno.EEXIST)
 
 
@@ -298,7 +298,7 @@ def remove_tree(path: str) -> None:
             return
         if not ours or error.errno not in _BY_MODE:
             raise error
-        if name != path:  # the parent folder's mode is not ours to change: as root this would close /tmp to all others
+        if name != path:  # never change the parent folder's mode: as root this would close /tmp to all others
             os.chmod(os.path.dirname(name), 0o700)
         if stat.S_ISDIR(os.lstat(name).st_mode):
             os.chmod(name, 0o700)
@@ -318,7 +318,7 @@ def remove_tree(path: str) -> None:
 
 
 def is_own(path: str) -> bool:
-    """Return whether ``path`` has the owner of what this user makes beside it."""
+    """Return whether ``path`` has the same owner as files that this user creates beside it."""
     found = status(path, follow=False)
     if found is None:
         return False
@@ -326,7 +326,7 @@ def is_own(path: str) -> bool:
 
 
 def owner_of_new(parent: str) -> Optional[int]:
-    """Return the owner of what this user makes in a folder: NFS servers may name another one (all_squash)."""
+    """Return the owner of files that this user creates in a folder; NFS servers may set another owner (all_squash)."""
     made = os.path.join(parent, ".removing-%s" % os.urandom(8).hex())
     try:
         os.mkdir(made)
@@ -386,7 +386,7 @@ class RandomAccessFile(io.RawIOBase):
 
 
 class Window(RandomAccessFile):
-    """A part of an open file as a file of its own, to read: ``size`` bytes from ``start``. The file stays open."""
+    """A part of an open file as a separate readable file: ``size`` bytes from ``start``. The file stays open."""
 
     def __init__(self, descriptor: int, start: int, size: int) -> None:
         super().__init__(lambda offset, count: os.pread(descriptor, count, start + offset), size)
@@ -394,7 +394,7 @@ class Window(RandomAccessFile):
 
 @contextmanager
 def errors_named(action: str, hint: Optional[str] = None) -> Iterator[None]:
-    """Turn an OSError of the block into an error of ours: SpaceError for a full disk or quota, else DeployerError."""
+    """Convert an OSError in the block: SpaceError for a full disk or quota, else DeployerError."""
     try:
         yield
     except OSError as error:
@@ -402,7 +402,7 @@ def errors_named(action: str, hint: Optional[str] = None) -> Iterator[None]:
 
 
 def raise_named(error: OSError, action: str, hint: Optional[str] = None) -> NoReturn:
-    """Raise ``error`` as an error of ours; ``action`` completes "cannot ...", for instance "write FILE"."""
+    """Raise ``error`` as a DeployerError; ``action`` completes "cannot ...", for instance "write FILE"."""
     if error.errno in _NO_SPACE:
         hint = hint or "free some space, or choose another folder"
         raise SpaceError("cannot %s: %s" % (action, error.strerror), hint) from error

@@ -13,8 +13,8 @@ from deployer.system import audit_hook, files
 
 #: Folders below the job's: observations, and the hook.
 SEEN, HOOK = "rehearsal", "rehearsal-hook"
-#: The variable for the folder of observations, in the job's environment; and the one with which a plan names the folder
-#: of the hook, which the container's environment has first in PYTHONPATH in place of this variable.
+#: The job's environment variable for the folder of observations. The second variable specifies the hook's folder in a
+#: plan; in the container's environment, that folder is first in PYTHONPATH instead.
 VARIABLE = audit_hook.FOLDER
 HOOK_VARIABLE = VARIABLE + "_HOOK"
 #: In place of a file that cannot be read: a line that the report counts as unreadable.

@@ -1,7 +1,7 @@
-"""The start of a payload: a fork that becomes the program. Apart from ``process``, because every rank waits for it.
+"""Start a payload: a fork that becomes the program. Separate from ``process``, because every rank waits for it.
 
-So it imports only what Python has loaded or built in. Types are in quotes, because ``typing`` takes longer than
-everything else here, and so do the enumerations of ``signal``, which ``_signal`` lacks.
+Therefore it imports only what Python has already loaded or built in. Types are in quotes, because ``typing`` takes
+longer than everything else here, as do the enumerations of ``signal``, which ``_signal`` lacks.
 """
 
 import os
@@ -29,14 +29,14 @@ def start(
     DeployerError and ends with its exit code.
 
     Args:
-        awaited: signals that are blocked here from before the fork on, for the caller to wait for.
+        awaited: signals that are blocked in this process from before the fork, so that the caller can wait for them.
         stdin: a file for standard input; None: this process's own.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited | {signal.SIGTERM})
     pid = os.fork()
     if pid == 0:
         if callable(signal.getsignal(signal.SIGTERM)):
-            # A handler ends with this program. A signal that it took before that would be lost.
+            # The new program has no handler, so a signal handled before that would be lost.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _become(command, environment, stdin)
@@ -47,13 +47,13 @@ def start(
 def adopt_orphans() -> None:
     """Become the parent of each descendant whose own parent ends: podman's conmon leaves podman in this way.
 
-    If that is impossible, the payload is seen only below the process that was started.
+    If that is impossible, the payload is observed only below the process that was started.
     """
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

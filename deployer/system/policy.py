@@ -1,7 +1,7 @@
-"""A site's requirements for bundles; a bundle cannot change them.
+"""A site's requirements for bundles, which a bundle cannot change.
 
-A policy is a JSON file. The admin's is at a fixed path. A root folder may have its own, which is kept when its first
-bundle is installed with --signers. All policies apply, so another policy can only tighten the rules.
+A policy is a JSON file. The admin's policy has a fixed path. A root folder may have its own, which is stored when its
+first bundle is installed with --signers. All policies apply, so another policy can only tighten the rules.
 """
 
 import os
@@ -30,7 +30,7 @@ class Policy(NamedTuple):
     Attributes:
         source: where the rules come from, for errors.
         require_signature: refuse a bundle without an accepted signature.
-        allowed: the allowed signers; None: the policy names none.
+        allowed: the allowed signers; None: the policy lists none.
         revoked_keys: the path of a file of revoked keys, or None.
         refuse_rollback: refuse a version older than an installed one.
         given: the text of --signers, which may be a pipe and is therefore read once.
@@ -135,7 +135,7 @@ def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: I
 
 
 def pin_policy(root: str, given: str) -> Optional[str]:
-    """Keep the text of --signers as the policy of a root folder without one; return its path, or None if there is one.
+    """Store the text of --signers as the policy of a root folder without one; return its path, or None if one exists.
 
     The file of signers is written first: a policy without it is an error, but it has no effect without a policy.
     """

@@ -47,7 +47,7 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ"
 _LAST_LINES = 0.5
 #: Seconds between two calls of ``tick``.
 _TICK = 0.5
-#: Seconds between two looks whether a process has ended.
+#: Seconds between two checks whether a process has ended.
 _PAUSE = 0.002
 #: Bytes that a program may print into memory; the largest answers have some megabytes.
 _MAX_OUTPUT = 32 * 1024 * 1024
@@ -104,7 +104,7 @@ def run(
         check: raise JobFailed for a non-zero status, with the last lines of stderr.
         hint: the remedy in errors.
         hear: receives each line of stderr immediately and returns whether to leave it out of the captured text.
-        tick: receives the number of the process, again and again while it runs and prints nothing.
+        tick: receives the process's number repeatedly while it runs and prints nothing.
 
     Raises:
         MissingTool: the program does not exist.
@@ -163,8 +163,8 @@ def _ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 def _status(process: "subprocess.Popen[bytes]", options: int = 0) -> Optional[int]:
     """Return how a child ended, as ``Popen`` has it; None: it still runs, and ``options`` do not wait for it.
 
-    Without the lock of ``Popen``: if Ctrl-C comes just after its ``poll`` or ``wait`` has taken that, it stays taken,
-    and the next ``wait`` would never return.
+    This does not use the lock of ``Popen``: if Ctrl-C comes just after its ``poll`` or ``wait`` has acquired it, it
+    stays locked, and the next ``wait`` would never return.
     """
     if process.returncode is None:
         try:
@@ -232,9 +232,9 @@ def _read_until(
 ) -> Optional[List[bytes]]:
     """Return the output of ``streams`` when all are closed; None if it is too much or takes too long.
 
-    ``stdin`` is fed with ``data`` meanwhile, and closed. All pipes are served at once, so that a child that writes much
-    to one of them cannot block us. ``hear`` receives the lines of the last stream; a line for which it returns True is
-    left out. ``tick`` is called again and again while nothing comes.
+    Meanwhile, ``data`` is written to ``stdin``, which is then closed. All pipes are served at once, so that a child
+    that writes much to one of them cannot block this process. ``hear`` receives the lines of the last stream; a line
+    for which it returns True is left out. ``tick`` is called repeatedly while there is no output.
     """
     left = memoryview(data)
     found = [bytearray() for _ in streams]
@@ -306,7 +306,7 @@ def attach(
 
     A program that answers Ctrl-C with 255, as ssh does, counts as interrupted: 130.
 
-    Its output and errors go directly there, or with ``hear`` or ``after`` through this process, in their order.
+    Its output and errors go there directly or, with ``hear`` or ``after``, through this process in their order.
 
     Args:
         hear: receives each line of its output and returns whether to keep it; other lines are passed on.
@@ -315,7 +315,7 @@ def attach(
 
     Raises:
         MissingTool: the program does not exist.
-        BrokenPipeError: the reader of our output has ended, so the program was ended.
+        BrokenPipeError: the reader of this process's output has ended, so the program was ended.
         SpaceError, DeployerError: its output cannot be written, so it was ended.
     """
     _logger.debug("$ %s", quoted(argv))
@@ -364,7 +364,7 @@ class _Filter(object):
         self._left = b""
 
     def shown(self, data: bytes) -> bytes:
-        """Return what to pass on after this piece of its output; empty bytes are the end of it."""
+        """Return what to pass on after this piece of its output; empty bytes mark its end."""
         left = self._left + data
         if self._after:
             _, found, behind = left.partition(self._after)
@@ -384,7 +384,7 @@ class _Filter(object):
 def _pass_on(process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[bytes], chosen: _Filter) -> None:
     """Copy the output of a process as ``chosen``, and its errors, until it ends.
 
-    Output is served first: a program prints its result before it says what to do with it.
+    Output is served first, because a program prints its result before hints about it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -408,7 +408,7 @@ def _pass_on(process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[b
 
 
 class _Sink(object):
-    """Where the output of another program goes. What a terminal receives has no effect but text and colours."""
+    """The destination of another program's output. A terminal receives only text and colours."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -424,7 +424,7 @@ class _Sink(object):
             _write(self._descriptor, self._harmless.shown(data) if self._harmless else data)
 
     def end(self) -> None:
-        """Write what could have been the beginning of a colour."""
+        """Write a withheld piece that could have been the beginning of a colour."""
         if self._harmless:
             _write(self._descriptor, self._harmless.shown(b""))
 
@@ -436,7 +436,7 @@ def _write(descriptor: int, data: bytes) -> None:
         while left:
             try:
                 left = left[os.write(descriptor, left) :]
-            except BlockingIOError:  # it is a socket that is our input too, and ssh does not want to wait for that
+            except BlockingIOError:  # a socket that is also our input, which ssh made non-blocking
                 select.select([], [descriptor], [])
     except BrokenPipeError:
         raise
@@ -453,8 +453,8 @@ def feed(
     error in making the pieces kills it.
 
     Args:
-        timeout: seconds from the last piece on. Until then the program must detect by itself that it is stuck, as ssh
-            does with ServerAliveInterval.
+        timeout: seconds after the last piece. Until then, the program itself must detect that it is stuck, as ssh does
+            with ServerAliveInterval.
     """
     return converse(argv, lambda _: None, timeout, timeout, env, pieces=pieces)
 
@@ -585,7 +585,7 @@ class _Exchange(object):
         return True
 
 
-#: Becomes the given program, and ends it when the pipe on standard input is closed, also by our own death.
+#: Becomes the given program, and ends it when the pipe on standard input is closed, even if this process is killed.
 _TIED = 'exec 3<&0; { read -r _ <&3; kill $$; } & exec "$@" </dev/null 3<&-'
 
 

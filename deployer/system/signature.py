@@ -1,4 +1,4 @@
-"""Verification of a signature: by ssh-keygen if possible, else by the library ``ecdsa``, which the .pyz carries.
+"""Verify a signature with ssh-keygen if possible, else with the library ``ecdsa``, which the .pyz includes.
 
 ssh-keygen has verified files since OpenSSH 8.1 (2019); RHEL 7 and 8 have 7.4 and 8.0. Both answer only whether this key
 signed these bytes. Who may sign is decided elsewhere, because ssh-keygen has supported dates only since 8.7.
@@ -31,7 +31,7 @@ def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key
 
     Args:
         blob: the signature, as the seal has it.
-        namespace: the use that the signature must be made for.
+        namespace: the purpose for which the signature must be made.
 
     Raises:
         IntegrityError: the signature is wrong.

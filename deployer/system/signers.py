@@ -1,9 +1,9 @@
-"""Who may sign: an allowed_signers file; and who no longer may: a file of revoked keys.
+"""Who may sign (an allowed_signers file), and who no longer may (a file of revoked keys).
 
 Formats: ssh-keygen(1), ALLOWED SIGNERS and KEY REVOCATION LISTS. The files are parsed here, so that they mean the same
 on every site: ssh-keygen has supported dates only since OpenSSH 8.7, and the Z of UTC since 9.1. Only a part of the
-format is supported, and each difference from ssh-keygen refuses more. A line that is not understood is an error and is
-never skipped: it might be the line that matters.
+format is supported, and each difference from ssh-keygen refuses more. An unsupported line is an error and is never
+skipped, because it might be the line that matters.
 """
 
 import calendar
@@ -202,7 +202,7 @@ def _key(kind: str, text: str, where: str) -> Key:
 def _time(text: Optional[str], name: str, where: str) -> Optional[float]:
     """Return a time given as YYYYMMDD[HHMM[SS]][Z]: with Z it is UTC, else in the time zone of this machine.
 
-    OpenSSH reads local times without daylight saving. Of its answer and the clock's, the stricter one counts.
+    OpenSSH reads local times without daylight saving. The stricter of its result and the local clock's result counts.
     """
     if text is None:
         return None

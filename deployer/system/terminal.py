@@ -1,8 +1,8 @@
-"""How this program speaks to people: colour, ``--quiet``, hints, and the width of a terminal.
+"""Output for people: colour, ``--quiet``, hints, and the width of a terminal.
 
-Results go to standard output; all else goes to standard error. Everything is printed with the functions of this module:
-a line may quote text from outside, which has no effect on the terminal. Colour is added to words of our own and never
-carries information: without it the text is the same.
+Results go to standard output, everything else to standard error. Everything is printed with the functions of this
+module: a line may quote text from outside, which has no effect on the terminal. Colour is added only to deployer's own
+words and never carries information: without it, the text is the same.
 """
 
 import json
@@ -18,10 +18,10 @@ from deployer.contract.text import printable
 #: Parameters of ANSI's SGR sequence: bold red, ...
 RED, GREEN, YELLOW, CYAN, BOLD, DIM = "1;31", "32", "33", "36", "1", "2"
 
-#: Begins a style within a line. No text from outside can have it, so none has a style.
+#: Begins a style within a line. Text from outside cannot contain it, so it never has a style.
 _STYLE = "\x1b%s" % os.urandom(8).hex()
 
-#: The words of ours that have a colour.
+#: The words of deployer that have a colour.
 _WORDS = {
     "error": RED,
     "REFUSE": RED,
@@ -52,15 +52,15 @@ _STATES = {
     "CANCELLED": YELLOW,
 }
 _ANY = "(%s)" % "|".join(_WORDS)
-#: A line of ours begins with such a word, or ends with a verdict.
+#: Deployer's own lines begin with such a word or end with a verdict.
 _BEGIN = re.compile(r"(?:deployer: | +)?%s(?=[: ])" % _ANY)
 _END = re.compile(r": %s\Z" % _ANY)
-#: The width of prose that nobody reads on a terminal.
+#: The width of prose that is not shown on a terminal.
 _COLUMNS = 80
 
 
 class _Manners(object):
-    """What the user asked for in this process.
+    """The user's output settings in this process.
 
     Attributes:
         quiet: print only errors, warnings and results.
@@ -91,17 +91,17 @@ def is_quiet() -> bool:
 
 
 def is_watched() -> bool:
-    """Return whether a person looks at standard error, at this terminal or at the laptop's."""
+    """Return whether a person watches standard error, on this terminal or the laptop's."""
     return is_shown(sys.stderr)
 
 
 def is_shown(stream: IO[str]) -> bool:
-    """Return whether a person looks at a stream, at this terminal or at the laptop's."""
+    """Return whether a person watches a stream, on this terminal or the laptop's."""
     return stream.isatty() or os.environ.get(TERMINAL) == "1"
 
 
 def shows_progress() -> bool:
-    """Return whether progress is shown: a person looks at standard error, and did not ask for quiet."""
+    """Return whether progress is shown: a person watches standard error without ``--quiet``."""
     return not _manners.quiet and is_watched()
 
 
@@ -146,7 +146,7 @@ def safe(line: str) -> str:
 
 
 def word(text: str, stream: Optional[IO[str]] = None) -> str:
-    """Return a word of ours, such as a state, in its colour; it may have spaces around it."""
+    """Return one of deployer's words, such as a state, in its colour; it may have spaces around it."""
     return painted(text, _WORDS.get(text.strip()) or _STATES.get(text.strip(), ""), stream)
 
 
@@ -156,7 +156,7 @@ def heading(text: str, stream: Optional[IO[str]] = None) -> str:
 
 
 def marked(text: str, stream: Optional[IO[str]] = None) -> str:
-    """Return a line with the word of ours in colour with which it begins, or the verdict with which it ends."""
+    """Return a line with its first word or its final verdict in colour."""
     found = _BEGIN.match(text) or _END.search(text)
     if not found:
         return text
@@ -171,7 +171,7 @@ def show(*lines: str, stream: Optional[IO[str]] = None) -> None:
 
 
 def show_text(text: str) -> None:
-    """Print a file that is the result, such as YAML or a script: exactly, unless a person looks at it."""
+    """Print a file that is the result, such as YAML or a script: exactly, unless a person watches."""
     if is_shown(sys.stdout):
         show(*text.expandtabs().splitlines())
     else:
@@ -187,13 +187,13 @@ def show_json(record: Any, indent: Optional[int] = None, mark: str = "") -> None
 
 
 def tell(*lines: str) -> None:
-    """Print lines about what is done now; not if the user wants quiet."""
+    """Print lines about the current action, unless the user wants quiet."""
     if not _manners.quiet:
         _write(*lines)
 
 
 def warn(text: str) -> None:
-    """Print a warning, which is one line: it went well, but a person should know."""
+    """Print a warning of one line: the command continues, but a person should know."""
     _write("deployer: warning: %s" % text)
 
 

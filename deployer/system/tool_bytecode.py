@@ -1,4 +1,4 @@
-"""The bytecode of deployer.pyz, kept in the user's cache folder: without it, each start compiles what it imports.
+"""The bytecode of deployer.pyz in the user's cache folder; without it, each start compiles the imported modules.
 
 ::
 
@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec  # not in find_spec, which an import 
 from types import CodeType, ModuleType
 from typing import Any, Dict, Optional, Tuple
 
-#: By the name of a module: is it a package; start, size and CRC-32 of its bytecode.
+#: By module name: whether it is a package, and the start, size and CRC-32 of its bytecode.
 ModuleIndex = Dict[str, Tuple[bool, int, int, int]]
 #: Bytes of a file; Python 3.11 needs 2 MB.
 MAX_SIZE = 32 * 1024 * 1024
@@ -31,7 +31,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Modules:
-    """Finds and loads modules of the .pyz from bytecode. What it does not have comes from the .pyz."""
+    """Finds and loads modules of the .pyz from bytecode. Other modules come from the .pyz."""
 
     def __init__(self, archive: str, sources: Any, index: ModuleIndex, codes: bytes) -> None:
         self._archive, self._sources, self._index, self._codes = archive, sources, index, codes
@@ -127,7 +127,7 @@ def key_of(content: bytes) -> str:
 
 
 def is_safe(found: os.stat_result) -> bool:
-    """Return whether nobody but this user can have written this file, or what is in this folder."""
+    """Return whether only this user can have written this file, or the content of this folder."""
     alone = stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1)
     return alone and found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
 
@@ -135,7 +135,7 @@ def is_safe(found: os.stat_result) -> bool:
 def _read(name: str, descriptor: int) -> bytes:
     """Return the content of a file in an open folder; empty if it is not safe.
 
-    The open file is judged, so that another cannot take its place in between.
+    The open file is checked, so that another file cannot replace it in between.
     """
     with os.fdopen(os.open(name, _OPEN, dir_fd=descriptor), "rb") as stream:
         found = os.fstat(stream.fileno())
@@ -148,7 +148,7 @@ def written(key: str, codes: Dict[str, Tuple[bool, bytes]]) -> bytes:
 
     Args:
         key: what ``key_of`` returned.
-        codes: by the name of a module: is it a package, and its bytecode as marshal writes it.
+        codes: by module name: whether it is a package, and its bytecode as marshal writes it.
     """
     index, at = {}, 0
     for name, (is_package, code) in codes.items():

@@ -22,7 +22,7 @@ def keep(archive: str) -> bool:
     """Compile the modules of the .pyz and keep their bytecode, if possible; return whether it was written.
 
     A full disk, a read-only home and a folder that other users can write to are not errors: then each start compiles.
-    PYTHONDONTWRITEBYTECODE keeps Python from writing beside sources. This does not, so it does not follow it.
+    PYTHONDONTWRITEBYTECODE prevents writing beside sources. This function does not do that, so it ignores the variable.
     """
     place = tool_bytecode.folder()
     if place is None:
@@ -62,7 +62,7 @@ def compiled(content: bytes, archive: str) -> Dict[str, Tuple[bool, bytes]]:
 
 
 def _module(name: str) -> Optional[str]:
-    """Return the name of the module in a file of the .pyz; None if it is none."""
+    """Return the name of the module in a file of the .pyz; None if the file is not a module."""
     if not name.endswith(_SUFFIX) or name == "__main__.py":
         return None
     end = len(_PACKAGE) if name.endswith(_PACKAGE) else len(_SUFFIX)

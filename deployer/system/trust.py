@@ -27,7 +27,7 @@ class Trust(NamedTuple):
 def establish(
     message: bytes, signatures: Sequence[bytes], policies: Optional[Sequence[Policy]] = None, what: str = "bundle"
 ) -> Trust:
-    """Verify all signatures of ``message`` and let the policies judge the signers.
+    """Verify all signatures of ``message`` and check the signers against the policies.
 
     Args:
         policies: the policies to apply; None: those of ``policy.load()``, so that the admin's is never forgotten.

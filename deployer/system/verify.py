@@ -1,11 +1,11 @@
 """verify: check every byte of a bundle against its segment table, and its signatures against the site's policies.
 
 Only a Verification makes a VerifiedBundle, after every segment has passed, and only a VerifiedBundle can be installed.
-Signatures are verified and judged over the raw bytes of bundle.json, before anything parses them; they are verified
-even if no policy requires them. The file is opened once and read through that descriptor. Bytes are used only where
-they were hashed, so that the checked bytes are the used bytes. ``verify`` also compares the layer's own digest, the OCI
-name of the same bytes. install does not, because a second hash of the layer would cost more than it is worth
-(docs/adr/0005).
+Signatures are verified and checked against policies over the raw bytes of bundle.json, before anything parses them.
+They are verified even if no policy requires them. The file is opened once and read through that descriptor. Bytes are
+used only where they were hashed, so that the checked bytes are the used bytes. ``verify`` also compares the layer's own
+digest, the OCI name of the same bytes. install does not, because a second hash of the layer would cost more than it is
+worth (docs/adr/0005).
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class Arriving(NamedTuple):
 
 
 class VerifiedBundle(object):
-    """A bundle of which every byte was checked. Only ``Verification.finish`` makes one. ``trust`` names its signers."""
+    """A bundle whose every byte was checked. Only ``Verification.finish`` makes one. ``trust`` gives its signers."""
 
     def __init__(self, seal: Seal, manifest: Manifest, manifest_bytes: bytes, whose: "Trust") -> None:
         self.trust = whose

@@ -1,8 +1,8 @@
-"""Reading a wheel: an archive that declares the content of each of its files, and is checked against that.
+"""Read a wheel, an archive that declares the content of each of its files, and check it against that declaration.
 
 Both sides read wheels here: the laptop before it keeps a wheel, the site when it unpacks one. A wheel is opened from a
-stream that was verified. Its RECORD is checked too, because the maker of the wheel may not be who sealed the bundle,
-and because the checks of names and paths are all that protects the rest of the disk from an archive.
+stream that was verified. Its RECORD is checked too, because the wheel's maker may differ from the bundle's, and because
+only the checks of names and paths protect the rest of the disk from an archive.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Forked processes that share one function's work, or do another's beside it; the only module that forks.
+"""Forked processes that share one function's work, or run another beside it; the only module that forks.
 
-A worker is a copy of this process from the time when it was made, so the function may use everything that existed
-then: open files, tables, buffers (as its own copies). Workers end with their block, and with this process however it
-ends: each waits on a pipe whose other end only this process holds.
+A worker is a copy of this process at the time of the fork, so the function may use everything that existed then: open
+files, tables, buffers (as its own copies). Workers end with their block, and with this process however it ends, because
+each waits on a pipe whose other end only this process holds.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ def cores() -> int:
 
 
 def suitable(size: int) -> int:
-    """Return the number of processes to unpack ``size`` bytes with; 0: this process does it sooner alone."""
+    """Return the number of processes for unpacking ``size`` bytes; 0: this process alone is faster."""
     return 0 if size < _SMALL else min(cores(), MOST)
 
 
@@ -48,7 +48,7 @@ class Pool(object):
             for task, result in pool.results():
                 pool.submit(more)
 
-    An exception of the function is raised by ``results``, which then ends. So is the death of a worker.
+    ``results`` raises an exception of the function, or an error if a worker dies, and then ends.
     """
 
     def __init__(self, count: int, function: Callable[[Any], Any]) -> None:
@@ -189,7 +189,7 @@ def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None
             answer = (True, function(task))
         except (DeployerError, OSError) as error:
             answer = (False, error)
-        except Exception as error:  # noqa: BLE001  a defect of ours: it is reported where errors are reported
+        except Exception as error:  # noqa: BLE001  a defect in deployer, reported like other errors
             answer = (False, RuntimeError("in a worker: %r" % error))
         try:
             pipe.send(answer)
