@@ -129,9 +129,10 @@ def _without(result: _Rank, known: Sequence[_Rank]) -> str:
         return "not needed: one rank, which used no MPI"
     linked = [rank.get("communication") for rank in known]
     connected = sum(isinstance(each, Mapping) and each.get("connected") is True for each in linked)
+    everyone = _of(len(known), len(known))
     if not any(linked):
-        return "; ".join(["none: no MPI library was found in %s" % _of(len(known), len(known)), *_measured(result)])
-    said = "%s used no MPI; %d were connected to other ranks" % (_of(len(known), len(known)), connected)
+        return "; ".join(["none: " + _NONE % (everyone, ""), *_measured(result)])
+    said = "%s used no MPI; %d were connected to other ranks" % (everyone, connected)
     return "; ".join([("" if connected else "none: ") + said, *_networks(known), *_measured(result)])
 
 
