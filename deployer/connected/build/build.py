@@ -125,7 +125,7 @@ def build(definition: Definition, options: BuildOptions, say: Callable[[str], No
         Refused: ``lint`` found an error before the build; or the finished image has a trace of the build settings and
             is not tagged; or it lacks modules that files of app/ import.
         JobFailed: a step failed. The message gives the reason from its log.
-        MissingTool: there is no engine, or it has stopped.
+        MissingTool: no engine was found, or it has stopped.
         SpaceError: a disk is full.
     """
     if definition.base is None:

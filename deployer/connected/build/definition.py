@@ -250,7 +250,7 @@ class Definition(Model):
         version: in quotes if YAML would read a number: ``"1.10"``
         description: one line of text: ``ResNet50 on ImageNet``
         base: without it, the bundle has only data folders
-        context: folder with the Dockerfile and all that it copies, relative to this file; definitions with one
+        context: folder with the Dockerfile and the files that it copies, relative to this file; definitions with one
             context and base share an image: ``../shared``; default: the folder of this file
         dockerfile: relative to the context: ``Dockerfile.gpu``; without a Dockerfile, the image is the base
         app: folder of the files that jobs use, relative to this file: programs, scripts, input; default:
@@ -445,7 +445,7 @@ def load(path: str | Path) -> Definition:
     """Return the definition at ``path``, which is a ``bundle.yaml`` or its folder.
 
     Raises:
-        UsageError: there is no definition (the hint lists those nearby), or it has errors, which are all listed.
+        UsageError: the definition does not exist (the hint lists those nearby), or has errors (all are listed).
     """
     file = _find(Path(path))
     definition = load_model(Definition, file, "a definition (bundle.yaml)")

@@ -49,7 +49,7 @@ def current(definition: Definition, candidates: Sequence[str]) -> str:
 
     Raises:
         Refused: no candidate was built from it.
-        MissingTool: there is no engine.
+        MissingTool: no engine was found.
     """
     images = 0
     with contextlib.closing(engine.connect()) as client:

@@ -273,7 +273,7 @@ def _plans(
 def _checked(
     writer: BundleWriter, manifest: manifests.Manifest, pairs: "Sequence[tuple[Profile, Plan]]", checking: Checking
 ) -> list[Plan]:
-    """Write the plans, each with the verdict on the members written so far: all that a job can load."""
+    """Write the plans, each with the verdict on the members written so far, which are all that jobs can load."""
     if not pairs:
         return []
     from deployer.connected.check.check import check_plan

@@ -251,7 +251,7 @@ def prune(names: Iterable[str], days: float = AGE, everything: bool = False, dry
     """Remove entries that are unused for long or exceed the size limit, and leftovers of killed processes.
 
     Args:
-        names: the caches; empty: all that deployer prunes.
+        names: the caches; empty: every cache that deployer prunes.
         days: the number of days without use after which an entry is removed.
         everything: remove all entries.
         dry_run: only return what would be removed.

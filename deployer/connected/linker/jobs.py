@@ -26,7 +26,7 @@ class LinkedJob(NamedTuple):
 
     Attributes:
         job: None if the bundle has no job.
-        processes: the processes of programs that certainly start; without a job, of all that the user could start.
+        processes: the processes of programs that certainly start; without a job, of every program that users can start.
         conditional: the processes of programs that start, or import packages, only under a condition; and, for
             a program that makes no MPI calls itself, one for each module of the image that it may load.
         unclear: reasons why it is uncertain what else starts.

@@ -186,7 +186,7 @@ class Start(NamedTuple):
 
     Attributes:
         command: the program's path, or its name in PATH.
-        packages: the paths of the Python packages that a Python program imports; None: all that call MPI.
+        packages: the paths of the Python packages that a Python program imports; None: every package that calls MPI.
         environment: the variables that the program receives; None: those of the plan and the image.
         script: the Python file or ``-c TEXT`` that it runs, if known.
         module: another file that it loads.

@@ -85,7 +85,7 @@ class Lock(NamedTuple):
 
 
 def read(path: Path) -> Lock | None:
-    """Return the lock at ``path``, or None if there is no file. Raises UsageError if deployer did not write it."""
+    """Return the lock at ``path``; None if the file does not exist. Raises UsageError if it is not from deployer."""
     if not files.lexists(str(path)):
         return None
     target: Target | None = None

@@ -53,7 +53,7 @@ def resolve(requirements: Path, digest: str, target: Target, source: PackageSour
         kept: pins to keep if possible.
 
     Raises:
-        UsageError: there is no solution. The message has the resolver's reason.
+        UsageError: the resolver found no solution. The message has its reason.
         TransferError: no index responds.
     """
     pins, of_image = read(_compiled(requirements, target, source, kept), target)
