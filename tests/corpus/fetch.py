@@ -11,9 +11,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from deployer.connected.build import settings
 from deployer.connected.bundle.kit import fetch as kit
 from deployer.connected.ground import xdg
+from deployer.connected.image import settings
 from deployer.contract.shell import quoted
 from deployer.system import process
 from tests.corpus.scripts import Script, Source

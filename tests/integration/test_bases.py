@@ -17,12 +17,12 @@ import pytest
 import zstandard
 from docker.errors import APIError
 
-from deployer.connected.build.build import BuildOptions, build
-from deployer.connected.build.definition import Definition, load
-from deployer.connected.build.settings import MARK
 from deployer.connected.bundle import from_image, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.ground import engine as engines
+from deployer.connected.image.build import BuildOptions, build
+from deployer.connected.image.definition import Definition, load
+from deployer.connected.image.settings import MARK
 from deployer.contract.errors import IntegrityError, TransferError, UsageError
 from tests.lab.engine import Engine
 

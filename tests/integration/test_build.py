@@ -16,14 +16,14 @@ import pytest
 from docker.errors import APIError, ImageNotFound
 
 from deployer.cli.laptop.main import main
-from deployer.connected.build.build import BuildOptions, build
-from deployer.connected.build.definition import Definition, load
-from deployer.connected.build.init import init
-from deployer.connected.build.last_build import records_folder
-from deployer.connected.build.lint.lint import lint
-from deployer.connected.build.settings import MARK
-from deployer.connected.build.wheelhouse.wheelhouse import Mode
 from deployer.connected.ground import engine as engines
+from deployer.connected.image.build import BuildOptions, build
+from deployer.connected.image.definition import Definition, load
+from deployer.connected.image.init import init
+from deployer.connected.image.last_build import records_folder
+from deployer.connected.image.lint.lint import lint
+from deployer.connected.image.settings import MARK
+from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.rootfs import imagelayers
 from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, UsageError
 from tests.lab.engine import Engine, OwnEngine

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.build.bases import base
-from deployer.connected.build.definition import Base
-from deployer.connected.build.settings import BuildSettings
+from deployer.connected.image.bases import base
+from deployer.connected.image.definition import Base
+from deployer.connected.image.settings import BuildSettings
 
 
 class Mirror(ThreadingHTTPServer):

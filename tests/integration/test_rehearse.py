@@ -18,8 +18,8 @@ import docker
 import pytest
 import yaml
 
-from deployer.connected.build.bases.base import tarball_of
-from deployer.connected.build.definition import Base
+from deployer.connected.image.bases.base import tarball_of
+from deployer.connected.image.definition import Base
 from deployer.connected.rehearse import container_image
 from tests.integration.conftest import ROOT, Cli
 from tests.lab import Lab

@@ -21,8 +21,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from deployer.connected.build import last_build
-from deployer.connected.build.definition import load
+from deployer.connected.image import last_build
+from deployer.connected.image.definition import load
 from deployer.site.storage.space import human
 from deployer.system.verify import opened, verify
 from tests.lab import Lab, LabError

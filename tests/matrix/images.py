@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.build import definition
 from deployer.connected.bundle import framecache, kit, pack, seal, sources
 from deployer.connected.ground.scratch import Scratch
+from deployer.connected.image import definition
 from deployer.connected.rootfs import archive, flatten
 from deployer.connected.rootfs import folder as folders
 from deployer.contract import hostfiles, plan

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.build import variants
+from deployer.connected.image import variants
 from tests.lab import config
 from tests.lab.kept import kept
 from tests.lab.software import admins_umask, download, ensure, lay_out

@@ -9,9 +9,9 @@ from typing import Any
 from deployer.cli.laptop import named_bundle, settings
 from deployer.cli.laptop.remote import ssh_options
 from deployer.cli.site import common
-from deployer.connected.build.lint import RULES
 from deployer.connected.check import check as checking
 from deployer.connected.check.checking import Checking
+from deployer.connected.image.lint import RULES
 from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push import plans_in

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.connected.build import init as initialising
-from deployer.connected.build.definition import load, schema
-from deployer.connected.build.lint.lint import lint
-from deployer.connected.build.reference import table
+from deployer.connected.image import init as initialising
+from deployer.connected.image.definition import load, schema
+from deployer.connected.image.lint.lint import lint
+from deployer.connected.image.reference import table
 from deployer.contract.errors import Refused, UsageError
 from deployer.contract.findings import errors
 from deployer.contract.text import counted

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from deployer.cli.laptop import foresight, settings
 from deployer.cli.laptop.remote import FINDS, see_jobs, site_options, tell_of_job
 from deployer.cli.site import common, jobs
-from deployer.connected.build.definition import load
 from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.packing import DONE, DeployRequest, DeployStage
 from deployer.connected.ground import progress, user_settings
+from deployer.connected.image.definition import load
 from deployer.contract.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,

@@ -12,8 +12,8 @@ from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Argument, commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
-from deployer.connected.build import definition
-from deployer.connected.build.reference import table
+from deployer.connected.image import definition
+from deployer.connected.image.reference import table
 from deployer.connected.site_profile import profile
 from deployer.contract import pages
 from deployer.system import documents

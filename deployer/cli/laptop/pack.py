@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
-from deployer.connected.build.lint import RULES
 from deployer.connected.bundle import framecache, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
+from deployer.connected.image.lint import RULES
 from deployer.connected.linker import commands
 from deployer.connected.rootfs.flatten import CHANGES
 from deployer.contract import limits
@@ -180,8 +180,8 @@ def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
         if args.name or args.version:
             hint = "leave out --name and --version"
             raise UsageError("--name and --version cannot be used with DEF: the definition has them", hint)
-        from deployer.connected.build.definition import load
-        from deployer.connected.build.lint import lint
+        from deployer.connected.image.definition import load
+        from deployer.connected.image.lint import lint
 
         definition = load(args.definition)
         lint.refuse(definition, args.accept)

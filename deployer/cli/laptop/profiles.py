@@ -250,7 +250,7 @@ def _publish(args: argparse.Namespace) -> None:
 
 def _schema(args: argparse.Namespace) -> None:
     if args.table:
-        from deployer.connected.build.reference import table
+        from deployer.connected.image.reference import table
 
         terminal.show_text(table(profiles.schema()))
     else:

@@ -9,7 +9,7 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site, site_options
 from deployer.cli.site import common
-from deployer.contract import json_records, proof
+from deployer.contract import in_words, json_records
 from deployer.contract.errors import TransferError
 from deployer.contract.json_records import Fields
 from deployer.contract.text import counted
@@ -90,7 +90,7 @@ def _show(status: Fields, result: json_records.Record | None) -> None:
     else:
         terminal.show(*_json(payload).splitlines())
     if result is not None:
-        terminal.show(proof.line(result))
+        terminal.show(in_words.line(result))
     terminal.show(f"on the site: {status.text('folder')}")
 
 

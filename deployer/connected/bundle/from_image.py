@@ -13,11 +13,11 @@ from typing import NamedTuple
 import docker
 from docker.errors import APIError, ImageNotFound
 
-from deployer.connected.build.bases import imported, registry
-from deployer.connected.build.init import Made, init
 from deployer.connected.bundle import sources
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
+from deployer.connected.image.bases import imported, registry
+from deployer.connected.image.init import Made, init
 from deployer.connected.linker import families
 from deployer.connected.rootfs import archive, imageconfig
 from deployer.connected.rootfs.archive import ArchiveImage

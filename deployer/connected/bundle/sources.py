@@ -22,7 +22,7 @@ from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
 if TYPE_CHECKING:  # slow, and needed only by some sources
     import docker
 
-    from deployer.connected.build.definition import Definition
+    from deployer.connected.image.definition import Definition
     from deployer.connected.site_profile.profile import Profile
 
 _log = logging.getLogger("deployer.sources")
@@ -42,9 +42,9 @@ def from_definition(
     """
     if definition.is_data:
         return Contents(definition.name, definition.version, None, data=definition.data_folders)
-    from deployer.connected.build.bases import alone
-    from deployer.connected.build.lint import lint
-    from deployer.connected.build.wheelhouse import wheelhouse
+    from deployer.connected.image.bases import alone
+    from deployer.connected.image.lint import lint
+    from deployer.connected.image.wheelhouse import wheelhouse
 
     file = alone.ready(definition)
     variants: dict[str, Path] = {}
@@ -85,8 +85,8 @@ def families_for(definition: "Definition", profiles: "Sequence[Profile]") -> lis
 
 def _built(definition: "Definition", families: Sequence[str] | None) -> tuple[str, dict[str, Path]]:
     """Return the engine's image that was built from the current definition, and its variants of Horovod."""
-    from deployer.connected.build import inputs
-    from deployer.connected.build.last_build import last_build
+    from deployer.connected.image import inputs
+    from deployer.connected.image.last_build import last_build
 
     last, variants = last_build(definition, families)
     return inputs.current(definition, [last] if definition.horovod else [last, definition.tag]), variants

@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from deployer.connected.build.definition import load
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import rehearsed
 from deployer.connected.deploy import last_deploy, packing
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
+from deployer.connected.image.definition import load
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deployer.connected.build.definition import Definition
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check.checking import Checking
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.ground import caches
+from deployer.connected.image.definition import Definition
 from deployer.connected.site_profile.profile import Profile
 from deployer.contract import json_records
 from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
@@ -145,7 +145,7 @@ class Packing:
 
     def _build(self) -> Contents | None:
         """Return the contents of the bundle; None in a dry run that would build."""
-        from deployer.connected.build.lint import lint
+        from deployer.connected.image.lint import lint
 
         with self._stage(BUILD) as said:
             if self.definition.is_data:
@@ -161,8 +161,8 @@ class Packing:
             else:
                 said += [UNCHANGED, self.definition.tag if self.definition.needs_engine else "its base alone"]
                 return contents
-            from deployer.connected.build.build import BuildOptions, build
             from deployer.connected.check.check import CODES
+            from deployer.connected.image.build import BuildOptions, build
 
             accepted = tuple(code for code in self._request.accept if code not in CODES)
             with caches.in_use():
@@ -184,9 +184,9 @@ class Packing:
 
     def _pack(self, contents: Contents) -> PackedBundle | None:
         """Return the bundle; None in a dry run that would pack."""
-        from deployer.connected.build.bases import alone
         from deployer.connected.bundle import framecache, pack
         from deployer.connected.check.check import CODES
+        from deployer.connected.image.bases import alone
         from deployer.connected.linker import index
 
         request, path = self._request, self._bundle

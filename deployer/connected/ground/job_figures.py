@@ -6,7 +6,7 @@ A figure that is missing in the records is never estimated; the page reports wha
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deployer.contract import proof, report
+from deployer.contract import in_words, report
 from deployer.contract.errors import UsageError
 from deployer.contract.json_records import Fields
 from deployer.contract.report import IMAGES, Row, Run
@@ -69,7 +69,7 @@ def _efficiency(row: Row) -> str:
 
 
 def _cost(job: Mapping[str, Any]) -> str:
-    nodes = number(job.get("nodes")) or len({str(rank.get("host")) for rank in proof.ranks(job)})
+    nodes = number(job.get("nodes")) or len({str(rank.get("host")) for rank in in_words.ranks(job)})
     seconds = number(job.get("seconds"))
     if not nodes or seconds is None:
         return "not known: the record has no number of nodes, or no time"

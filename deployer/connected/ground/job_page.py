@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from deployer.connected.ground import job_figures
 from deployer.connected.ground.html_page import page
 from deployer.connected.ground.job_figures import number
-from deployer.contract import json_records, proof
+from deployer.contract import in_words, json_records
 from deployer.contract.evidence import parse_cpus
 from deployer.contract.text import counted
 
@@ -71,13 +71,13 @@ def make(jobs: Sequence[_Record]) -> str:
 
 def _values(record: _Record) -> dict[str, object]:
     """Return the template's values for a job."""
-    ranks = proof.ranks(record)
+    ranks = in_words.ranks(record)
     nodes = _nodes(ranks)
     return {
         "record": record,
-        "proof": proof.words(record),
+        "proof": in_words.words(record),
         "findings": [item for item in _list(record.get("findings")) if isinstance(item, dict)],
-        "ranks": [(rank, proof.library(rank), proof.networks(rank)) for rank in ranks],
+        "ranks": [(rank, in_words.library(rank), in_words.networks(rank)) for rank in ranks],
         "nodes": [_node(host, cores) for host, cores in list(nodes.items())[:_NODES]],
         "all_nodes": len(nodes),
         "steps": _steps(record),

@@ -14,12 +14,12 @@ from typing import Any
 
 import docker
 
-from deployer.connected.build import settings
-from deployer.connected.build.bases import base
-from deployer.connected.build.build import Transcript
-from deployer.connected.build.definition import Base
-from deployer.connected.build.settings import FOLDER, BuildSettings
 from deployer.connected.ground import caches, engine, xdg
+from deployer.connected.image import settings
+from deployer.connected.image.bases import base
+from deployer.connected.image.build import Transcript
+from deployer.connected.image.definition import Base
+from deployer.connected.image.settings import FOLDER, BuildSettings
 from deployer.contract.errors import JobFailed
 from deployer.system import files
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Dict, List, Optional, Sequence
 
 from deployer import __version__
-from deployer.contract import json_records, proof, records
+from deployer.contract import in_words, json_records, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.json_records import Fields, Record
 from deployer.contract.plan import NATIVE, Plan
@@ -115,7 +115,7 @@ def _job(folder: str, results: List[Fields]) -> Record:
 
 def _proof(found: Fields) -> str:
     """Return what the ranks of a job proved, and the number of nodes."""
-    return "%s; nodes: %d" % (proof.words(found.record), len(_hosts(found)))
+    return "%s; nodes: %d" % (in_words.words(found.record), len(_hosts(found)))
 
 
 def _hosts(found: Fields) -> List[str]:

@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any, List
 
-from deployer.contract import json_records, proof, records
+from deployer.contract import in_words, json_records, records
 from deployer.contract.errors import DeployerError
 from deployer.contract.findings import WARNING, Finding
 from deployer.contract.text import counted, printable
@@ -35,7 +35,7 @@ def lines(status: Status) -> List[str]:
         return [*found, "result: none: %s" % error.message]
     found.append("result: %s" % os.path.join(status.folder, result.RESULT_FILE))
     found += ["%s; %s" % (each, printable(each.remedy)) for each in findings if each.severity == WARNING]
-    return [*found, *_payload(fields.record.get("payload")), proof.line(fields.record)]
+    return [*found, *_payload(fields.record.get("payload")), in_words.line(fields.record)]
 
 
 def _payload(payload: Any) -> List[str]:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.build.bases import base
-from deployer.connected.build.definition import Base
-from deployer.connected.build.lint import hadolint
-from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle import kit
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.ground import engine, plot, sign
+from deployer.connected.image.bases import base
+from deployer.connected.image.definition import Base
+from deployer.connected.image.lint import hadolint
+from deployer.connected.image.settings import BuildSettings
 from deployer.connected.linker.starts import shell_syntax
 from deployer.connected.rehearse import machine
 from deployer.connected.site_profile import profile

@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.build import settings
-from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import charliecloud, squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
 from deployer.connected.bundle.packages import DEB, GENERIC, Package
 from deployer.connected.ground import caches
+from deployer.connected.image import settings
+from deployer.connected.image.settings import BuildSettings
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
 from deployer.contract.errors import JobFailed, MissingTool, TransferError

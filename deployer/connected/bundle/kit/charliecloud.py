@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.image.settings import BuildSettings
 from deployer.contract.errors import DeployerError, JobFailed
 from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
 from deployer.system import process

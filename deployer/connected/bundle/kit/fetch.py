@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deployer.connected.build.settings import BuildSettings
-from deployer.connected.build.wheelhouse.indexes import indexes
 from deployer.connected.bundle.kit.recipe import PinRecord, Recipe
+from deployer.connected.image.settings import BuildSettings
+from deployer.connected.image.wheelhouse.indexes import indexes
 from deployer.contract.errors import IntegrityError, TransferError
 from deployer.contract.shell import quoted
 from deployer.system import files, process

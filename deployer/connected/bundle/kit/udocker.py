@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from deployer.connected.build.settings import BuildSettings
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
+from deployer.connected.image.settings import BuildSettings
 from deployer.contract.errors import DeployerError, JobFailed
 from deployer.contract.shell import quoted
 from deployer.system import process

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from deployer.connected.build.wheelhouse.target import Target
 from deployer.connected.check.rules.case import Case
 from deployer.connected.check.rules.cpu import MACHINES
+from deployer.connected.image.wheelhouse.target import Target
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.contract.errors import DeployerError

@@ -12,9 +12,9 @@ import pytest
 
 from deployer.cli.laptop import foresight
 from deployer.cli.laptop.main import main
-from deployer.connected.build.init import init
 from deployer.connected.check import check as checking
 from deployer.connected.deploy.deploy import Deploy
+from deployer.connected.image.init import init
 from deployer.connected.rehearse import ways
 from deployer.connected.site_profile.profile import load
 from deployer.contract import json_records, limits

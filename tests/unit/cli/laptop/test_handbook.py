@@ -6,8 +6,8 @@ import pytest
 
 from deployer.cli.laptop import main as laptop
 from deployer.cli.laptop.handbook import handbook
-from deployer.connected.build import definition
-from deployer.connected.build.reference import Schema, table
+from deployer.connected.image import definition
+from deployer.connected.image.reference import Schema, table
 from deployer.connected.site_profile import profile
 from deployer.contract import pages
 from deployer.system import documents

@@ -140,11 +140,11 @@ def test_an_elf_file_whose_names_overlap() -> None:
 
 #: Of our own making, or of a tool's about the stager's own files; all else goes through what counts first.
 _OWN = {
-    "connected/build/build.py", "connected/build/dockerfile.py", "connected/build/last_build.py",
+    "connected/image/build.py", "connected/image/dockerfile.py", "connected/image/last_build.py",
     "connected/bundle/framecache.py",
     "connected/bundle/known_layers.py",
-    "connected/build/lint/hadolint.py",
-    "connected/bundle/sbom.py", "connected/build/variants.py",
+    "connected/image/lint/hadolint.py",
+    "connected/bundle/sbom.py", "connected/image/variants.py",
     "connected/rehearse/far_launcher.py",  # a file beside it that `rehearse` has just written
     "contract/observation.py",  # lines of limited size, from the payload
     "site/inside/channel.py",  # of a process that has proven the job's key
@@ -166,7 +166,7 @@ def test_json_and_archives_are_parsed_in_one_place_each() -> None:
     assert places["zipfile.ZipFile"] == {
         "system/wheel.py",
         "connected/bundle/pyz.py",
-        "connected/build/wheelhouse/resolve.py",
+        "connected/image/wheelhouse/resolve.py",
         "system/tool_compiler.py",
     }  # two write, one reads this tool itself
     # Of the pieces that were compressed here, and a constant.

@@ -16,7 +16,6 @@ import pytest
 from deployer.cli.laptop import deploy as command
 from deployer.cli.laptop.main import main
 from deployer.cli.site import common
-from deployer.connected.build.init import init
 from deployer.connected.bundle import pack, rehearsals
 from deployer.connected.bundle.contents import Contents
 from deployer.connected.check.check import check_carried
@@ -25,6 +24,7 @@ from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle
 from deployer.connected.ground import xdg
+from deployer.connected.image.init import init
 from deployer.connected.rehearse import ways
 from deployer.connected.transfer import push
 from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
@@ -918,7 +918,7 @@ def test_a_rehearsal_by_hand_is_kept_and_signed(
     path, signed = strict.path, list[Path]()
     monkeypatch.setattr("deployer.connected.ground.sign.sign", lambda bundle, _: signed.append(bundle))
     monkeypatch.setattr(deploy, "_request", deploy._request._replace(key=tmp_path / "key", dry_run=dry_run))
-    monkeypatch.setattr("deployer.connected.build.bases.alone.ready", lambda _: None)
+    monkeypatch.setattr("deployer.connected.image.bases.alone.ready", lambda _: None)
     monkeypatch.setattr(last_deploy, "inputs_of", lambda *_: "inputs")
     before = LastDeploy("inputs", last_deploy.state_of(path), "sha256:11", words=[], payload=_payload_of(path))
     last_deploy.write(path, before)

@@ -7,8 +7,8 @@ import pytest
 
 from deployer.cli.laptop import rehearse
 from deployer.cli.laptop.main import main
-from deployer.connected.build.definition import load
 from deployer.connected.deploy.packing import bundle_of
+from deployer.connected.image.definition import load
 from deployer.connected.rehearse import ways
 from deployer.connected.site_profile import profile as profiles
 from deployer.contract.errors import UsageError

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.build.definition import Definition, load
-from deployer.connected.build.init import init
 from deployer.connected.deploy import watch
+from deployer.connected.image.definition import Definition, load
+from deployer.connected.image.init import init
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from deployer.connected.build.definition import Definition
 from deployer.connected.ground import yaml_model
 from deployer.connected.ground.yaml_model import FORMS, WORDS, Model, load_model
+from deployer.connected.image.definition import Definition
 from deployer.connected.site_profile.model import Profile
 
 MODELS = [Definition, Profile]

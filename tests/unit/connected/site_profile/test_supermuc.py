@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.build import definition
 from deployer.connected.bundle.pyz import make_pyz
+from deployer.connected.image import definition
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import load
 from deployer.contract.errors import Refused

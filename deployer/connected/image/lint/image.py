@@ -1,0 +1,40 @@
+"""Rules for the built image: it must have the programs that jobs start."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from deployer.connected.image.lint.source import DefinitionSource
+from deployer.connected.linker import commands
+from deployer.connected.linker.commands import ListedTree
+from deployer.contract.findings import Finding
+from deployer.contract.job import Job
+
+#: The programs of Horovod's wheel, which is not part of the image.
+_HOROVOD = ("horovodrun",)
+
+
+class BuiltImage(NamedTuple):
+    """The image that was built from a definition.
+
+    Attributes:
+        tree: its root filesystem.
+        env: its environment, as ``NAME=VALUE``.
+        workdir: its working folder.
+        wheels: the wheels of the definition's lock; None: not all of them are cached.
+    """
+
+    tree: ListedTree
+    env: list[str]
+    workdir: str
+    wheels: Collection[Path] | None
+
+
+def commands_missing(source: DefinitionSource, built: BuiltImage) -> Iterator[Finding]:
+    """Check command.missing. Nothing is reported if the program may be in a wheel that is not cached."""
+    if built.wheels is None:
+        return
+    jobs = [Job(name, **job.model_dump()) for name, job in source.definition.jobs.items()]
+    look = commands.in_tree(built.tree, source.definition.app_folder)
+    programs = {*commands.of_wheels(built.wheels), *(_HOROVOD if source.definition.horovod else ())}
+    yield from commands.findings(jobs, commands.place(look, built.env, built.workdir, programs=programs))

@@ -1,0 +1,92 @@
+"""network.run-time: commands that need the network when the job runs. Sites may have no network."""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from deployer.connected.image.dockerfile import commands, shell_words
+from deployer.connected.image.lint import finding
+from deployer.connected.image.lint.packages import pip_words
+from deployer.connected.image.lint.source import DefinitionSource, text_of
+from deployer.contract.findings import Finding
+
+_SHELLS = re.compile(r"(ba|da|z|k)?sh")
+_SHEBANG = re.compile(r"#!.*\b(ba|da|z|k)?sh\b")
+_LOCAL = re.compile(r"(\w+://)?(localhost|127\.|\[::1\]|\$|file:)")
+
+#: Programs that use the network, with the words that make them do so; empty: they always use it.
+_PROGRAMS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("apt", "apt-get", "aptitude"), frozenset({"update", "install", "upgrade", "dist-upgrade"})),
+    **dict.fromkeys(("yum", "dnf", "microdnf", "zypper"), frozenset({"install", "update", "upgrade", "in"})),
+    "apk": frozenset({"add", "update", "upgrade"}),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), frozenset({"install", "create", "update", "env"})),
+    "git": frozenset({"clone", "fetch", "pull", "submodule"}),
+    **dict.fromkeys(("hf", "huggingface-cli"), frozenset({"download"})),
+    **dict.fromkeys(("aws", "gsutil"), frozenset()),
+    "uv": frozenset({"sync", "add", "lock"}),
+}
+_OFFLINE = ("--offline", "--no-index", "--no-download")
+
+
+def at_run_time(source: DefinitionSource) -> Iterator[Finding]:
+    """Check network.run-time in ENTRYPOINT and CMD, the jobs' commands, and the shell scripts that they start."""
+    for name in ("ENTRYPOINT", "CMD"):
+        for instruction in source.last(name):
+            yield from _in_words(source, instruction.words(), name, source.at(instruction))
+    for job, settings in source.definition.jobs.items():
+        yield from _in_words(source, settings.command, f"job {job}", source.bundle)
+
+
+def _in_words(source: DefinitionSource, words: list[str], what: str, where: str) -> Iterator[Finding]:
+    for command in commands(words):
+        shown = downloads(command)
+        if shown:
+            yield finding("network.run-time", where, what=what, command=shown)
+        for word in command[:3]:  # a script, or a script after a shell and an option
+            path = source.find(word) if "/" in word or word.endswith(".sh") else None
+            if path is not None:
+                yield from _in_script(path, what)
+
+
+def _in_script(path: Path, what: str) -> Iterator[Finding]:
+    text = text_of(path)
+    if not (_SHEBANG.match(text) or path.suffix == ".sh"):
+        return
+    number = 1
+    for line in re.split(r"(?<!\\)\n", text):
+        if not line.lstrip().startswith("#"):
+            for command in commands(shell_words(line.replace("\\\n", " "))):
+                shown = downloads(command)
+                if shown:
+                    yield finding("network.run-time", f"{path}:{number}", what=f"{what} by {path.name}", command=shown)
+        number += line.count("\n") + 1
+
+
+def fetches(command: list[str]) -> str:
+    """Return a simple command if it uses the network during the build, otherwise an empty text.
+
+    A ``pip`` command that only installs files of the image does not use the network.
+    """
+    words = pip_words(command)
+    if words is not None and "--no-deps" in words:
+        named = [word for word in words if not word.startswith("-")]
+        if named and all(re.match(r"[./]|\$|\S+\.whl", word) for word in named):
+            return ""
+    return downloads(command)
+
+
+def downloads(command: list[str]) -> str:
+    """Return a simple command, shortened, if it uses the network; otherwise an empty text."""
+    program = posixpath.basename(command[0])
+    if _SHELLS.fullmatch(program) and len(command) > 2 and re.fullmatch(r"-\w*c", command[1]):
+        return next(filter(None, map(downloads, commands(shell_words(command[2])))), "")
+    if program in ("curl", "wget"):
+        addresses = [word for word in command[1:] if "://" in word or "." in word or word.startswith("$")]
+        used = any(not _LOCAL.match(word) for word in addresses if not word.startswith("-"))
+    elif program in _PROGRAMS:
+        words, named = _PROGRAMS[program], [word for word in command[1:] if not word.startswith("-")]
+        used = not words or bool(words & set(named[:2])) or pip_words(command) is not None
+    else:
+        used = pip_words(command) is not None
+    return " ".join(command)[:80] if used and not set(_OFFLINE) & set(command) else ""

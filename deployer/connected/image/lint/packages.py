@@ -1,0 +1,211 @@
+"""Python packages that a definition requests, in the Dockerfile's pip commands and in their requirements files."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from deployer.connected.image.dockerfile import commands
+from deployer.connected.image.lint import finding
+from deployer.connected.image.lint.source import DefinitionSource, text_of
+from deployer.contract.findings import Finding
+
+_VERBS = ("install", "download", "wheel")
+#: pip's options whose value is the next word.
+_WITH_VALUE = frozenset(
+    """-t --target --prefix --root -i --index-url --extra-index-url -f --find-links --trusted-host --no-binary
+    --only-binary --platform --python-version --implementation --abi --cache-dir --log --proxy --cert --client-cert
+    --progress-bar --upgrade-strategy --timeout --retries --root-user-action --config-settings -C --src --report
+    --use-feature --use-deprecated --exists-action --global-option --python -w --wheel-dir -d --dest -e --editable
+    -b --build --keyring-provider""".split()  # noqa: SIM905
+)
+_FILES = {"-r": "r", "--requirement": "r", "-c": "c", "--constraint": "c"}
+
+#: The Python versions of Debian's suites.
+_PYTHON = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
+_ITEX_PYTHON = ("3.9", "3.10", "3.11")
+_ITEX_LAST = Version("2.15")
+
+
+class Asked(NamedTuple):
+    """A requested package.
+
+    Attributes:
+        name: its normalized name.
+        version: the exact version, empty if it is not exact.
+        text: the requirement as written.
+        where: its location, for findings.
+    """
+
+    name: str
+    version: str
+    text: str
+    where: str
+
+
+def unpinned(source: DefinitionSource) -> Iterator[Finding]:
+    """Check pins.pip. Packages in ``python.requirements`` are skipped, because their lock has exact versions."""
+    for asked in in_dockerfile(source):
+        if not asked.version:
+            yield finding("pins.pip", asked.where, package=asked.text, name=asked.name)
+
+
+def unhashed(source: DefinitionSource) -> Iterator[Finding]:
+    """Check pins.hash. pip requires a hash in every line if one line has a hash, or with ``--require-hashes``."""
+    for instruction in source.dockerfile.instructions():
+        for command in commands(instruction.words()) if instruction.name == "RUN" else ():
+            words = pip_words(command) or []
+            lines = [line for path in _named(source, words) for line in _lines(path)]
+            if "--require-hashes" in words or any(_has_hash(line.text) for line in lines):
+                for line in lines:
+                    for asked in () if _has_hash(line.text) else _asked(line.requirement, line.where):
+                        yield finding("pins.hash", asked.where, package=asked.text)
+
+
+def _named(source: DefinitionSource, words: list[str]) -> Iterator[Path]:
+    """Yield the requirements files in a pip command."""
+    for word, after in zip(words, [*words[1:], ""], strict=False):
+        option, _, value = word.partition("=")
+        path = source.find(value or after) if _FILES.get(option) == "r" else None
+        if path is not None:
+            yield path
+
+
+def _has_hash(line: str) -> bool:
+    return "--hash" in line or re.search(r"#(sha256|sha384|sha512)=", line) is not None
+
+
+def itex(source: DefinitionSource) -> Iterator[Finding]:
+    """Check itex.*: versions that ITEX supports."""
+    wheelhouse = source.definition.python
+    asked = list(in_dockerfile(source))
+    if wheelhouse is not None:
+        asked += _in_file(source.definition.folder / wheelhouse.requirements)
+    extension = _first(asked, "intel-extension-for-tensorflow")
+    tensorflow = _first(asked, "tensorflow", "tensorflow-cpu", "tensorflow-intel")
+    if extension is None:
+        if tensorflow is not None and Version(_minor(tensorflow.version)) > _ITEX_LAST:
+            yield finding("itex.none", tensorflow.where, tensorflow=tensorflow.version)
+        return
+    needed = _minor(extension.version)
+    if tensorflow is not None and _minor(tensorflow.version) != needed:
+        yield finding(
+            "itex.tensorflow", tensorflow.where, itex=extension.version, needed=needed, tensorflow=tensorflow.version
+        )
+    suite = source.definition.base.debian if source.definition.base else None
+    if suite is not None and _PYTHON[suite] not in _ITEX_PYTHON:
+        yield finding("itex.python", extension.where, suite=suite, python=_PYTHON[suite])
+
+
+def in_dockerfile(source: DefinitionSource) -> Iterator[Asked]:
+    """Yield the packages requested in a Dockerfile's pip commands and their requirements files."""
+    for instruction in source.dockerfile.instructions():
+        if instruction.name == "RUN":
+            for command in commands(instruction.words()):
+                words = pip_words(command)
+                if words is not None:
+                    yield from _in_command(source, words, source.at(instruction))
+
+
+def pip_words(command: list[str]) -> list[str] | None:
+    """Return the words after ``pip install`` (or download, wheel), or None for other commands."""
+    words = list(command)
+    if re.fullmatch(r"(.*/)?python[0-9.]*", words[0]) and "-m" in words[:-1]:
+        words = words[words.index("-m") + 1 :]
+    if words[0] == "uv":
+        words = words[1:]
+    if not words or not re.fullmatch(r"(.*/)?pip[0-9.]*", words[0]):
+        return None
+    verbs = [number for number, word in enumerate(words) if word in _VERBS]
+    return words[verbs[0] + 1 :] if verbs else None
+
+
+def _in_command(source: DefinitionSource, words: list[str], where: str) -> Iterator[Asked]:
+    found: list[Asked] = []
+    constrained: set[str] = set()
+    todo = words[::-1]
+    while todo:
+        word = todo.pop()
+        option, _, value = word.partition("=")
+        if option in _FILES:
+            name = value or (todo.pop() if todo else "")
+            path = source.find(name)
+            listed = list(_in_file(path)) if path else []
+            if _FILES[option] == "c":
+                constrained |= {asked.name for asked in listed if asked.version}
+            else:
+                found += listed
+        elif word in _WITH_VALUE:
+            todo = todo[:-1]
+        elif not word.startswith("-"):
+            found += _asked(word, where)
+    yield from (asked for asked in found if asked.version or asked.name not in constrained)
+
+
+class RequirementLine(NamedTuple):
+    """A line of a requirements file that requests a package.
+
+    Attributes:
+        text: the line.
+        requirement: its text before the options.
+        where: its location, for findings.
+    """
+
+    text: str
+    requirement: str
+    where: str
+
+
+def _in_file(path: Path) -> Iterator[Asked]:
+    """Yield the packages requested in a requirements file and the files that it includes."""
+    for line in _lines(path):
+        yield from _asked(line.requirement, line.where)
+
+
+def _lines(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[RequirementLine]:
+    """Yield the lines of a requirements file and its included files that request a package."""
+    number = 1
+    for text in re.split(r"(?<!\\)\n", text_of(path)):
+        line = re.sub(r"(^|\s)#.*", "", text.replace("\\\n", " ")).strip()
+        nested = re.match(r"(?:-r|--requirement)[ =]?(\S+)", line)
+        if nested and path not in seen:
+            yield from _lines(path.parent / nested[1], seen | {path})
+        elif line and not line.startswith("-"):
+            yield RequirementLine(line, re.split(r"\s--[a-z]", line)[0].strip(), f"{path}:{number}")
+        number += text.count("\n") + 1
+
+
+def _asked(text: str, where: str) -> Iterator[Asked]:
+    """Yield a requirement. Yield nothing for a path, a variable or an invalid line, which other rules report."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return
+    exact = [
+        spec.version
+        for spec in requirement.specifier
+        if spec.operator in ("==", "===") and not spec.version.endswith("*")
+    ]
+    version = (exact or ["url" if requirement.url else ""])[0]
+    yield Asked(canonicalize_name(requirement.name), version, text, where)
+
+
+def _first(asked: list[Asked], *names: str) -> Asked | None:
+    """Return the first package with one of these names and a known version."""
+    for found in asked:
+        if found.name in names and _minor(found.version):
+            return found
+    return None
+
+
+def _minor(version: str) -> str:
+    """Return the first two numbers of a version, or an empty text if it is invalid."""
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return ""
+    return f"{parsed.major}.{parsed.minor}"

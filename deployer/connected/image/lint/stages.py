@@ -1,0 +1,117 @@
+"""Rules for the Dockerfile: bases, the final user, late removals, and features that the build does not support."""
+
+import posixpath
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from deployer.connected.image.dockerfile import Instruction, commands, variables
+from deployer.connected.image.lint import finding
+from deployer.connected.image.lint.network import fetches
+from deployer.connected.image.lint.source import DefinitionSource
+from deployer.contract.findings import Finding
+
+_OURS = {"BASE", "BUILD_BASE"}
+_APT = ("apt", "apt-get", "aptitude")
+_APT_LISTS = "/var/lib/apt/lists"
+
+
+def images(source: DefinitionSource) -> Iterator[Finding]:
+    """Check pins.image in FROM and COPY --from."""
+    defaults = dict(pair for argument in source.dockerfile.arguments for pair in argument.pairs())
+    known = {"scratch"}
+    for number, stage in enumerate(source.dockerfile.stages):
+        first, *others = stage.instructions
+        named = [(first, stage.base)]
+        named += [(step, flag[7:]) for step in others for flag in step.flags if flag.startswith("--from=")]
+        for step, image in named:
+            if not variables(image) & _OURS:
+                meant = re.sub(r"\$\{?(\w+)[^}]*\}?", lambda found: defaults.get(found[1], ""), image)
+                if meant.lower() not in known and "@sha256:" not in meant:
+                    yield finding("pins.image", source.at(step), image=image)
+        known |= {stage.name, str(number)}
+
+
+def user(source: DefinitionSource) -> Iterator[Finding]:
+    """Check dockerfile.user."""
+    for instruction in source.last("USER"):
+        name = instruction.value.partition(":")[0]
+        if name not in ("root", "0") and "$" not in name:
+            yield finding("dockerfile.user", source.at(instruction), user=name)
+
+
+def frontend(source: DefinitionSource) -> Iterator[Finding]:
+    """Check dockerfile.syntax and dockerfile.buildkit."""
+    if "syntax" in source.dockerfile.directives:
+        line, image = source.dockerfile.directives["syntax"]
+        yield finding("dockerfile.syntax", f"{source.name}:{line}", frontend=image)
+    for instruction in source.dockerfile.instructions():
+        used = [
+            flag for flag in instruction.flags if re.match(r"--(mount|network|security|link|parents|chmod)\b", flag)
+        ]
+        used += ["a here-document"] if instruction.heredoc else []
+        if used:
+            yield finding("dockerfile.buildkit", source.at(instruction), what=f"{instruction.name} {used[0]}")
+
+
+class _Made(NamedTuple):
+    """The paths that a step may have added to its layer: those in its words, except the paths in ``removed``."""
+
+    instruction: Instruction
+    text: str
+    removed: Collection[str] = ()
+
+    def left(self, path: str) -> bool:
+        """Return whether the step's layer probably has ``path``, according to the step's words."""
+        if any(path == gone or path.startswith(gone + "/") for gone in self.removed):
+            return False
+        return re.search(rf"(^|[\s='\">]){re.escape(path)}(/|\s|$|['\"])", self.text) is not None
+
+
+def late_removals(source: DefinitionSource) -> Iterator[Finding]:
+    """Check layers.late-removal: a RUN removes files that an earlier step added to its layer."""
+    made: list[_Made] = []
+    for instruction in source.dockerfile.image():
+        if instruction.name == "RUN":
+            steps = list(commands(instruction.words()))
+            removed = [word for step in steps if _is_removal(step) for word in step[1:]]
+            stems = {path: path.rstrip("*/") for path in removed if path.startswith("/")}
+            brings_lists = any(posixpath.basename(step[0]) in _APT and "update" in step[1:] for step in steps)
+            for path, stem in stems.items():
+                if stem.count("/") < 2 or (brings_lists and stem.startswith(_APT_LISTS)):
+                    continue  # unknown, or apt's lists, which the same step added
+                maker = next((each for each in made if each.left(stem)), None)
+                if maker:
+                    yield finding("layers.late-removal", source.at(instruction), path=path, line=maker.instruction.line)
+            text = " ".join(word for step in steps if not _is_removal(step) for word in step)
+            made.append(_Made(instruction, text + (f" {_APT_LISTS}/" if brings_lists else ""), set(stems.values())))
+        elif instruction.name in ("COPY", "ADD"):
+            made.append(_Made(instruction, "".join(instruction.words()[-1:])))
+
+
+def _is_removal(command: list[str]) -> bool:
+    return posixpath.basename(command[0]) == "rm"
+
+
+def build_settings(source: DefinitionSource) -> Iterator[Finding]:
+    """Check dockerfile.build-base and network.base: one of the two bases is used in place of the other."""
+    dockerfile = source.dockerfile
+    used = dockerfile.image()
+    if used and "BUILD_BASE" in variables(_base(used[0])):
+        yield finding("dockerfile.build-base", source.at(used[0]))
+    for stage in dockerfile.stages:
+        lineage = dockerfile.lineage(stage)
+        if "BASE" not in variables(lineage[0].base):
+            continue
+        for instruction in stage.instructions:
+            fetching = next(filter(None, map(fetches, commands(instruction.words()))), "") if _runs(instruction) else ""
+            if fetching:
+                yield finding("network.base", source.at(instruction), command=fetching)
+
+
+def _base(instruction: Instruction) -> str:
+    return instruction.value.split()[0] if instruction.value else ""
+
+
+def _runs(instruction: Instruction) -> bool:
+    return instruction.name == "RUN" and not instruction.heredoc

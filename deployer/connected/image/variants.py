@@ -1,0 +1,240 @@
+"""Horovod variants: one wheel per MPI family, compiled outside the image, tested, and cached.
+
+Only the wheel differs between sites, so it is not part of the image. A bundle contains all variants, and a plan selects
+the one for the site's MPI. ``recipes/horovod/Dockerfile`` compiles a wheel in the definition's stage with the
+framework, and tests it there with two ranks on each MPI of the family. Afterwards, the wheel's linked libraries are
+checked here, and it is published with a rename as ``variants/KEY/{horovod-*.whl,variant.json}``.
+"""
+
+import functools
+import hashlib
+import io
+import json
+import logging
+import os
+import tarfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import docker
+
+from deployer.connected.ground import caches, engine
+from deployer.connected.image import settings
+from deployer.connected.image.definition import Definition
+from deployer.contract import dynamic, json_records
+from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES
+from deployer.system import files
+from deployer.system.wheel import Wheel
+
+_log = logging.getLogger("deployer.variants")
+
+#: The MPIs of each family for compilation (the first) and tests (all). They are names of pin files in the recipe.
+MPIS = {MPICH_ABI: ("mpich-4.2.3",), OPENMPI: ("openmpi-4.1.8", "openmpi-5.0.11")}
+
+_RECIPE = Path(__file__).with_name("recipes") / "horovod"
+_SHARED = ("Dockerfile", "prove.py", "tools.txt", "unpack.py")
+_OUT = "/variant/out"
+_RECORD = "variant.json"
+
+#: Builds a context and returns the image's id. Arguments: the context as a tar, a name for messages, build arguments.
+Build = Callable[[io.BytesIO, str, Mapping[str, str]], str]
+
+
+class HorovodVariant(NamedTuple):
+    """A wheel in the cache.
+
+    Attributes:
+        abi: the MPI family.
+        wheel: the file.
+        sha256: its digest in hexadecimal.
+        proofs: the test result per MPI.
+        seconds: the duration of compilation and tests.
+        cached: whether it was already in the cache.
+    """
+
+    abi: str
+    wheel: Path
+    sha256: str
+    proofs: Mapping[str, Any]
+    seconds: float
+    cached: bool
+
+    def record(self) -> json_records.Record:
+        """Return the variant as a JSON object."""
+        return {**self._asdict(), "wheel": str(self.wheel)}
+
+
+def ensure(
+    client: docker.DockerClient,
+    definition: Definition,
+    stage: str,
+    build: Build,
+    say: Callable[[str], None],
+    families: Sequence[str] | None = None,
+) -> list[HorovodVariant]:
+    """Return the variant for each MPI family of a definition. Make the variants that the cache lacks.
+
+    Args:
+        stage: the image id of the definition's stage with the framework.
+        build: builds a context.
+        say: called with each step.
+        families: only these families, and others that are in the cache; None: all.
+
+    Raises:
+        UsageError: there is no recipe for this version of Horovod.
+        JobFailed: it does not compile, or a test fails.
+        Refused: it is linked to libraries that a site may lack.
+    """
+    if definition.horovod is None or definition.framework is None:
+        return []
+    pin = f"horovod-{definition.horovod.version}"
+    if not (_RECIPE / f"{pin}.txt").is_file():
+        known = sorted(path.stem.removeprefix("horovod-") for path in _RECIPE.glob("horovod-*.txt"))
+        hint = f"set horovod.version to one of: {', '.join(known)}"
+        raise UsageError(f"{definition.name}: there is no recipe for Horovod {definition.horovod.version}", hint)
+    found = []
+    for abi in definition.families or ():
+        contents = _contents([pin, *MPIS[abi]])
+        key = variant_key(contents, stage, definition.framework, abi)
+        kept = find(key)
+        if kept is None and families is not None and abi not in families:
+            say(f"horovod: {abi}: not compiled, because no partition of the site needs it")
+            continue
+        if kept is None:
+            say(f"horovod: compile {pin} for {definition.framework} and {abi}, and prove it on {', '.join(MPIS[abi])}")
+            began = time.monotonic()
+            arguments = {
+                "STAGE": stage, "MPIS": " ".join(MPIS[abi]), "SONAME": SONAMES[abi], "HOROVOD": pin,
+                "FRAMEWORK": definition.framework,
+            }  # fmt: skip
+            image = build(settings.tar_of(contents), f"Horovod for {abi}", arguments)
+            made = _outputs(client, image)
+            proofs = _proofs(made, abi)
+            kept = _publish(key, abi, _wheel_of(made), proofs, time.monotonic() - began)
+        say(f"horovod: {abi}: {kept.wheel.name}, {kept.wheel.stat().st_size / 1e6:.1f} MB")
+        found.append(kept)
+    return found
+
+
+def variant_key(contents: Mapping[str, bytes], stage: str, framework: str, abi: str) -> str:
+    """Return the key of a variant, a short digest of everything that it depends on.
+
+    Args:
+        contents: the recipe and its pins (compiler flags, MPIs, Horovod, build tools).
+        stage: the id of the image with the framework, Python, and the compilers' distribution.
+    """
+    recipe = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    return caches.key(recipe, stage, framework, abi, os.uname().machine)
+
+
+def find(key: str) -> HorovodVariant | None:
+    """Return the published variant of a key, or None if it is missing or damaged."""
+    folder = caches.VARIANTS.folder / key
+    try:
+        record = json.loads((folder / _RECORD).read_bytes())
+        wheel = folder / str(record["wheel"])
+        if files.sha256_file(str(wheel)) != record["sha256"]:
+            return None
+        os.utime(folder)
+        return HorovodVariant(record["abi"], wheel, record["sha256"], record["proofs"], record["seconds"], cached=True)
+    except (OSError, ValueError, KeyError, TypeError, DeployerError) as error:
+        _log.debug("no variant %s: %s", key, error)
+        return None
+
+
+def check_wheel(name: str, data: bytes, abi: str) -> None:
+    """Check that a wheel's libraries fit the MPI family ``abi``.
+
+    At least one library must need the family's MPI library by its soname. No library may need another MPI library, such
+    as MPI's C++ bindings, or list folders that the loader would search before the site's.
+
+    Raises:
+        Refused: the wheel does not fit.
+        IntegrityError: the wheel contains a broken ELF file.
+    """
+    wheel = Wheel(io.BytesIO(data), name)
+    wheel.check()
+    uses = False
+    for file in wheel.files:
+        content = b"".join(wheel.chunks(file))
+        if not content.startswith(b"\x7fELF"):
+            continue
+        try:
+            elf = dynamic.read(functools.partial(_part, content))
+        except dynamic.BadElf as error:
+            raise IntegrityError(f"{name}: {file.path} is not a complete ELF file: {error}") from error
+        if elf is None:
+            continue  # an object file, which no loader reads
+        mpi = {library for library in elf.needed if library.startswith("libmpi")}
+        folders = [folder for folder in elf.rpath + elf.runpath if not folder.startswith("$ORIGIN")]
+        uses = uses or SONAMES[abi] in mpi
+        wrong = sorted(mpi - {SONAMES[abi]})
+        if wrong:
+            raise Refused(f"{name}: {file.path} needs {', '.join(wrong)}, which is not {SONAMES[abi]} of {abi}")
+        if folders:
+            raise Refused(f"{name}: {file.path} makes the loader search {', '.join(folders)} before the site's folders")
+    if not uses:
+        raise Refused(f"{name}: none of its libraries needs {SONAMES[abi]}: it was compiled without MPI")
+
+
+# ------------------------------------------------------------------------------------------------ internal
+
+
+def _contents(pins: Sequence[str]) -> dict[str, bytes]:
+    """Return the build context: the recipe and the given pin files."""
+    found = {name: (_RECIPE / name).read_bytes() for name in _SHARED}
+    found.update({f"pins/{pin}.txt": (_RECIPE / f"{pin}.txt").read_bytes() for pin in pins})
+    return found
+
+
+def _outputs(client: docker.DockerClient, image: str) -> dict[str, bytes]:
+    """Return the recipe's output files from its image, by name."""
+    found = {}
+    made = engine.container(client, image, ["/never-run"])
+    with engine.errors_named(client, "copy the variant of Horovod"), made as container:
+        chunks, _ = client.api.get_archive(container, _OUT)
+        with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as archive:
+            for member in archive:
+                stream = archive.extractfile(member)
+                if stream is not None:
+                    found[os.path.basename(member.name)] = stream.read()
+    return found
+
+
+def _wheel_of(made: Mapping[str, bytes]) -> tuple[str, bytes]:
+    wheels = [(name, data) for name, data in made.items() if name.endswith(".whl")]
+    if len(wheels) != 1:
+        raise IntegrityError(f"the recipe made {len(wheels)} wheels of Horovod instead of one")
+    return wheels[0]
+
+
+def _proofs(made: Mapping[str, bytes], abi: str) -> dict[str, Any]:
+    missing = [mpi for mpi in MPIS[abi] if f"{mpi}.json" not in made]
+    if missing:
+        raise IntegrityError(f"Horovod for {abi} was not proven on {', '.join(missing)}")
+    return {mpi: json.loads(made[f"{mpi}.json"]) for mpi in MPIS[abi]}
+
+
+def _part(content: bytes, offset: int, size: int) -> bytes:
+    return content[offset : offset + size]
+
+
+def _publish(key: str, abi: str, wheel: tuple[str, bytes], proofs: Mapping[str, Any], seconds: float) -> HorovodVariant:
+    name, data = wheel
+    check_wheel(name, data, abi)
+    folder = caches.VARIANTS.folder / key
+    variant = HorovodVariant(
+        abi, folder / name, hashlib.sha256(data).hexdigest(), proofs, seconds=round(seconds, 1), cached=False
+    )
+    record = {**variant.record(), "wheel": name}
+    del record["cached"]
+    caches.VARIANTS.trim()
+    with caches.VARIANTS.new_entry(key) as new:
+        files.write_text(str(new / _RECORD), json_records.pretty(record))
+        with files.published(str(new / name)) as stream:
+            stream.write(data)
+        files.remove_tree(str(folder))  # an existing variant is damaged, because `find` did not return it
+    return variant

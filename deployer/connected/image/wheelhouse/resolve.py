@@ -1,0 +1,197 @@
+"""resolve: compute pins from requirements with uv for an image's Python (docs/adr/0010).
+
+The packages of the image are kept. Each is represented by a wheel with only a name and a version, and no other release
+of it is allowed. So the wheelhouse never duplicates a package of the image, and the resolver explains conflicts.
+"""
+
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import tomli
+import uv
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from deployer.connected.image.wheelhouse.lock import Lock, Pin
+from deployer.connected.image.wheelhouse.target import Target
+from deployer.contract.errors import TransferError, UsageError
+from deployer.system import process
+
+_TIMEOUT = 600
+#: The glibc versions that uv's platforms support. Other versions are rounded down, which is safe.
+_GLIBC = (*range(31, 41), 28, 17)
+#: Errors of uv if it cannot reach the index.
+_NO_NETWORK = re.compile(
+    r"Request failed|Failed to fetch|error sending request|dns error|tcp connect|invalid peer certificate",
+    re.IGNORECASE,
+)
+
+
+class PackageSource(NamedTuple):
+    """Where uv finds packages, converted from pip's settings.
+
+    Attributes:
+        options: options of uv.
+        environment: variables for uv.
+    """
+
+    options: Sequence[str] = ()
+    environment: Mapping[str, str] = {}
+
+
+def resolve(requirements: Path, digest: str, target: Target, source: PackageSource, kept: Sequence[Pin] = ()) -> Lock:
+    """Return the lock of a requirements file.
+
+    Args:
+        digest: the digest of the requirements.
+        kept: pins to keep if possible.
+
+    Raises:
+        UsageError: the resolver found no solution. The message has its reason.
+        TransferError: no index responds.
+    """
+    pins, of_image = read(_compiled(requirements, target, source, kept), target)
+    return Lock(target._replace(packages={}), digest, pins, of_image)
+
+
+def held_back(requirements: Path, target: Target, source: PackageSource, pins: Sequence[Pin]) -> Iterator[str]:
+    """Yield a remark for each requirement whose newest release is not locked.
+
+    Another package may allow only an older release. Or the newest release depends on something without a wheel. uv then
+    silently goes back, if necessary by years, to a release whose dependencies all have wheels.
+    """
+    locked = {pin.name: pin.version for pin in pins}
+    for newest in read(_compiled(requirements, target, source, (), "--no-deps"), target)[0]:
+        was = locked.get(newest.name, newest.version)
+        if Version(was) < Version(newest.version):
+            yield (
+                f"{newest.name} {was} is locked, not {newest.version}: another package allows only an older one, or "
+                f"something that {newest.version} depends on has no wheel. To see what, require "
+                f"{newest.name}=={newest.version}"
+            )
+
+
+def _compiled(requirements: Path, target: Target, source: PackageSource, kept: Sequence[Pin], *options: str) -> str:
+    """Return the pylock.toml written by uv. Raises UsageError, TransferError."""
+    with tempfile.TemporaryDirectory(prefix="deployer-resolve-") as folder:
+        output = Path(folder) / "pylock.toml"
+        if kept:
+            output.write_text(_preferences(kept))
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text("".join(_stand_ins(Path(folder), target.packages)))
+        argv = [
+            uv.find_uv_bin(),
+            *_argv(requirements, target),
+            *options,
+            f"--constraint={constraints}",
+            f"--output-file={output}",
+        ]
+        environment = {
+            **process.base_environment("XDG_CACHE_HOME"),
+            "UV_PYTHON_DOWNLOADS": "never",
+            **source.environment,
+        }
+        done = process.run([*argv, *source.options], _TIMEOUT, environment, cwd=str(requirements.parent), check=False)
+        if done.returncode != 0:
+            raise _unsolved(requirements, target, done.stderr)
+        return output.read_text()
+
+
+def _argv(requirements: Path, target: Target) -> list[str]:
+    python = ".".join(map(str, target.python))
+    return [
+        "pip", "compile", "--quiet", "--no-config", "--no-header", "--format=pylock.toml", "--only-binary=:all:",
+        "--no-python-downloads", f"--python={sys.executable}", f"--python-version={python}",
+        f"--python-platform={platform(target)}", requirements.name,
+    ]  # fmt: skip
+
+
+def platform(target: Target) -> str:
+    """Return uv's name for a platform. Raises UsageError if its glibc is too old for uv."""
+    known = [minor for minor in _GLIBC if minor <= target.glibc[1]]
+    if target.glibc[0] != 2 or not known:
+        raise UsageError(f"wheels for glibc {'.'.join(map(str, target.glibc))} cannot be resolved", "use a newer base")
+    return f"{target.machine}-manylinux_2_{max(known)}"
+
+
+def read(text: str, target: Target) -> tuple[tuple[Pin, ...], dict[str, str]]:
+    """Return the pins of a pylock.toml, and the image's packages that they depend on.
+
+    Raises:
+        UsageError: a package has no wheel for the target.
+    """
+    pins, of_image = [], {}
+    for package in tomli.loads(text).get("packages", []):
+        name = canonicalize_name(package["name"])
+        if name in target.packages:
+            of_image[str(name)] = target.packages[name]
+            continue
+        wheels = {_file_name(wheel): str(wheel["hashes"]["sha256"]) for wheel in package.get("wheels", [])}
+        best = target.best(list(wheels))
+        if best is None:
+            raise UsageError(f"{name} {package.get('version', '')} has no wheel for {target}", _build_it(str(name)))
+        pins.append(Pin(str(name), str(package["version"]), wheels[best], best))
+    return tuple(pins), of_image
+
+
+def _preferences(kept: Iterable[Pin]) -> str:
+    """Return a minimal pylock.toml with the releases that uv should prefer."""
+    packages = [f'[[packages]]\nname = "{pin.name}"\nversion = "{pin.version}"\n' for pin in kept]
+    return "\n".join(['lock-version = "1.0"\ncreated-by = "deployer"\n', *packages])
+
+
+def _file_name(wheel: Mapping[str, Any]) -> str:
+    return unquote(str(wheel.get("name") or urlsplit(str(wheel.get("url") or wheel["path"])).path)).rpartition("/")[2]
+
+
+def _stand_ins(folder: Path, packages: Mapping[str, str]) -> Iterable[str]:
+    """Write an empty wheel for each package of the image, and yield a constraint line for each."""
+    for name, version in sorted(packages.items()):
+        plain = str(Version(version))
+        underscored = name.replace("-", "_")
+        path = folder / f"{underscored}-{plain}-py3-none-any.whl"
+        info = f"{underscored}-{plain}.dist-info"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {plain}\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", "")
+        yield f"{name} @ {path.as_uri()}\n"
+
+
+# ------------------------------------------------------------------------------------------------ errors of uv
+
+
+def _unsolved(requirements: Path, target: Target, said: str) -> UsageError | TransferError:
+    """Return the error that matches uv's stderr."""
+    reason = explanation(said)
+    if _NO_NETWORK.search(said) and "No solution" not in said:
+        hint = "index and certificates come from pip's own settings: see `pip config list`, or give --ca-bundle"
+        return TransferError(f"cannot resolve {requirements}: {reason}", hint)
+    hints = [
+        f"the image has its own {name} {version}"
+        for name, version in sorted(target.packages.items())
+        if re.search(rf"\b{re.escape(name)}(==|[<>@! ])", reason)
+    ]
+    blocked = re.search(r"([\w.-]+)==\S+ has no (?:usable )?wheels|Wheels are required for `([\w.-]+)`", said)
+    if "platform tag" in said or "ABI tag" in said or "Python version tag" in said:
+        hints.append(f"the image has {target}: require a release with wheels for that, or use another base")
+    elif blocked:
+        hints.append(_build_it(blocked[1] or blocked[2]))
+    return UsageError(f"{requirements} has no solution: {reason}", "; ".join(hints) or "change the requirements")
+
+
+def explanation(said: str) -> str:
+    """Return uv's reason as one line, without decoration."""
+    text = " ".join(re.sub(r"^(error|hint|  cause): ?", "", line).strip() for line in said.splitlines() if line.strip())
+    return re.sub(r"^No solution found when resolving dependencies:? ?", "", text) or "uv gave no reason"
+
+
+def _build_it(name: str) -> str:
+    instead = "build it in the Dockerfile, or name the folder of its wheel with --find-links"
+    return f"{name} is available only as source: {instead}"

@@ -1,0 +1,123 @@
+"""Definitions that are their base alone, on a machine without a Docker engine."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from deployer.cli.laptop import main as command
+from deployer.connected.image.bases import base as bases
+from deployer.contract.errors import IntegrityError, MissingTool, Refused
+from tests import tars
+
+ROOT = tars.layer([("etc/marker", b"it"), ("bin/tool", b"\x7fELF")])
+
+
+@pytest.fixture(autouse=True)
+def _no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def define(tmp_path: Path, base: str, more: str = "") -> str:
+    folder = tmp_path / "solver"
+    folder.mkdir()
+    job = "jobs: {run: {command: [/bin/tool]}}\n"
+    (folder / "bundle.yaml").write_text(f'name: solver\nversion: "1"\nbase: {{{base}}}\n{more}{job}')
+    return str(folder)
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = command.main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.mark.thorough
+def test_an_archive_is_built_and_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "root.tar").write_bytes(ROOT)
+    digest = hashlib.sha256(ROOT).hexdigest()
+    definition = define(tmp_path, f"archive: ../root.tar, sha256: {digest}")
+    code, said, _ = called(capsys, "build", definition)
+    assert code == 0
+    assert said.startswith("built solver:1 without Docker: ")
+    assert f"image {definition}/../root.tar, sha256:{digest}\n" in said
+    assert called(capsys, "pack", definition, "-o", str(tmp_path / "b.tar"))[0] == 0
+    assert "/etc/marker" in called(capsys, "inspect", "--files", str(tmp_path / "b.tar"))[1]
+    (tmp_path / "root.tar").write_bytes(ROOT + bytes(512))
+    for words in (["build", definition], ["pack", definition, "-o", str(tmp_path / "other.tar")]):
+        code, _, said = called(capsys, *words)
+        assert code == IntegrityError.exit_code
+        assert "root.tar is not the base that the definition names" in said
+    assert not (tmp_path / "other.tar").exists()
+
+
+@pytest.mark.thorough
+def test_a_debian_base_is_made_once_and_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def make(base: bases.Base, _: object, tarball: Path) -> None:
+        made.append(base.include)
+        tarball.parent.mkdir(parents=True)
+        tarball.write_bytes(ROOT)
+
+    monkeypatch.setattr(bases, "_make", make)
+    monkeypatch.setattr(bases, "base_key", lambda base: "+".join(base.include))
+    definition = define(tmp_path, "debian: bookworm, include: [solver]")
+    code, _, said = called(capsys, "pack", definition, "-o", str(tmp_path / "b.tar"))
+    assert (code, made) == (Refused.exit_code, [])
+    assert "cannot pack solver:1: it is not built" in said
+    assert f"build it: deployer build {definition}" in said
+    for _ in range(2):
+        code, said, _ = called(capsys, "build", definition, "--json")
+        assert (code, json.loads(said)["tag"]) == (0, "")
+    assert made == [["solver"]]
+    assert called(capsys, "pack", definition, "-o", str(tmp_path / "b.tar"))[0] == 0
+
+
+@pytest.mark.parametrize("base", ["image: a@sha256:" + "0" * 64, "archive: ../root.tar"])
+def test_what_needs_the_engine_asks_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str) -> None:
+    (tmp_path / "root.tar").write_bytes(ROOT)
+    definition = define(tmp_path, base, "python: {requirements: bundle.yaml}\n" if "archive" in base else "")
+    for words in (["build", definition], ["pack", definition, "-o", str(tmp_path / "b.tar")]):
+        code, _, said = called(capsys, *words)
+        assert code == MissingTool.exit_code
+        assert "no Docker engine answers" in said
+        copied = f"skopeo copy docker://a@sha256:{'0' * 64} docker-archive:{definition}/base.tar"
+        assert (f"{copied}, and write `base: {{archive: base.tar}}`" in said) == ("archive" not in base)
+
+
+def test_a_program_that_finds_no_mmdebstrap_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, said = called(capsys, "build", define(tmp_path, "debian: bookworm"))
+    assert code == MissingTool.exit_code
+    assert "apt-get install mmdebstrap" in said
+
+
+def test_what_app_imports_is_judged_by_build_and_pack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A changed app/ was packed without a word; deploy packs in the same way."""
+    (tmp_path / "root.tar").write_bytes(
+        tars.layer([("bin/tool", b"\x7fELF"), ("usr/lib/python3.11/os.py", b""), ("usr/lib/python3.11/json.py", b"")])
+    )
+    definition = define(tmp_path, "archive: ../root.tar")
+    settings, script = Path(definition, "bundle.yaml"), Path(definition, "app", "t.py")
+    settings.write_text(settings.read_text().replace("[/bin/tool]", "[/bin/tool, /deployer/app/t.py]"))
+    script.parent.mkdir()
+    pack = ["pack", definition, "-o", str(tmp_path / "b.tar")]
+    script.write_text("import os, json\n")
+    assert called(capsys, "build", definition)[0] == called(capsys, *pack)[0] == 0
+    script.write_text("import os, gone\n")
+    for words in (["build", definition], pack, [*pack, "--no-cache"]):  # the second pack knows the layer
+        code, _, said = called(capsys, *words)
+        assert (code, "app/t.py:1: app.import: it imports gone, which neither" in said) == (Refused.exit_code, True)
+        assert called(capsys, *words, "--accept", "app.import")[0] == 0
+    settings.write_text(settings.read_text().replace("[/bin/tool, /deployer/app/t.py]", "[sh, -c, pip install x]"))
+    for words in (["build", definition], pack):
+        code, _, said = called(capsys, *words)
+        assert (code, "network.run-time" in said) == (Refused.exit_code, True)

@@ -1,0 +1,354 @@
+import io
+import os
+import tarfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from deployer.connected.ground import engine
+from deployer.connected.image import build, context, settings, variants
+from deployer.connected.image.bases import base
+from deployer.connected.image.build import Transcript, first_trace, reason
+from deployer.connected.image.definition import Base, Definition, load
+from deployer.contract.errors import JobFailed, SpaceError, UsageError
+from tests import running
+from tests.unit.connected.image.test_definition import MINIMAL, write
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+# ------------------------------------------------------------------------------------------------ the engine's messages
+
+
+def transcript(said: list[str] | None = None) -> Transcript:
+    return Transcript("deployer/x:1", "/log", (said if said is not None else []).append)
+
+
+def test_the_transcript_follows_steps_and_finds_the_image() -> None:
+    said: list[str] = []
+    reader = transcript(said)
+    for text in ("Step 1/2 : FROM x\n", " ---> Using cache\n", "Step 2/2 : RUN echo", " a\n", "\x1b[91mred\x1b[0m\n"):
+        reader.read({"stream": text})
+    reader.read({"aux": {"ID": "sha256:abc"}})
+    assert (reader.number, reader.steps, reader.cached, reader.image) == (2, 2, 1, "sha256:abc")
+    assert said == ["Step 1/2 : FROM x", " ---> Using cache", "Step 2/2 : RUN echo a", "red"]
+
+
+def test_steps_that_the_build_of_a_stage_made_are_not_counted_as_cached() -> None:
+    said: list[str] = []
+    image = transcript(said)
+    stage = image.for_part("stage tools")
+    for line in (
+        "Step 1/3 : FROM x",
+        "Step 2/3 : ENV a=b",
+        " ---> Using cache",
+        "Step 3/3 : RUN make",
+        " ---> Running in 1",
+    ):
+        stage.read({"stream": f"{line}\n"})
+    image.continues(stage)
+    for number in range(2, 6):
+        image.read({"stream": f"Step {number}/5 : RUN {number}\n"})
+        if number < 5:
+            image.read({"stream": " ---> Using cache\n"})
+    assert (image.steps, image.cached) == (5, 2)  # 2 was cached for the stage, 3 was not, 4 is
+    assert said[0] == "stage tools: Step 1/3 : FROM x"
+    assert said[5] == "Step 2/5 : RUN 2"
+
+
+class Client:
+    """An engine that only has to be closed."""
+
+    def close(self) -> None:
+        pass
+
+
+def with_horovod(folder: Path) -> Definition:
+    text = "framework: tensorflow\nhorovod: {version: 0.28.1, stage: tools}\n"
+    place = write(folder, MINIMAL + text)
+    (place / "Dockerfile").write_text("ARG BASE\nFROM ${BASE} AS tools\nFROM ${BASE}\n")
+    return load(place)
+
+
+def stages_of_a_build(monkeypatch: pytest.MonkeyPatch, folder: Path, no_cache: bool, together: bool) -> list[str]:
+    """Return what is done for a definition with Horovod. ``together``: image and variants wait for each other."""
+    definition = with_horovod(folder)
+    done: list[str] = []
+    meeting = threading.Barrier(2 if together else 1, timeout=10)
+
+    def of_definition(self: Any, _: object) -> str:
+        if self.target is None:
+            meeting.wait()
+        done.append(f"{self.target or 'image'}{' anew' if self.options.no_cache else ''}")
+        return f"sha256:{self.target}"
+
+    def ensure(_: object, __: object, stage: str, *___: object) -> list[object]:
+        meeting.wait()
+        done.append(f"variants of {stage}")
+        return []
+
+    monkeypatch.setattr(build._ImageBuild, "of_definition", of_definition)
+    monkeypatch.setattr(variants, "ensure", ensure)
+    monkeypatch.setattr(engine, "connect", Client)
+    own = build._ImageBuild(cast("Any", Client()), {}, build.BuildOptions(no_cache=no_cache), transcript())
+    with ExitStack() as beside:
+        image, made = build._image_and_variants(own, definition, {}, beside)
+        assert (image, made()) == ("sha256:None", [])
+    return done
+
+
+def test_variants_are_compiled_while_the_image_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = stages_of_a_build(monkeypatch, tmp_path, no_cache=False, together=True)
+    assert done[0] == "tools"
+    assert sorted(done[1:]) == ["image", "variants of sha256:tools"]
+
+
+def test_without_the_cache_each_step_still_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = stages_of_a_build(monkeypatch, tmp_path, no_cache=True, together=False)
+    assert done == ["image anew", "tools", "variants of sha256:tools"]
+
+
+def test_a_variant_that_fails_fails_the_build() -> None:
+    def fail(_: object) -> None:
+        raise JobFailed("it does not compile")
+
+    with pytest.raises(JobFailed, match="does not compile"), build._meanwhile(fail) as made:
+        made.result(timeout=10)
+
+
+def test_a_build_that_fails_ends_the_compilation_of_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither compiles on beside the next round of `deploy --watch` nor leaves what it was copying."""
+    definition = with_horovod(tmp_path)
+    compiling, done = threading.Event(), list[str]()
+
+    def of_definition(self: Any, _: object) -> str:
+        if self.target is None:
+            assert compiling.wait(10)
+            raise JobFailed("the image cannot be built")
+        return "sha256:stage"
+
+    def of_context(self: Any, *_: object) -> str:
+        compiling.set()
+        while True:  # ends at the first line after the error
+            self.transcript.say("compiling")
+
+    def ensure(client: object, definition: object, stage: str, compiled: Any, *_: object) -> list[object]:
+        try:
+            compiled(None, "Horovod", {})
+        finally:
+            done.append("ended")
+        return []
+
+    monkeypatch.setattr(build._ImageBuild, "of_definition", of_definition)
+    monkeypatch.setattr(build._ImageBuild, "of_context", of_context)
+    monkeypatch.setattr(variants, "ensure", ensure)
+    monkeypatch.setattr(engine, "connect", Client)
+    own = build._ImageBuild(cast("Any", Client()), {}, build.BuildOptions(), transcript())
+    with pytest.raises(JobFailed, match="cannot be built"), ExitStack() as beside:
+        build._image_and_variants(own, definition, {}, beside)
+    assert done == ["ended"]
+
+
+def test_a_failing_step_shows_itself_and_the_end_of_its_log() -> None:
+    reader = transcript()
+    reader.read({"stream": "Step 1/3 : FROM x\nof another step\nStep 2/3 : RUN make\n ---> Running in 1234\n"})
+    reader.read({"stream": "".join(f"line {number}\n" for number in range(30))})
+    with pytest.raises(JobFailed) as caught:
+        reader.read({"error": "returned a non-zero code: 7", "errorDetail": {"code": 7, "message": "x"}})
+    assert "in step 2/3, RUN make: exit 7" in caught.value.message
+    assert caught.value.message.endswith(": line 29")
+    assert "line 28" not in caught.value.message
+    assert "of another step" not in caught.value.message
+    assert "/log" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (["Reading package lists...", "E: Unable to locate package vmi", "W: a warning"], 1),
+        (
+            ["Collecting a", "ERROR: Could not find a version that satisfies the requirement a==9", "",
+             "ERROR: No matching distribution found for a==9", "[notice] A new release of pip is available"],
+            3,
+        ),
+        (
+            ["  x.c:3:10: fatal error: mpi.h: No such file or directory", "  compilation terminated.",
+             "  error: command '/usr/bin/gcc' failed with exit code 1", "  [end of output]",
+             "  note: This error originates from a subprocess", "  ERROR: Failed building wheel for a",
+             "ERROR: Failed to build installable wheels for some pyproject.toml based projects (a)"],
+            2,
+        ),
+        (["x.c:3:10: fatal error: mpi.h: No such file or directory", "compilation terminated.",
+          "make: *** [Makefile:2: x.o] Error 1"], 0),
+        (["Traceback (most recent call last):", '  File "a"', "ModuleNotFoundError: No module named 'numpy'"], 2),
+        (["/bin/sh: 1: mpicc: not found"], 0),
+        (["make: *** No rule to make target 'all'.  Stop."], 0),
+        (["fatal: unable to access 'https://h.example/x/': Could not resolve host: h.example", "done"], 0),
+        (["CMake Error at CMakeLists.txt:3 (find_package):", "-- Configuring incomplete, errors occurred!"], 0),
+        (["some words", "the last words", ""], 1),
+    ],
+)  # fmt: skip
+def test_a_failed_step_is_reported_by_the_line_that_says_why(log: list[str], line: int) -> None:
+    assert reason(log) == log[line].strip()
+
+
+def test_the_report_of_a_failed_build_is_short_and_names_the_log() -> None:
+    reader = transcript()
+    reader.read({"stream": "Step 1/3 : FROM x\nStep 2/3 : RUN " + "apt-get install a b c && " * 60 + "true\n"})
+    reader.read({"stream": "E: Unable to correct problems " + "x" * 3000 + "\n" + "more\n" * 300})
+    with pytest.raises(JobFailed) as caught:
+        reader.read({"error": "returned a non-zero code: 100", "errorDetail": {"code": 100, "message": "x"}})
+    assert "exit 100: E: Unable to correct problems xxx" in caught.value.message
+    assert len(caught.value.message) < 520
+    assert caught.value.hint == "the whole log: /log"
+
+
+def test_a_full_disk_is_a_space_error() -> None:
+    reader = transcript()
+    reader.read({"stream": "Step 1/1 : RUN dd\n"})
+    with pytest.raises(SpaceError):
+        reader.read({"error": "write /x: no space left on device"})
+
+
+def test_the_context_has_no_app_no_data_and_obeys_dockerignore(tmp_path: Path) -> None:
+    place = write(tmp_path, MINIMAL + "data: {digits: {folder: in/digits}}\n")
+    (place / "in" / "digits").mkdir(parents=True)
+    (place / "in" / "digits" / "large").write_text("x")
+    (place / "app").mkdir()
+    (place / "app" / "train.py").write_text("x")
+    (place / "big.bin").write_text("x")
+    (place / "kept.txt").write_text("x")
+    (place / ".dockerignore").write_text("# comment\n*.bin\n")
+    (place / "image.tar").write_text("x")
+    text = (place / "bundle.yaml").read_text()
+    (place / "bundle.yaml").write_text(text.replace("debian: bookworm", "archive: image.tar"))
+    stream = io.BytesIO()
+    context.write_context(load(place), stream)
+    with tarfile.open(fileobj=stream) as archive:
+        names = archive.getnames()
+    assert {"Dockerfile", "kept.txt", "bundle.yaml", "in"} <= set(names)
+    assert not [name for name in names if name.startswith("in/")]
+    assert not [name for name in names if name.startswith("app") or name.endswith((".bin", ".tar"))]
+
+
+# ------------------------------------------------------------------------------------------------ no trace
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_a_trace_is_found_across_the_pieces_of_a_stream(size: int) -> None:
+    data = b"a" * 50 + b"NEEDLE" + b"b" * 50
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    assert first_trace(pieces, {"it": b"NEEDLE", "longer": b"NOT THERE AT ALL"}) == "it"
+    assert first_trace(pieces, {"it": b"NEEDLES"}) == ""
+
+
+def test_every_settings_file_holds_the_mark_and_one_before_each_certificate() -> None:
+    host = settings.BuildSettings(CERTIFICATE.encode() * 3, "[global]\n", {"Acquire::http::Proxy": "http://p:3128"})
+    contents = host.contents()
+    assert set(contents) == {"ca.crt", "pip.conf", "apt.conf"}
+    assert all(settings.MARK.encode() in data for data in contents.values())
+    assert contents["ca.crt"].count(settings.MARK.encode()) == 3
+    assert all(settings.MARK in value for value in host.environment().values())
+
+
+def test_no_settings_need_no_build_base() -> None:
+    assert settings.BuildSettings().contents() == {}
+    assert settings.build_base(None, "deployer/base:1", settings.BuildSettings()) == "deployer/base:1"  # type: ignore[arg-type]
+
+
+def test_logins_of_indexes_and_proxies_are_traces() -> None:
+    host = settings.BuildSettings(
+        b"", "index-url = https://me:secret@index.example/simple", {}, {"http_proxy": "http://u:pw@proxy:1"}
+    )
+    assert set(host.traces().values()) == {settings.MARK.encode(), b"me:secret", b"u:pw"}
+
+
+# ------------------------------------------------------------------------------------------------ the host's settings
+
+
+def test_pip_settings_keep_indexes_that_a_build_can_reach() -> None:
+    listing = (
+        ":env:.cert='/etc/ca.crt'\n"
+        ":env:.index-url='https://from.environment/simple'\n"
+        "global.extra-index-url='file:///opt/simple https://extra.example/simple'\n"
+        "global.find-links='/opt/wheels'\n"
+        "global.index-url='https://from.file/simple'\n"
+        "global.trusted-host='a.example b.example'\n"
+    )
+    assert settings.pip_settings(listing) == (
+        "[global]\n"
+        "index-url = https://from.environment/simple\n"
+        "extra-index-url = https://extra.example/simple\n"
+        "trusted-host = a.example\n    b.example\n"
+    )
+    assert settings.pip_settings("global.extra-index-url='file:///opt/simple'\n") == ""
+
+
+def test_apt_proxies_are_taken_from_its_settings() -> None:
+    dump = 'APT "";\nAcquire::http::Proxy "http://p:3128";\nAcquire::http::Proxy::in.house "DIRECT";\n'
+    assert settings.apt_proxies(dump) == {
+        "Acquire::http::Proxy": "http://p:3128", "Acquire::http::Proxy::in.house": "DIRECT",
+    }  # fmt: skip
+
+
+def test_the_ca_bundle_comes_from_the_option_then_the_environment(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.crt", tmp_path / "second.crt"
+    first.write_text(CERTIFICATE)
+    second.write_text(CERTIFICATE * 2)
+    pip = tmp_path / "pip.conf"
+    pip.write_text("[global]\nretries = 9\n")
+    environ = {"PIP_CERT": str(second)}
+    assert settings.from_host(first, pip, environ).ca == CERTIFICATE.encode()
+    found = settings.from_host(None, pip, {**environ, "https_proxy": "http://p:1"})
+    assert (found.ca, found.pip) == (CERTIFICATE.encode() * 2, pip.read_text())
+    assert found.proxies == {"https_proxy": "http://p:1"}
+    with pytest.raises(UsageError, match="contains no certificate"):
+        settings.from_host(pip, pip, {})
+    with pytest.raises(UsageError, match="cannot read"):
+        settings.from_host(tmp_path / "none", pip, {})
+    with pytest.raises(UsageError, match="has no deb line"):
+        settings.from_host(None, pip, {"DEPLOYER_APT_SOURCES": str(pip)})
+    first.write_text("deb http://m.example/debian bookworm main\n")
+    assert settings.from_host(None, pip, {}, first).sources == first.read_text()
+
+
+# ------------------------------------------------------------------------------------------------ bases
+
+
+def test_mmdebstrap_gets_no_mirror_and_proxies_only_for_its_own_time() -> None:
+    argv = base.command(Base(debian="bookworm", include=["python3", "adduser"]), {"Acquire::http::Proxy": "http://p:1"})
+    assert argv[-2:] == ["bookworm", "-"]
+    assert "--include=adduser,python3" in argv
+    assert not [word for word in argv if word.startswith("--aptopt") and "Proxy" in word]
+    assert any(word.startswith("--setup-hook=") and "http://p:1" in word for word in argv)
+    assert '--customize-hook=rm "$1"/etc/apt/apt.conf.d/99deployer' in argv
+
+
+def test_another_mirror_serves_only_while_mmdebstrap_works() -> None:
+    line = "deb https://me:secret@mirror.example/debian bookworm main\n"
+    argv = base.command(Base(debian="bookworm"), {}, line)
+    assert argv[-2:] == ["bookworm", "-"]  # mmdebstrap's own mirror stays that of the base
+    assert [word.startswith("--setup-hook=") for word in argv if "mirror.example" in word] == [True]
+    assert any(word.startswith("--setup-hook=") and 'SourceList "deployer.list"' in word for word in argv)
+    for path in ("deployer.list", "apt.conf.d/99deployer"):
+        assert f'--customize-hook=rm "$1"/etc/apt/{path}' in argv
+    host = settings.BuildSettings(sources=line)
+    assert set(host.contents()) == {"sources.list", "apt.conf"}
+    assert all(settings.MARK.encode() in data for data in host.contents().values())
+    assert f'SourceList "{settings.FOLDER}/sources.list"' in host.contents()["apt.conf"].decode()
+    assert b"me:secret" in host.traces().values()
+
+
+def test_a_base_is_known_by_its_packages_whatever_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by the version of mmdebstrap."""
+    running.program(tmp_path, "mmdebstrap", "echo mmdebstrap 1.3.5\n")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    one = base.base_key(Base(debian="bookworm", include=["a1", "b1"]))
+    assert one == base.base_key(Base(debian="bookworm", include=["b1", "a1", "b1"]))
+    assert one != base.base_key(Base(debian="bookworm", include=["a1"]))
+    assert one != base.base_key(Base(debian="trixie", include=["a1", "b1"]))
+    running.program(tmp_path, "mmdebstrap", "echo mmdebstrap 1.5.7\n")
+    assert one != base.base_key(Base(debian="bookworm", include=["a1", "b1"]))

