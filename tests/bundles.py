@@ -10,11 +10,12 @@ import itertools
 import json
 import zlib
 
-from deployer.contract import json_records, oci, sealed_file, tarformat
-from deployer.contract import manifest as manifests
-from deployer.contract.job import Job
-from deployer.contract.manifest import DATA, FRAME, HEADER, PADDING, BundleMember, Image, Manifest, Segment
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
+from deployer.contract.base import json_records, tarformat
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
+from deployer.contract.bundle import manifest as manifests
+from deployer.contract.bundle import oci, sealed_file
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import DATA, FRAME, HEADER, PADDING, BundleMember, Image, Manifest, Segment
 
 END = b"\0" * 1024
 

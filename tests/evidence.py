@@ -4,11 +4,12 @@ import json
 import os
 from typing import Dict
 
-from deployer.contract import json_records, rank_record
-from deployer.contract.evidence import HostRecord, Launch, NodeRecord, ProbeRecord
-from deployer.contract.measurements import Allreduce, Measures
-from deployer.contract.payload import MappedLibrary
-from deployer.contract.plan import CANARY_TEXT, HostMpi
+from deployer.contract.base import json_records
+from deployer.contract.proof.evidence import HostRecord, Launch, NodeRecord, ProbeRecord
+from deployer.contract.proof.measurements import Allreduce, Measures
+from deployer.contract.proof.payload import MappedLibrary
+from deployer.contract.site.plan import CANARY_TEXT, HostMpi
+from deployer.site.proof import rank_record
 from deployer.site.rank.node_records import node_name
 
 _SAYS = "Intel(R) MPI Library 2021.15"

@@ -4,8 +4,8 @@ import os
 import stat
 
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL
-from deployer.contract import dynamic
-from deployer.contract.dynamic import Facts
+from deployer.contract.elf import dynamic
+from deployer.contract.elf.dynamic import Facts
 from deployer.system import file_identity
 
 

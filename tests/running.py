@@ -2,10 +2,10 @@
 
 import os
 
-from deployer.contract import json_records
-from deployer.contract.job import Job
-from deployer.contract.manifest import Image, Manifest
-from deployer.contract.plan import Bind, HostMpi, NodeShape, Plan, StartOption
+from deployer.contract.base import json_records
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import Image, Manifest
+from deployer.contract.site.plan import Bind, HostMpi, NodeShape, Plan, StartOption
 from deployer.site.storage.store import Receipt, Store
 
 PREFIX = "/opt/intel/mpi/2021.15"

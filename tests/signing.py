@@ -8,8 +8,9 @@ import struct
 
 import ecdsa
 
-from deployer.contract import sealed_file, sshsig, tarformat
-from deployer.contract.sshsig import Key, mpint, packed
+from deployer.contract.base import tarformat
+from deployer.contract.bundle import sealed_file, sshsig
+from deployer.contract.bundle.sshsig import Key, mpint, packed
 
 _CURVES = {
     "nistp256": (ecdsa.NIST256p, hashlib.sha256),

@@ -3,8 +3,8 @@
 import os
 import stat
 
-from deployer.contract import tarformat
-from deployer.contract.tarformat import FILE, FILES, FOLDER, HARDLINK, LINKS, REST, SYMLINK
+from deployer.contract.base import tarformat
+from deployer.contract.base.tarformat import FILE, FILES, FOLDER, HARDLINK, LINKS, REST, SYMLINK
 from tests import bundles
 
 

@@ -10,9 +10,9 @@ import importlib
 import zlib
 from typing import Any, Callable, Optional
 
-from deployer.contract.errors import IntegrityError, MissingTool
-from deployer.contract.manifest import MAX_RAW
-from deployer.contract.tarformat import Buffer
+from deployer.contract.base.errors import IntegrityError, MissingTool
+from deployer.contract.base.tarformat import Buffer
+from deployer.contract.bundle.manifest import MAX_RAW
 
 #: From (frame, its decompressed size) to the decompressed bytes, which are valid until the next call.
 Decompress = Callable[[bytes, int], memoryview]

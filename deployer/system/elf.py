@@ -2,7 +2,7 @@
 
 from typing import Dict, Mapping
 
-from deployer.contract.errors import DeployerError
+from deployer.contract.base.errors import DeployerError
 from deployer.system import file_identity, files
 
 #: In place of the identity of a missing file.

@@ -2,7 +2,7 @@
 
 import os
 
-from deployer.contract import elf_notes
+from deployer.contract.elf import elf_notes
 
 _FAR = 2**62  # system calls accept no offset far above
 _CHUNK = 1024 * 1024

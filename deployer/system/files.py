@@ -15,7 +15,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import IO, Callable, Iterator, List, NoReturn, Optional, Tuple
 
-from deployer.contract.errors import DeployerError, SpaceError, UsageError
+from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 
 CHUNK = 1024 * 1024
 #: A temporary file of ``published``: the final name, and eight hexadecimal digits.

@@ -111,7 +111,7 @@ def _read_from(path: "str") -> "None":
 
 
 def _explain(command: "List[str]", environment: "Dict[str, str]") -> None:
-    from deployer.contract.errors import DeployerError
+    from deployer.contract.base.errors import DeployerError
     from deployer.system import process
 
     try:

@@ -30,8 +30,8 @@ from typing import (
     Union,
 )
 
-from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
-from deployer.contract.shell import quoted
+from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError, JobFailed, MissingTool
+from deployer.contract.base.shell import quoted
 from deployer.system import files
 
 if TYPE_CHECKING:
@@ -680,7 +680,7 @@ def replace(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 def _not_started(argv: Sequence[str], error: OSError, hint: str) -> NoReturn:
     if error.errno in (errno.ENOENT, errno.EACCES):
-        from deployer.contract import programs  # only for this error
+        from deployer.contract.base import programs  # only for this error
 
         raise MissingTool("cannot start %s: %s" % (argv[0], error.strerror), hint or programs.remedy(argv[0]))
     raise DeployerError("cannot start %s: %s" % (argv[0], error), hint)

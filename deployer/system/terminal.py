@@ -12,8 +12,8 @@ import sys
 from contextlib import contextmanager
 from typing import IO, Any, Dict, Iterator, List, Optional
 
-from deployer.contract.dialogue import COLOUR, TERMINAL
-from deployer.contract.text import printable
+from deployer.contract.base.dialogue import COLOUR, TERMINAL
+from deployer.contract.base.text import printable
 
 #: Parameters of ANSI's SGR sequence: bold red, ...
 RED, GREEN, YELLOW, CYAN, BOLD, DIM = "1;31", "32", "33", "36", "1", "2"

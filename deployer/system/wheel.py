@@ -12,9 +12,9 @@ import zlib
 from contextlib import contextmanager
 from typing import IO, Any, Dict, Iterator, List, NamedTuple, Set
 
-from deployer.contract import wheel
-from deployer.contract.errors import IntegrityError
-from deployer.contract.wheel import WheelEntry, WheelFile
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.bundle import wheel
+from deployer.contract.bundle.wheel import WheelEntry, WheelFile
 from deployer.system import files
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

@@ -13,7 +13,7 @@ from collections import deque
 from multiprocessing import connection
 from typing import Any, Callable, Deque, Iterator, List, Tuple
 
-from deployer.contract.errors import DeployerError
+from deployer.contract.base.errors import DeployerError
 
 #: A login node is shared by everyone, and above this number the file system is the limit.
 MOST = 16

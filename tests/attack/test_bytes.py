@@ -6,11 +6,11 @@ import random
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import sealed_file
-from deployer.contract.errors import DeployerError, IntegrityError
+from deployer.contract.base.errors import DeployerError, IntegrityError
+from deployer.contract.bundle import sealed_file
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
-from deployer.system.verify import opened, verify
+from deployer.system.trust.verify import opened, verify
 from tests import bundles
 
 BUNDLE = bundles.build(extra=[("deployer/app/train.py", b"print('hello')")])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from tests import bundles

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from deployer.contract.errors import IntegrityError
-from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, REST, SYMLINK, TarEntry
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.base.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, REST, SYMLINK, TarEntry
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from tests import bundles

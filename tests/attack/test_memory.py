@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from deployer.contract import json_records
+from deployer.contract.base import json_records
 
 LIMIT = 512 * 1024 * 1024
 
@@ -35,7 +35,7 @@ def peak(code, *argv):
 
 
 _PARSE = """
-from deployer.contract import json_records as records
+from deployer.contract.base import json_records as records
 unit, count = sys.argv[1].encode().decode("unicode_escape").encode("latin-1"), int(sys.argv[2])
 data = b"[" + b",".join([unit] * count) + b"]"
 if b"%x" in unit:
@@ -78,9 +78,9 @@ def test_json_that_takes_too_much_is_refused_with_the_sizes():
 
 _ENDING = """
 import hashlib, zlib
-from deployer.contract import delta, sealed_file as sealed
-from deployer.contract.errors import IntegrityError
-from deployer.contract.sealed_file import Seal
+from deployer.contract.bundle import delta, sealed_file as sealed
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.bundle.sealed_file import Seal
 data = b'{"a":[' + b"{}," * ((int(sys.argv[1]) - 20) // 3) + b"{}]}"
 seal = Seal(0, len(data), hashlib.sha256(data).hexdigest())
 packer = zlib.compressobj(1)
@@ -106,7 +106,8 @@ def test_a_small_ending_with_a_huge_manifest():
 
 _MANIFEST = """
 import json
-from deployer.contract import manifest, json_records as records
+from deployer.contract.bundle import manifest
+from deployer.contract.base import json_records as records
 count = int(sys.argv[1])
 segment = '{"kind":"%s","offset":%d,"sha256":"%064x","size":%d}'
 pieces, offset = [], 0
@@ -142,7 +143,7 @@ def test_the_manifest_of_7200_data_files_is_far_from_the_limit():
 
 _WHEEL = """
 import io, struct
-from deployer.contract.errors import IntegrityError
+from deployer.contract.base.errors import IntegrityError
 from deployer.system.wheel import Wheel, claim
 entry = struct.pack("<4s6H3L5H2L", b"PK\\1\\2", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
 names = entry * (int(sys.argv[1]) // len(entry))
@@ -169,7 +170,7 @@ def test_a_wheel_with_millions_of_files(size, reason):
 
 
 _OUTPUT = """
-from deployer.contract.errors import JobFailed
+from deployer.contract.base.errors import JobFailed
 from deployer.system import process
 try:
     process.run(["yes"], timeout=50)

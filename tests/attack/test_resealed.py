@@ -9,12 +9,12 @@ import os
 
 import pytest
 
-from deployer.contract import manifest as manifests
-from deployer.contract import oci, sealed_file, sshsig
-from deployer.contract.errors import IntegrityError, Refused, UsageError
+from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.contract.bundle import manifest as manifests
+from deployer.contract.bundle import oci, sealed_file, sshsig
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
-from deployer.system import policy
+from deployer.system.trust import policy
 from tests import bundles, signing
 from tests.attack.test_layers import HOSTILE
 from tests.signing import TestKey

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch as kit
 from deployer.connected.ground import xdg
-from deployer.connected.image import settings
-from deployer.contract.shell import quoted
+from deployer.connected.image.definition import settings
+from deployer.contract.base.shell import quoted
 from deployer.system import process
 from tests.corpus.scripts import Script, Source
 

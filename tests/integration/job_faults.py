@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from deployer.contract.text import printable
+from deployer.contract.base.text import printable
 from tests.integration.conftest import PYTHON, WORKSPACE
 from tests.lab import Lab
 from tests.lab.disks import disk

@@ -33,7 +33,7 @@ def main() -> int:
                 delattr(module, name)
     sys.platform = "darwin"
     from deployer.cli.laptop.main import main as command_line
-    from deployer.connected.rehearse import container_image
+    from deployer.connected.rehearse.ask import container_image
 
     container_image.built.__defaults__ = (sys.argv[1],)
     sys.argv[1:2] = []

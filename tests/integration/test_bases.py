@@ -21,9 +21,9 @@ from deployer.connected.bundle import from_image, sources
 from deployer.connected.bundle import pack as packing
 from deployer.connected.ground import engine as engines
 from deployer.connected.image.build import BuildOptions, build
-from deployer.connected.image.definition import Definition, load
-from deployer.connected.image.settings import MARK
-from deployer.contract.errors import IntegrityError, TransferError, UsageError
+from deployer.connected.image.definition.definition import Definition, load
+from deployer.connected.image.definition.settings import MARK
+from deployer.contract.base.errors import IntegrityError, TransferError, UsageError
 from tests.lab.engine import Engine
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("root", "docker")]

@@ -10,7 +10,7 @@ from deployer.cli.laptop.main import main
 from deployer.connected.ground.job_page import make
 from tests.integration.conftest import ROOT
 from tests.pages import HOSTILE, Page
-from tests.unit.connected.bundle.test_officer_page import write as bundle
+from tests.unit.connected.bundle.about.test_officer_page import write as bundle
 from tests.unit.connected.ground.test_html_page import hostile_job
 
 pytestmark = pytest.mark.needs("chromium")

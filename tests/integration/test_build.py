@@ -18,14 +18,14 @@ from docker.errors import APIError, ImageNotFound
 from deployer.cli.laptop.main import main
 from deployer.connected.ground import engine as engines
 from deployer.connected.image.build import BuildOptions, build
-from deployer.connected.image.definition import Definition, load
+from deployer.connected.image.definition.definition import Definition, load
+from deployer.connected.image.definition.settings import MARK
 from deployer.connected.image.init import init
 from deployer.connected.image.last_build import records_folder
 from deployer.connected.image.lint.lint import lint
-from deployer.connected.image.settings import MARK
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.rootfs import imagelayers
-from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, UsageError
+from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, Refused, UsageError
 from tests.lab.engine import Engine, OwnEngine
 
 pytestmark = [pytest.mark.integration, pytest.mark.needs("root", "docker", "mmdebstrap")]

@@ -7,8 +7,8 @@ import pytest
 
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
-from deployer.contract import drift
-from deployer.contract.findings import NOTE
+from deployer.contract.rules import drift
+from deployer.contract.rules.findings import NOTE
 from tests.integration.conftest import Alice, Cli
 from tests.lab import Lab, versions
 

@@ -12,14 +12,14 @@ import pytest
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
-from deployer.contract import layout
-from deployer.contract.json_records import Record
-from deployer.contract.plan import MPICH_ABI, Plan
+from deployer.contract.base.json_records import Record
+from deployer.contract.site import layout
+from deployer.contract.site.plan import MPICH_ABI, Plan
 from deployer.site.capture import node
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest
 from deployer.site.jobs.schedulers.slurm import Slurm
-from deployer.site.run.submission import SubmissionOptions, ask
+from deployer.site.run.job_script.submission import SubmissionOptions, ask
 from tests import mixed
 from tests.integration.conftest import Cli
 from tests.lab import Lab, record_gridengine, record_pbs, roots

@@ -18,7 +18,7 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check import check
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.verdict import REFUSE
+from deployer.contract.rules.verdict import REFUSE
 from tests.integration.conftest import Cli, Site
 from tests.lab import Lab
 from tests.lab.site import USER_ID

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployer.contract.runtime_table import RUNTIMES
+from deployer.contract.site.runtime_table import RUNTIMES
 from tests.integration.conftest import SITES, Cli, Site, image_folder
 from tests.lab import Lab, apptainer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployer.contract.evidence import parse_cpus
+from deployer.contract.proof.evidence import parse_cpus
 from tests.integration.conftest import WORKSPACE, Site
 from tests.lab import Lab
 

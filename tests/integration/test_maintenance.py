@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployer.contract import plan_update
+from deployer.contract.bundle import plan_update
 from tests.integration.conftest import ROOT, Site, image_folder
 from tests.lab import Lab, config, software
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.image.bases import base
-from deployer.connected.image.definition import Base
-from deployer.connected.image.settings import BuildSettings
+from deployer.connected.image.definition.definition import Base
+from deployer.connected.image.definition.settings import BuildSettings
 
 
 class Mirror(ThreadingHTTPServer):

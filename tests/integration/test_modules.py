@@ -9,7 +9,7 @@ import pytest
 
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
-from deployer.contract.plan import Plan
+from deployer.contract.site.plan import Plan
 from tests.conftest import ROOT
 from tests.integration.conftest import Alice, Site
 from tests.lab import Lab, config

@@ -25,14 +25,14 @@ mount --rbind /proc "$image"/proc
 mount -t tmpfs none "$image"/tmp
 mount -o remount,ro "$image"
 mkfifo "$out"/ready
-"$python" -m deployer.connected.rehearse.observer --out "$out" --node node1 --peer 10.77.0.12 \
+"$python" -m deployer.connected.rehearse.watch.observer --out "$out" --node node1 --peer 10.77.0.12 \
     --measure "$image"/tmp > "$out"/ready &
 observer=$!
 read -r word < "$out"/ready
 test "$word" = ready
 status=0
 "$python" -c 'import os, sys
-from deployer.connected.rehearse import syscalls
+from deployer.connected.rehearse.watch import syscalls
 syscalls.confine()
 syscalls.announce()
 os.execvp(sys.argv[1], sys.argv[1:])' chroot "$image" /bin/busybox sh -c "$job" || status=$?

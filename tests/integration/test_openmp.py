@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deployer.contract import layout
-from deployer.contract.plan import NodeShape
+from deployer.contract.site import layout
+from deployer.contract.site.plan import NodeShape
 from tests.lab.software import download, lay_out
 
 INTEL = "intel-openmp==2026.2.0 --hash=sha256:2308a1a3e74718a9cd8cccf218c34d8cd80b43d3b89dfbb01b38dee205c50980"

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from deployer.connected.image.bases.base import tarball_of
-from deployer.connected.image.definition import Base
-from deployer.connected.rehearse import container_image
+from deployer.connected.image.definition.definition import Base
+from deployer.connected.rehearse.ask import container_image
 from tests.integration.conftest import ROOT, Cli
 from tests.lab import Lab
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.rehearse import far_shell, own_paths, rehearse
-from deployer.connected.rehearse.world import WorldOrder, WorldReport
-from deployer.contract import json_records
+from deployer.connected.rehearse.ask import rehearse
+from deployer.connected.rehearse.world import far_shell, own_paths
+from deployer.connected.rehearse.world.world import WorldOrder, WorldReport
+from deployer.contract.base import json_records
 from deployer.system import process
 from tests.integration.conftest import ROOT, Cli
 
@@ -68,7 +69,7 @@ def simulate(site: Path, script: str, **other: object) -> WorldReport:
         observer=rehearse._observer(job, 1),
     )._replace(**other)
     own = process.base_environment() | {"PYTHONPATH": str(own_paths.package().parent)}
-    argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world"]
+    argv = [sys.executable, "-S", "-m", "deployer.connected.rehearse.world.world"]
     done = process.run(argv, 100, own, stdin=order.text())
     assert not done.stderr, done.stderr
     return WorldReport(**json_records.parse(done.stdout.encode(), "report"))

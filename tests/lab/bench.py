@@ -18,8 +18,8 @@ import tomli
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
-from deployer.contract import first_bytes, json_records
-from deployer.contract.evidence import Launch
+from deployer.contract.base import first_bytes, json_records
+from deployer.contract.proof.evidence import Launch
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.bundle import pack, sources
-from deployer.connected.bundle.diff import diff
+from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.shipment import as_stream, shipment_for
 from deployer.connected.ground import engine
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.remote import Remote
-from deployer.contract.delta import END
-from deployer.contract.errors import DeployerError
-from deployer.contract.manifest import Manifest
-from deployer.contract.sealed_file import read_manifest
-from deployer.system.verify import opened, read_manifest_block, read_seal
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.bundle.delta import END
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.bundle.sealed_file import read_manifest
+from deployer.system.trust.verify import opened, read_manifest_block, read_seal
 from tests import bundles
 from tests.lab import Lab
 from tests.lab.engine import take_engine

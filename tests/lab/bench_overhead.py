@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.contract import plan as plans
-from deployer.contract import shell
-from deployer.contract.plan import Bind
+from deployer.contract.base import shell
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind
 from deployer.site.container import container as containers
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.install import squash
 from deployer.site.install.install import install, keep
-from deployer.site.rank import mapped_mpi
-from deployer.site.run import staging_script
+from deployer.site.rank.observed import mapped_mpi
+from deployer.site.run.job_script import staging_script
 from deployer.site.storage.store import InstalledImage, Store
 from tests.lab import apptainer, bench_start
 from tests.lab.engine import take_engine

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from deployer.contract import plan as plans
+from deployer.contract.site import plan as plans
 from deployer.site.storage.store import InstalledImage, Store
 from tests.lab import bench_overhead
 

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deployer.contract import plan as plans
+from deployer.contract.site import plan as plans
 from deployer.site.storage.store import Store
-from deployer.system import observations
+from deployer.system.observe import observations
 from tests.lab import bench_overhead
 
 WORK = bench_overhead.ROOT / ".deployer" / "bench-rehearse"

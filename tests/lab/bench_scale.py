@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = Path("/dev/shm/deployer-bench-scale")
 _JUDGE = """
 import resource, sys
-from deployer.contract.result import StepOutcome
+from deployer.site.proof.result import StepOutcome
 from deployer.site.jobs import result
 done = result.write_result(sys.argv[1], StepOutcome(sys.argv[2], 0, None, "7", 1000, 1010))
 assert done.exit_code == 0, done.record["findings"]

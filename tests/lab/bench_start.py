@@ -24,10 +24,11 @@ from typing import NamedTuple
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import engine as engines
-from deployer.contract import first_bytes, runtime_table
-from deployer.contract import plan as plans
-from deployer.contract.plan import Bind
-from deployer.contract.shell import argv
+from deployer.contract.base import first_bytes
+from deployer.contract.base.shell import argv
+from deployer.contract.site import plan as plans
+from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import Bind
 from deployer.site.container.runtimes import RUNTIMES, podman
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.install import squash

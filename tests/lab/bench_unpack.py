@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from deployer.connected.bundle import pack, sources
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.system import verify
+from deployer.system.trust import verify
 from tests.lab.engine import take_engine
 from tests.lab.software import find_python36
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.image import last_build
-from deployer.connected.image.definition import load
+from deployer.connected.image.definition.definition import load
 from deployer.site.storage.space import human
-from deployer.system.verify import opened, verify
+from deployer.system.trust.verify import opened, verify
 from tests.lab import Lab, LabError
 from tests.lab.engine import stop_engine, take_engine
 

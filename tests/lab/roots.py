@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from deployer.connected.image import settings
 from deployer.connected.image.bases import base
-from deployer.connected.image.definition import Base
+from deployer.connected.image.definition import settings
+from deployer.connected.image.definition.definition import Base
 from tests.lab.errors import LabError
 from tests.lab.kept import kept
 

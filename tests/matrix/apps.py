@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.bundle import pack, sources
-from deployer.contract.job import Job
-from deployer.contract.plan import APP
+from deployer.contract.bundle.job import Job
+from deployer.contract.site.plan import APP
 from tests.lab import kept, roots
 from tests.matrix import inputs, mpis
 from tests.matrix.app import BIN, PRIVATE, SHARE, VENV, App, both

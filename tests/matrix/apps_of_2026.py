@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deployer.contract.plan import APP
+from deployer.contract.site.plan import APP
 from tests.matrix.app import BIN, SHARE, VENV, App, both
 
 _SUM: dict[str, Any] = {"right": r"^sum 3 of 2 ranks", "world": r"^sum .* of (\d+) ranks"}

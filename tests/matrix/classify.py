@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deployer.contract.verdict import REFUSE, RUN, UNKNOWN, WARN
+from deployer.contract.rules.verdict import REFUSE, RUN, UNKNOWN, WARN
 from tests.matrix.app import App
 from tests.matrix.run import Seen
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from deployer.connected.check import check
 from deployer.connected.check.checking import Checking
 from deployer.connected.linker import index
-from deployer.contract import json_records
-from deployer.contract.errors import Refused, Unknown
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import Refused, Unknown
 from tests.lab.site import USER_ID
 from tests.matrix import apps, classify, images
 from tests.matrix import run as running

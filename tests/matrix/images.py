@@ -11,14 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from deployer.connected.bundle import framecache, kit, pack, seal, sources
+from deployer.connected.bundle import kit, pack, seal, sources
+from deployer.connected.bundle.layer import framecache
 from deployer.connected.ground.scratch import Scratch
-from deployer.connected.image import definition
+from deployer.connected.image.definition import definition
 from deployer.connected.rootfs import archive, flatten
 from deployer.connected.rootfs import folder as folders
-from deployer.contract import hostfiles, plan
-from deployer.contract.job import Job
-from deployer.contract.plan import APP
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules import hostfiles
+from deployer.contract.site import plan
+from deployer.contract.site.plan import APP
 from tests.lab import roots
 from tests.lab.engine import take_engine
 from tests.lab.kept import kept

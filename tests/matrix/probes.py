@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deployer.contract.plan import APP
+from deployer.contract.site.plan import APP
 from tests.matrix.app import VENV, App
 from tests.matrix.pairs import Pair, Site
 from tests.matrix.wrappers import DIRECT

@@ -16,11 +16,11 @@ from collections import Counter
 from pathlib import Path
 
 from deployer.connected.check.rules import cpu
-from deployer.connected.linker import instructions
-from deployer.connected.linker.code_facts import Instructions
+from deployer.connected.linker.code import instructions
+from deployer.connected.linker.code.code_facts import Instructions
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
-from deployer.contract.findings import ERROR
+from deployer.contract.rules.findings import ERROR
 from deployer.system import file_identity
 from tests.host_files import HostFiles
 

@@ -12,7 +12,7 @@ from typing import Any
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.runtime_table import RUNTIMES
+from deployer.contract.site.runtime_table import RUNTIMES
 from tests.lab import Lab, apptainer, roots
 from tests.lab.config import PYTHON36_PREFIX
 from tests.lab.site import USER, USER_ID

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deployer.contract.verdict import UNKNOWN, WARN
+from deployer.contract.rules.verdict import UNKNOWN, WARN
 from tests.matrix import classify
 from tests.matrix.app import App
 from tests.matrix.classify import Outcome

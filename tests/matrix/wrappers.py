@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from deployer.contract.plan import APP
+from deployer.contract.site.plan import APP
 
 DIRECT = "direct"
 #: Where an image has a script of its own.

@@ -10,7 +10,7 @@ import pytest
 import deployer
 from deployer.cli.laptop import main as laptop
 from deployer.cli.site import main as site
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from tests.conftest import ROOT
 
 #: Documents with relative links: those of users and developers, and ADRs.

@@ -99,6 +99,14 @@ def test_documents_and_docstrings_name_modules_that_exist() -> None:
     assert named > 1000
 
 
+def test_a_folder_has_at_most_15_modules_and_folders() -> None:
+    # Commands and rules, one module each, may be more.
+    many = {ROOT / "deployer/cli/laptop", ROOT / "deployer/connected/check/rules"}
+    for folder in {file.parent for file in (ROOT / "deployer").rglob("__init__.py")} - many:
+        inside = {*folder.glob("[!_]*.py"), *(file.parent for file in folder.glob("*/__init__.py"))}
+        assert len(inside) <= 15, folder
+
+
 def test_every_debian_package_says_why() -> None:
     for line in (ROOT / "scripts/debian-packages.txt").read_text().splitlines():
         assert not line or re.fullmatch(r"(?:[a-z0-9][a-z0-9+.-]+ +)?# .+", line), line

@@ -5,11 +5,11 @@ import re
 from deployer.connected.deploy.deploy import Deployed
 from deployer.connected.transfer.push import FolderPush, Pushed
 from deployer.connected.transfer.push_plan import PushedPlan
-from deployer.contract import result
-from deployer.contract.findings import Finding
-from deployer.contract.rehearsal import Rehearsal
+from deployer.contract.rehearsal.rehearsal import Rehearsal
+from deployer.contract.rules.findings import Finding
+from deployer.site.proof import result
 from tests.conftest import ROOT
-from tests.unit.contract.test_result import LAUNCH, after, good, probe
+from tests.unit.site.proof.test_result import LAUNCH, after, good, probe
 
 PAGE = (ROOT / "docs" / "records.md").read_text()
 _STAMP = {"schema", "format", "min_reader"}

@@ -9,10 +9,10 @@ from deployer.cli.site import common
 from deployer.connected.bundle import sources
 from deployer.connected.ground import caches, progress
 from deployer.connected.image.build import BuildOptions, build
-from deployer.connected.image.definition import load
+from deployer.connected.image.definition.definition import load
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
 from deployer.connected.transfer.published import profile_of
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.system import terminal
 
 

@@ -19,14 +19,14 @@ from deployer.connected.linker import index
 from deployer.connected.transfer import push as pushing
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push_plan import push_plan
-from deployer.contract.choose import explained
-from deployer.contract.errors import UsageError
-from deployer.contract.manifest import Manifest
-from deployer.contract.plan_update import PlanUpdate
-from deployer.contract.text import counted
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.text import counted
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.bundle.plan_update import PlanUpdate
+from deployer.contract.site.choose import explained
 from deployer.site.storage.space import human
 from deployer.system import files, terminal
-from deployer.system.verify import begin, opened, read_seal
+from deployer.system.trust.verify import begin, opened, read_seal
 
 #: The most files that diff lists per kind: added, removed, changed.
 _NAMED = 20
@@ -242,7 +242,9 @@ def _push_to(args: argparse.Namespace) -> int:
 
 
 def _diff(args: argparse.Namespace) -> None:
-    from deployer.connected.bundle import diff as diffing  # only here: its imports are slow, and push does not need it
+    from deployer.connected.bundle.about import (
+        diff as diffing,  # only here: its imports are slow, and push does not need it
+    )
 
     found = diffing.diff(args.old, args.new)
     if args.json:

@@ -8,8 +8,8 @@ from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.ground import caches
-from deployer.connected.rehearse import cache as rehearse_cache
-from deployer.contract.errors import UsageError
+from deployer.connected.rehearse.ask import cache as rehearse_cache
+from deployer.contract.base.errors import UsageError
 from deployer.site.install import gc as collecting
 from deployer.site.storage.space import human
 from deployer.site.storage.store import Store

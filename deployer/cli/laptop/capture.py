@@ -17,8 +17,8 @@ from deployer.connected.transfer.capture_site import (
     dry_run,
     stem,
 )
-from deployer.contract.errors import TransferError, UsageError
-from deployer.contract.text import counted, printable
+from deployer.contract.base.errors import TransferError, UsageError
+from deployer.contract.base.text import counted, printable
 from deployer.system import terminal
 
 

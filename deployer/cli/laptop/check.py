@@ -15,11 +15,11 @@ from deployer.connected.image.lint import RULES
 from deployer.connected.linker import index
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.push import plans_in
-from deployer.contract.choose import explained
-from deployer.contract.errors import Refused, Unknown
-from deployer.contract.verdict import REFUSE, UNKNOWN
+from deployer.contract.base.errors import Refused, Unknown
+from deployer.contract.rules.verdict import REFUSE, UNKNOWN
+from deployer.contract.site.choose import explained
 from deployer.system import terminal
-from deployer.system.verify import begin, opened
+from deployer.system.trust.verify import begin, opened
 
 _EXIT = {REFUSE: Refused.exit_code, UNKNOWN: Unknown.exit_code}
 

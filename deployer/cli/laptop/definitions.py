@@ -6,12 +6,12 @@ from typing import Any
 
 from deployer.cli.site import common
 from deployer.connected.image import init as initialising
-from deployer.connected.image.definition import load, schema
+from deployer.connected.image.definition.definition import load, schema
+from deployer.connected.image.definition.reference import table
 from deployer.connected.image.lint.lint import lint
-from deployer.connected.image.reference import table
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.findings import errors
-from deployer.contract.text import counted
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.text import counted
+from deployer.contract.rules.findings import errors
 from deployer.system import terminal
 
 

@@ -13,8 +13,8 @@ from deployer.connected.deploy import watch
 from deployer.connected.deploy.deploy import Deploy, Deployed
 from deployer.connected.deploy.packing import DONE, DeployRequest, DeployStage
 from deployer.connected.ground import progress, user_settings
-from deployer.connected.image.definition import load
-from deployer.contract.errors import (
+from deployer.connected.image.definition.definition import load
+from deployer.contract.base.errors import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     DeployerError,

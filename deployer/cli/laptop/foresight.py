@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from deployer.cli.site import jobs
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.errors import DeployerError, Refused, Unknown, UsageError
-from deployer.contract.job import Job, find
-from deployer.contract.plan import NATIVE, NO_MPI, Plan
-from deployer.contract.verdict import judged
+from deployer.contract.base.errors import DeployerError, Refused, Unknown, UsageError
+from deployer.contract.bundle.job import Job, find
+from deployer.contract.rules.verdict import judged
+from deployer.contract.site.plan import NATIVE, NO_MPI, Plan
 from deployer.site.run.request import RunRequest, foresee
 from deployer.site.storage import site_plans
 

@@ -12,11 +12,11 @@ from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Argument, commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
-from deployer.connected.image import definition
-from deployer.connected.image.reference import table
+from deployer.connected.image.definition import definition
+from deployer.connected.image.definition.reference import table
 from deployer.connected.site_profile import profile
-from deployer.contract import pages
-from deployer.system import documents
+from deployer.contract.base import pages
+from deployer.system.tool import documents
 
 _READERS = {
     "On the laptop and at the site": variables.BOTH,

@@ -7,17 +7,17 @@ from typing import Any
 
 from deployer.cli.site import common
 from deployer.cli.site.inspection import show_manifest
-from deployer.connected.bundle import end_of_support
-from deployer.connected.bundle import sbom as sboms
-from deployer.connected.bundle.listing import files_of
+from deployer.connected.bundle.about import end_of_support
+from deployer.connected.bundle.about import sbom as sboms
+from deployer.connected.bundle.about.listing import files_of
 from deployer.connected.check import rehearsed
 from deployer.connected.ground import html_page, progress
-from deployer.contract.errors import UsageError
-from deployer.contract.manifest import REHEARSALS_PREFIX, Manifest
-from deployer.contract.rehearsal import Rehearsal
-from deployer.contract.sealed_file import read_manifest
+from deployer.contract.base.errors import UsageError
+from deployer.contract.bundle.manifest import REHEARSALS_PREFIX, Manifest
+from deployer.contract.bundle.sealed_file import read_manifest
+from deployer.contract.rehearsal.rehearsal import Rehearsal
 from deployer.system import files, terminal
-from deployer.system.verify import begin, opened, read_manifest_block, read_seal, verify
+from deployer.system.trust.verify import begin, opened, read_manifest_block, read_seal, verify
 
 _KINDS = {"deb": "Debian", "pypi": "Python", "generic": "other"}
 #: The column width for a member's size.
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _page(args: argparse.Namespace) -> int:
     """Write the HTML page of a bundle."""
-    from deployer.connected.bundle import officer_page
+    from deployer.connected.bundle.about import officer_page
 
     files.check_not_folder(str(args.html))  # fail before reading the bundle
     html_page.write(args.html, officer_page.make(args.bundle, args.since, dt.datetime.now(dt.timezone.utc).date()))

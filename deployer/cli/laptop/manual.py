@@ -12,9 +12,10 @@ from deployer.cli.laptop import variables
 from deployer.cli.laptop.command_tree import Described, commands
 from deployer.cli.site import main as site
 from deployer.cli.site.common import Front
-from deployer.contract import pages
-from deployer.contract.shell import quoted
-from deployer.system import documents, files, terminal
+from deployer.contract.base import pages
+from deployer.contract.base.shell import quoted
+from deployer.system import files, terminal
+from deployer.system.tool import documents
 
 
 def add_parsers(subparsers: Any) -> None:

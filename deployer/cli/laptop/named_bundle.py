@@ -22,7 +22,7 @@ def path_of(args: argparse.Namespace, site: "Profile | None", accept: Sequence[s
         return str(args.bundle)
     from deployer.cli.laptop.deploy import say
     from deployer.connected.deploy.packing import DeployRequest, Packing
-    from deployer.connected.image.definition import load
+    from deployer.connected.image.definition.definition import load
 
     request = DeployRequest(
         path, "", accept=accept, key=user_settings.path("key", None), settings=settings.build_files()

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common
 from deployer.cli.site.common import show
-from deployer.connected.bundle import framecache, sources
 from deployer.connected.bundle import pack as packing
+from deployer.connected.bundle import sources
 from deployer.connected.bundle.contents import Contents
+from deployer.connected.bundle.layer import framecache
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground import caches
 from deployer.connected.image.lint import RULES
 from deployer.connected.linker import commands
 from deployer.connected.rootfs.flatten import CHANGES
-from deployer.contract import limits
-from deployer.contract.errors import UsageError
-from deployer.contract.manifest import FRAME
-from deployer.contract.verdict import REFUSE
+from deployer.contract.base.errors import UsageError
+from deployer.contract.bundle import limits
+from deployer.contract.bundle.manifest import FRAME
+from deployer.contract.rules.verdict import REFUSE
 from deployer.site.storage.space import human
 from deployer.system import terminal
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from deployer.connected.site_profile.profile import Profile
-    from deployer.contract.rehearsal import Rehearsal
+    from deployer.contract.rehearsal.rehearsal import Rehearsal
 
 
 #: The parts in ``deployer.connected.bundle.kit``. Importing that module only for the names would be slow.
@@ -148,7 +149,7 @@ def _rehearsal_due(args: argparse.Namespace, packed: packing.Packed, profiles: "
 def _rehearsed(bundle: str, sites: "list[Profile]") -> "Rehearsal":
     """Rehearse the first job of a bundle, and store the outcome in it."""
     from deployer.connected.bundle import rehearsals
-    from deployer.connected.rehearse import ways
+    from deployer.connected.rehearse.ask import ways
 
     outcome = ways.usual(bundle, None, sites[0] if sites else None, terminal.tell)
     rehearsals.record(Path(bundle), outcome)  # the bundle has no signatures yet
@@ -180,7 +181,7 @@ def _contents(args: argparse.Namespace, sites: "list[Profile]") -> Contents:
         if args.name or args.version:
             hint = "leave out --name and --version"
             raise UsageError("--name and --version cannot be used with DEF: the definition has them", hint)
-        from deployer.connected.image.definition import load
+        from deployer.connected.image.definition.definition import load
         from deployer.connected.image.lint import lint
 
         definition = load(args.definition)

@@ -9,8 +9,8 @@ from typing import Any
 from deployer.cli.site import common
 from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.importers.draft import Draft
-from deployer.contract.errors import UsageError
-from deployer.contract.text import counted
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.text import counted
 from deployer.system import files, terminal
 
 _EPILOG = (

@@ -16,9 +16,9 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile, Resolved
 from deployer.connected.site_profile.signatures import sign_profile, signature_path, verify_profile
 from deployer.connected.site_profile.summary import only_captured, summary
-from deployer.contract import drift
-from deployer.contract.errors import DeployerError, MissingTool, UsageError
-from deployer.contract.text import counted
+from deployer.contract.base.errors import DeployerError, MissingTool, UsageError
+from deployer.contract.base.text import counted
+from deployer.contract.rules import drift
 from deployer.system import terminal
 
 #: The only fact that `push` needs and plans do not.
@@ -250,7 +250,7 @@ def _publish(args: argparse.Namespace) -> None:
 
 def _schema(args: argparse.Namespace) -> None:
     if args.table:
-        from deployer.connected.image.reference import table
+        from deployer.connected.image.definition.reference import table
 
         terminal.show_text(table(profiles.schema()))
     else:

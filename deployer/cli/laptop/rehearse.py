@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from deployer.cli.laptop import named_bundle, settings
 from deployer.cli.site import common
-from deployer.connected.rehearse.request import RehearsalRequest, job_of
-from deployer.connected.rehearse.ways import WAYS, plan_of, rehearsed
-from deployer.contract import limits
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.findings import refused
-from deployer.contract.job import check_time, seconds
-from deployer.contract.rehearsal import CODES, Rehearsal
-from deployer.contract.verdict import RUN
+from deployer.connected.rehearse.ask.request import RehearsalRequest, job_of
+from deployer.connected.rehearse.ask.ways import WAYS, plan_of, rehearsed
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.bundle import limits
+from deployer.contract.bundle.job import check_time, seconds
+from deployer.contract.rehearsal.rehearsal import CODES, Rehearsal
+from deployer.contract.rules.findings import refused
+from deployer.contract.rules.verdict import RUN
 from deployer.system import files, terminal
-from deployer.system.verify import begin, opened
+from deployer.system.trust.verify import begin, opened
 
 if TYPE_CHECKING:
-    from deployer.contract.plan import Plan
+    from deployer.contract.site.plan import Plan
 
 _TIME = "2m"
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from deployer.cli.laptop import settings
 from deployer.cli.site import common, doctor
 from deployer.connected.ground import user_settings
-from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError
-from deployer.contract.shell import quoted
-from deployer.contract.text import is_label
+from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError
+from deployer.contract.base.shell import quoted
+from deployer.contract.base.text import is_label
 from deployer.system import files, terminal
 
 if TYPE_CHECKING:

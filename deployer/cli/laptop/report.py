@@ -10,9 +10,10 @@ from deployer.cli.laptop.remote import add_site
 from deployer.cli.site import common
 from deployer.cli.site import report as shared
 from deployer.connected.ground import plot, published_runs
-from deployer.contract import json_records, report
-from deployer.contract.errors import TransferError, UsageError
-from deployer.contract.json_records import Fields
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import TransferError, UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.proof import report
 from deployer.site.jobs import report as reports
 from deployer.site.jobs import result as results
 from deployer.site.jobs.report import Collected

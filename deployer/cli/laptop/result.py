@@ -9,10 +9,11 @@ from typing import Any
 from deployer.cli.laptop import settings
 from deployer.cli.laptop.remote import add_site, site_options
 from deployer.cli.site import common
-from deployer.contract import in_words, json_records
-from deployer.contract.errors import TransferError
-from deployer.contract.json_records import Fields
-from deployer.contract.text import counted
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import TransferError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.base.text import counted
+from deployer.contract.proof import in_words
 from deployer.site.storage.space import human
 from deployer.system import terminal
 

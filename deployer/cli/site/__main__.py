@@ -1,6 +1,6 @@
 """The first module of deployer.pyz; it is short because Python compiles it at each start.
 
-Ranks do not start it: see ``contract.first_bytes``. With -I, Python uses nothing from the user's home.
+Ranks do not start it: see ``contract.base.first_bytes``. With -I, Python uses nothing from the user's home.
 """
 
 import os
@@ -13,7 +13,7 @@ if sys.version_info < (3, 6):  # the other modules are syntax errors in such a P
     )
     sys.exit(7)
 
-from deployer.system import tool_bytecode
+from deployer.system.tool import tool_bytecode
 
 loader = globals()["__loader__"]
 archive = getattr(loader, "archive", "")  # empty: this runs from a folder of sources, where Python keeps bytecode
@@ -26,6 +26,6 @@ try:
     sys.exit(main())
 finally:
     if lacking and sys.argv[1:2] not in [[name] for name in FOR_JOBS]:
-        from deployer.system.tool_compiler import keep
+        from deployer.system.tool.tool_compiler import keep
 
         keep(archive)

@@ -6,10 +6,10 @@ import time
 from typing import Any, Dict, Tuple
 
 from deployer.cli.site import common
-from deployer.contract import drift
-from deployer.contract.errors import EXIT_DONE, Refused, UsageError
-from deployer.contract.findings import ERROR
-from deployer.contract.text import counted
+from deployer.contract.base.errors import EXIT_DONE, Refused, UsageError
+from deployer.contract.base.text import counted
+from deployer.contract.rules import drift
+from deployer.contract.rules.findings import ERROR
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import facts_path

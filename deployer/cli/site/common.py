@@ -28,13 +28,13 @@ from typing import (
 )
 
 from deployer import __version__
-from deployer.contract.dialogue import ANSWERS, CALLER, OWN_KEY
-from deployer.contract.errors import EXIT_INTERRUPTED, DeployerError, SpaceError, UsageError
-from deployer.contract.guess import guess
+from deployer.contract.base.dialogue import ANSWERS, CALLER, OWN_KEY
+from deployer.contract.base.errors import EXIT_INTERRUPTED, DeployerError, SpaceError, UsageError
+from deployer.contract.base.guess import guess
 from deployer.system import terminal
 
 if TYPE_CHECKING:
-    from deployer.contract.verdict import Checked
+    from deployer.contract.rules.verdict import Checked
 
 _T = TypeVar("_T")
 
@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             unknown: the unknown ones.
             rest: the words after ``--``.
         """
-        from deployer.contract.shell import quoted
+        from deployer.contract.base.shell import quoted
 
         problem = "unknown words: " if len(unknown) > 1 else "unknown word: "
         near = guess(unknown[0].partition("=")[0], self._option_string_actions) if unknown[0].startswith("--") else ""
@@ -249,7 +249,7 @@ def _add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
     """Add the option that overrides the site profile's way to start ranks."""
-    from deployer.contract.plan import LAUNCHES
+    from deployer.contract.site.plan import LAUNCHES
 
     parser.add_argument(
         "--launch",
@@ -507,7 +507,7 @@ def _run(
 
 def command(args: argparse.Namespace, *words: str) -> str:
     """Return a command of this program in the form to type, with `deployer` if a laptop called this program."""
-    from deployer.contract.shell import quoted
+    from deployer.contract.base.shell import quoted
 
     name, rest = words[0], list(words[1:])
     if getattr(args, "root", None):

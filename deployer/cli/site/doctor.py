@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from deployer.cli.site import common
-from deployer.contract.dialogue import CALLER
-from deployer.contract.errors import UsageError
+from deployer.contract.base.dialogue import CALLER
+from deployer.contract.base.errors import UsageError
 from deployer.site.doctor import ladder, problem_report
 from deployer.site.doctor.climb import Climb, Ground, Step
 from deployer.site.storage import store

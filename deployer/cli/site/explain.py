@@ -4,11 +4,12 @@ import argparse
 from typing import Any, List
 
 from deployer.cli.site import common
-from deployer.contract import pages
-from deployer.contract.errors import UsageError
-from deployer.contract.guess import guess
-from deployer.contract.pages import Page
-from deployer.system import documents, terminal
+from deployer.contract.base import pages
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.guess import guess
+from deployer.contract.base.pages import Page
+from deployer.system import terminal
+from deployer.system.tool import documents
 
 
 def add_parsers(subparsers: Any) -> None:

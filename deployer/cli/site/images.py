@@ -8,15 +8,16 @@ from typing import Any, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
-from deployer.contract.errors import UsageError
-from deployer.contract.text import counted
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.text import counted
 from deployer.site.install import admit
 from deployer.site.install import gc as collecting
 from deployer.site.install import remove as removing
 from deployer.site.jobs import jobfolders
 from deployer.site.storage import space, store
-from deployer.system import files, policy, terminal
-from deployer.system import verify as verifying
+from deployer.system import files, terminal
+from deployer.system.trust import policy
+from deployer.system.trust import verify as verifying
 
 #: Defaults of gc: the number of images to keep per name, and the age of job folders to remove.
 _KEPT_IMAGES, _OLD_SECONDS = 2, 30 * 86400

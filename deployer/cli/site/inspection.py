@@ -4,19 +4,20 @@ import argparse
 from typing import Any, Dict, List, Optional, Tuple
 
 from deployer.cli.site import common
-from deployer.contract import sealed_file
-from deployer.contract.job import RANKS
-from deployer.contract.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
-from deployer.contract.plan import NO_MPI
-from deployer.contract.sealed_file import Seal
-from deployer.contract.shell import quoted
-from deployer.contract.sshsig import Key
-from deployer.contract.text import counted
+from deployer.contract.base.shell import quoted
+from deployer.contract.base.text import counted
+from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.job import RANKS
+from deployer.contract.bundle.manifest import DATA_PREFIX, REHEARSALS_PREFIX, Manifest
+from deployer.contract.bundle.sealed_file import Seal
+from deployer.contract.bundle.sshsig import Key
+from deployer.contract.site.plan import NO_MPI
 from deployer.site.install import incoming
 from deployer.site.storage import store
 from deployer.site.storage.space import human
-from deployer.system import files, terminal, trust
-from deployer.system.verify import opened, read_manifest_block, read_seal
+from deployer.system import files, terminal
+from deployer.system.trust import trust
+from deployer.system.trust.verify import opened, read_manifest_block, read_seal
 
 #: Width of the column with a member's size.
 _SIZE = 14

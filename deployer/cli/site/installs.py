@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.meter import Meter
-from deployer.contract import plan_update
+from deployer.contract.bundle import plan_update
 from deployer.site.install import install as installing
 from deployer.site.install import squash, take_plan
 from deployer.site.install.install import InstallOutcome

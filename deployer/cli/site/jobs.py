@@ -7,15 +7,15 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Callable, List, Optional
 
 from deployer.cli.site import common
-from deployer.contract.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
-from deployer.contract.errors import EXIT_INTERRUPTED, JobFailed, UsageError
-from deployer.contract.job import check_time
-from deployer.contract.plan import LAUNCHES, STAGINGS
-from deployer.contract.rank_record import WARN
-from deployer.contract.runtime_table import SUPPORTED
-from deployer.contract.shell import quoted
+from deployer.contract.base.dialogue import ANNOUNCE, ANSWER, CALLER, TOKEN
+from deployer.contract.base.errors import EXIT_INTERRUPTED, JobFailed, UsageError
+from deployer.contract.base.shell import quoted
+from deployer.contract.bundle.job import check_time
+from deployer.contract.site.plan import LAUNCHES, STAGINGS
+from deployer.contract.site.runtime_table import SUPPORTED
 from deployer.site.jobs import ending, jobs, overview
 from deployer.site.jobs import result as results
+from deployer.site.proof.rank_record import WARN
 from deployer.site.storage.store import REFERENCE, Store, locate
 from deployer.system import files, terminal
 
@@ -164,8 +164,8 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 
 def request(args: argparse.Namespace) -> "RunRequest":
     """Return the request for a job from options, most of which have the names of its fields."""
+    from deployer.site.run.job_script.submission import SubmissionOptions
     from deployer.site.run.request import RunRequest
-    from deployer.site.run.submission import SubmissionOptions
 
     wanted = {"image": getattr(args, "image", ""), "plan": getattr(args, "plan", None), "memory_mb": args.memory}
     options = common.from_options(SubmissionOptions, args, directives=args.directive)

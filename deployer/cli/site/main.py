@@ -6,7 +6,7 @@ from typing import List, Optional
 
 from deployer.cli.site import common
 from deployer.cli.site.common import Command
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 
 #: The commands by task, in the order of ``--help``.
 GROUPS = {

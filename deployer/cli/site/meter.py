@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from deployer.contract import dialogue
+from deployer.contract.base import dialogue
 from deployer.site.storage import space
 from deployer.system import terminal
 

@@ -4,9 +4,9 @@ import argparse
 from typing import Any, Sequence, Tuple
 
 from deployer.cli.site import common
-from deployer.contract import report
-from deployer.contract.errors import JobFailed
-from deployer.contract.report import Row, Run
+from deployer.contract.base.errors import JobFailed
+from deployer.contract.proof import report
+from deployer.contract.proof.report import Row, Run
 from deployer.site.storage.store import locate
 from deployer.system import terminal
 

@@ -132,7 +132,7 @@ def _stage(args: argparse.Namespace) -> int:
 def _result(args: argparse.Namespace) -> int:
     if args.step:
         return _judge(args, args.step, args.exit, args.signal)
-    for name in ("contract.result", "site.jobs.rendezvous", "site.jobs.result"):  # while the first step runs
+    for name in ("site.proof.result", "site.jobs.rendezvous", "site.jobs.result"):  # while the first step runs
         importlib.import_module("deployer." + name)
     for line in sys.stdin:
         step, code, signal = line.split()
@@ -145,11 +145,11 @@ def _result(args: argparse.Namespace) -> int:
 
 def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     """Check a job after a step, print its problems, and return the exit code for job.sh."""
-    from deployer.contract import records
-    from deployer.contract.findings import ERROR, Finding
-    from deployer.contract.json_records import Fields
-    from deployer.contract.result import StepOutcome
+    from deployer.contract.base import records
+    from deployer.contract.base.json_records import Fields
+    from deployer.contract.rules.findings import ERROR, Finding
     from deployer.site.jobs import result
+    from deployer.site.proof.result import StepOutcome
 
     if not args.id:  # there is no batch system
         from deployer.site.jobs import jobs

@@ -7,9 +7,10 @@ import sys
 from typing import Any, Dict
 
 from deployer.cli.site import common
-from deployer.contract import delta, dialogue, json_records
-from deployer.contract.errors import UsageError
-from deployer.contract.text import counted
+from deployer.contract.base import dialogue, json_records
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.text import counted
+from deployer.contract.bundle import delta
 from deployer.site.install import incoming
 from deployer.site.storage import inventory, store
 from deployer.site.storage.space import human

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.linker.commands import ListedTree
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.contract.job import Job
-from deployer.contract.manifest import DataNeed
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import DataNeed
 
 #: The member with the SBOM.
 SBOM_MEMBER = "deployer/sbom.cdx.json"

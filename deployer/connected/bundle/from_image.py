@@ -21,7 +21,7 @@ from deployer.connected.image.init import Made, init
 from deployer.connected.linker import families
 from deployer.connected.rootfs import archive, imageconfig
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.contract.errors import Refused
+from deployer.contract.base.errors import Refused
 from deployer.system import files, terminal
 
 #: An image from the engine, saved beside bundle.yaml.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from deployer.connected.bundle.shipment import SUMS, Shipment
-from deployer.contract.manifest import Manifest
-from deployer.contract.text import counted
+from deployer.contract.base.text import counted
+from deployer.contract.bundle.manifest import Manifest
 
 _TEXT = """\
 {label}, a bundle of deployer in {parts}

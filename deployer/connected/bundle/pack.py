@@ -16,13 +16,13 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 import zstandard
 
 import deployer
-from deployer.connected.bundle import codecs, known_layers
 from deployer.connected.bundle.contents import SBOM_MEMBER, Contents
-from deployer.connected.bundle.framecache import FrameCache
-from deployer.connected.bundle.known_layers import DamagedLayer, KnownLayer
-from deployer.connected.bundle.layer_source import LayerSources
+from deployer.connected.bundle.layer import codecs, known_layers
+from deployer.connected.bundle.layer.framecache import FrameCache
+from deployer.connected.bundle.layer.known_layers import DamagedLayer, KnownLayer
+from deployer.connected.bundle.layer.layer_source import LayerSources
+from deployer.connected.bundle.layer.renewed import renewed
 from deployer.connected.bundle.pyz import make_pyz, vendored
-from deployer.connected.bundle.renewed import renewed
 from deployer.connected.bundle.seal import BundleWriter
 from deployer.connected.check.checking import USUAL, Checking
 from deployer.connected.ground import progress
@@ -32,10 +32,12 @@ from deployer.connected.linker.commands import Tree
 from deployer.connected.rootfs import datafolder, imageconfig
 from deployer.connected.rootfs.datafolder import DataFile
 from deployer.connected.rootfs.entries import OnDisk, Stored, shown
-from deployer.contract import json_records, mount_points, oci, records, sealed_file, tarformat
-from deployer.contract import manifest as manifests
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import APP, Plan
+from deployer.contract.base import json_records, records, tarformat
+from deployer.contract.base.errors import UsageError
+from deployer.contract.bundle import manifest as manifests
+from deployer.contract.bundle import oci, sealed_file
+from deployer.contract.site import mount_points
+from deployer.contract.site.plan import APP, Plan
 from deployer.system import files
 
 if TYPE_CHECKING:  # slow to import, and unused without a site
@@ -425,7 +427,7 @@ def _write_sbom(writer: BundleWriter, contents: Contents, layer: KnownLayer) -> 
 
 
 def _sbom(contents: Contents, layer: KnownLayer, carried: Mapping[str, Stored]) -> list[bytes]:
-    from deployer.connected.bundle import sbom
+    from deployer.connected.bundle.about import sbom
 
     wheels = [sbom.of_wheel(data, name) for name, data in carried.items() if sbom.WHEELS.match(name)]
     if any(name.startswith(manifests.KIT_PREFIX) for name in carried):

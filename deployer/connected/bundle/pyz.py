@@ -18,9 +18,10 @@ from pathlib import Path
 
 import deployer
 from deployer.connected.ground import caches
-from deployer.contract import first_bytes
-from deployer.contract.errors import DeployerError
-from deployer.system import documents, files
+from deployer.contract.base import first_bytes
+from deployer.contract.base.errors import DeployerError
+from deployer.system import files
+from deployer.system.tool import documents
 
 #: The parts of the package that a site needs. The others import libraries that sites lack.
 _PARTS = ("__init__.py", "contract", "system", "site", "cli/__init__.py", "cli/site")
@@ -31,20 +32,23 @@ _VENDORED = ("ecdsa", "six")
 _OF_RANKS = (
     "deployer/site/rank/first_module.py",
     "deployer/__init__.py",
-    "deployer/contract/__init__.py",
-    "deployer/contract/rank_record.py",
     "deployer/site/__init__.py",
+    "deployer/site/proof/__init__.py",
+    "deployer/site/proof/rank_record.py",
     "deployer/site/rank/__init__.py",
+    "deployer/site/rank/observed/__init__.py",
     "deployer/site/rank/devices.py",
-    "deployer/site/rank/mapped_mpi.py",
+    "deployer/site/rank/observed/mapped_mpi.py",
     "deployer/site/rank/node_records.py",
-    "deployer/site/rank/oom.py",
+    "deployer/site/rank/observed/oom.py",
     "deployer/site/rank/payload_monitor.py",
     "deployer/site/rank/rank.py",
     "deployer/site/rank/rendezvous.py",
     "deployer/system/__init__.py",
     "deployer/system/payload.py",
-    "deployer/contract/elf_notes.py",
+    "deployer/contract/__init__.py",
+    "deployer/contract/elf/__init__.py",
+    "deployer/contract/elf/elf_notes.py",
     "deployer/system/file_identity.py",
     "deployer/site/rank/mpi.py",
     "deployer/site/rank/probe.py",

@@ -8,14 +8,14 @@ import os
 from pathlib import Path
 
 from deployer.connected.bundle.seal import BundleWriter
-from deployer.contract import rehearsal
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.json_records import pretty
-from deployer.contract.manifest import HEADER, REHEARSALS_PREFIX, Manifest
-from deployer.contract.rehearsal import Rehearsal
-from deployer.contract.sealed_file import member_segments, payload
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.json_records import pretty
+from deployer.contract.bundle.manifest import HEADER, REHEARSALS_PREFIX, Manifest
+from deployer.contract.bundle.sealed_file import member_segments, payload
+from deployer.contract.rehearsal import rehearsal
+from deployer.contract.rehearsal.rehearsal import Rehearsal
 from deployer.system import files
-from deployer.system.verify import begin, opened
+from deployer.system.trust.verify import begin, opened
 
 
 def record(path: Path, outcome: Rehearsal) -> bool:

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
-from deployer.connected.bundle.compress import Pressed
-from deployer.connected.bundle.known_layers import DamagedLayer
+from deployer.connected.bundle.layer.compress import Pressed
+from deployer.connected.bundle.layer.known_layers import DamagedLayer
 from deployer.connected.rootfs.entries import Extent, Stored
-from deployer.contract import json_records, oci, sealed_file, tarformat
-from deployer.contract import manifest as manifests
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, BundleMember, Manifest, Segment
-from deployer.contract.tarformat import BLOCK
+from deployer.contract.base import json_records, tarformat
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.tarformat import BLOCK
+from deployer.contract.bundle import manifest as manifests
+from deployer.contract.bundle import oci, sealed_file
+from deployer.contract.bundle.manifest import DATA, FRAME, HEADER, MAX_MEMORY, PADDING, BundleMember, Manifest, Segment
 from deployer.system import digest, file_identity
 
 _DATA_SEGMENT = 8 * 1024 * 1024

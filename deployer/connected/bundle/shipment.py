@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.contract import delta, sealed_file
-from deployer.contract.delta import Ending, HeldSegments, Part, Range
-from deployer.contract.errors import UsageError
-from deployer.contract.manifest import Manifest
-from deployer.contract.sealed_file import Seal
+from deployer.contract.base.errors import UsageError
+from deployer.contract.bundle import delta, sealed_file
+from deployer.contract.bundle.delta import Ending, HeldSegments, Part, Range
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.bundle.sealed_file import Seal
 from deployer.system import files
 
 _CHUNK = 1024 * 1024

@@ -16,13 +16,13 @@ from deployer.connected.rootfs.archive import ArchiveImage
 from deployer.connected.rootfs.entries import FileEntries
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
-from deployer.contract.errors import DeployerError, UsageError
-from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
+from deployer.contract.base.errors import DeployerError, UsageError
+from deployer.contract.bundle.manifest import VARIANTS_PREFIX, WHEELS_PREFIX, DataNeed
 
 if TYPE_CHECKING:  # slow, and needed only by some sources
     import docker
 
-    from deployer.connected.image.definition import Definition
+    from deployer.connected.image.definition.definition import Definition
     from deployer.connected.site_profile.profile import Profile
 
 _log = logging.getLogger("deployer.sources")

@@ -41,15 +41,18 @@ from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import hostfiles, json_records, limits, memory_copies, records
-from deployer.contract import plan as plans
-from deployer.contract.errors import Refused, Unknown, UsageError
-from deployer.contract.findings import WARNING, Finding
-from deployer.contract.job import find
-from deployer.contract.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX
-from deployer.contract.plan import APP, VARIANT, WHEELS, Plan
-from deployer.contract.verdict import Checked, judged
-from deployer.system.verify import begin, opened
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import Refused, Unknown, UsageError
+from deployer.contract.bundle import limits
+from deployer.contract.bundle.job import find
+from deployer.contract.bundle.manifest import PLANS_PREFIX, VARIANTS_PREFIX, WHEELS_PREFIX
+from deployer.contract.rules import hostfiles
+from deployer.contract.rules.findings import WARNING, Finding
+from deployer.contract.rules.verdict import Checked, judged
+from deployer.contract.site import memory_copies
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import APP, VARIANT, WHEELS, Plan
+from deployer.system.trust.verify import begin, opened
 
 _T = TypeVar("_T")
 

@@ -3,12 +3,12 @@
 from typing import Protocol
 
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import rehearsal
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.manifest import REHEARSALS_PREFIX, Manifest, Segment
-from deployer.contract.rehearsal import Rehearsal
-from deployer.contract.sealed_file import member_segments, payload
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.bundle.manifest import REHEARSALS_PREFIX, Manifest, Segment
+from deployer.contract.bundle.sealed_file import member_segments, payload
+from deployer.contract.rehearsal import rehearsal
+from deployer.contract.rehearsal.rehearsal import Rehearsal
+from deployer.contract.rules.findings import ERROR, Finding
 
 #: The code of the finding about a missing outcome.
 CODE = "rehearse.none"

@@ -19,18 +19,18 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.check import rehearsed
 from deployer.connected.deploy import last_deploy, packing
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle, Packing, megabytes
-from deployer.connected.image.definition import load
+from deployer.connected.image.definition.definition import load
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.published import profile_of
 from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission, status_of
-from deployer.contract import dialogue, json_records, records
-from deployer.contract.errors import DeployerError, Refused
-from deployer.contract.findings import WARNING
-from deployer.contract.json_records import Fields
-from deployer.contract.rehearsal import Rehearsal
-from deployer.contract.verdict import MISSING_FACTS
-from deployer.system.verify import begin, opened, read_seal
+from deployer.contract.base import dialogue, json_records, records
+from deployer.contract.base.errors import DeployerError, Refused
+from deployer.contract.base.json_records import Fields
+from deployer.contract.rehearsal.rehearsal import Rehearsal
+from deployer.contract.rules.findings import WARNING
+from deployer.contract.rules.verdict import MISSING_FACTS
+from deployer.system.trust.verify import begin, opened, read_seal
 
 if TYPE_CHECKING:  # stages import these while the connection is made, which takes as long
     from deployer.connected.check.check import Verdict
@@ -196,7 +196,7 @@ class Deploy(Packing):
     def _rehearse(self, packed: PackedBundle) -> PackedBundle:
         """Rehearse the jobs without a clean outcome in the bundle, store the outcomes, and return the new bundle."""
         from deployer.connected.bundle import rehearsals
-        from deployer.connected.rehearse import ways
+        from deployer.connected.rehearse.ask import ways
 
         request, path = self._request, packed.path
         with self._stage(packing.REHEARSE) as said, self._forgotten_if_damaged(path):

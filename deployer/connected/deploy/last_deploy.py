@@ -19,9 +19,9 @@ from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import lock
 from deployer.connected.rootfs import datafolder
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import json_records, records
-from deployer.contract.errors import DeployerError, UsageError
-from deployer.contract.json_records import Fields
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import DeployerError, UsageError
+from deployer.contract.base.json_records import Fields
 from deployer.system import files
 
 _SCHEMA = "last-deploy"

@@ -11,14 +11,14 @@ from deployer.connected.check.checking import Checking
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.ground import caches
-from deployer.connected.image.definition import Definition
+from deployer.connected.image.definition.definition import Definition
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.manifest import REHEARSALS_PREFIX
-from deployer.contract.plan import Plan
-from deployer.contract.sealed_file import payload
-from deployer.system.verify import begin, opened, verify_rest
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.bundle.manifest import REHEARSALS_PREFIX
+from deployer.contract.bundle.sealed_file import payload
+from deployer.contract.site.plan import Plan
+from deployer.system.trust.verify import begin, opened, verify_rest
 
 #: The stages in order.
 BUILD, PACK, REHEARSE, CHECK, PUSH, RUN = ("build", "pack", "rehearse", "check", "push", "run")
@@ -184,7 +184,8 @@ class Packing:
 
     def _pack(self, contents: Contents) -> PackedBundle | None:
         """Return the bundle; None in a dry run that would pack."""
-        from deployer.connected.bundle import framecache, pack
+        from deployer.connected.bundle import pack
+        from deployer.connected.bundle.layer import framecache
         from deployer.connected.check.check import CODES
         from deployer.connected.image.bases import alone
         from deployer.connected.linker import index

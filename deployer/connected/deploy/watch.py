@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from deployer.connected.image.definition import Definition
+from deployer.connected.image.definition.definition import Definition
 
 #: Seconds between two checks. A check may take only a fraction of the time, even with very many files.
 _PAUSE = 0.3

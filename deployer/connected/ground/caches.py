@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from deployer.connected.ground import locked_folder, xdg
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError, Refused, UsageError
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
 from deployer.system import files
 
 _log = logging.getLogger("deployer.caches")

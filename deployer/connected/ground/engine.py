@@ -15,9 +15,9 @@ import requests
 import urllib3
 from docker.errors import APIError, DockerException, ImageNotFound
 
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError, MissingTool, SpaceError, UsageError
-from deployer.contract.json_records import Fields
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, MissingTool, SpaceError, UsageError
+from deployer.contract.base.json_records import Fields
 from deployer.system import files
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"

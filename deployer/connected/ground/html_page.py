@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from deployer.contract.text import printable
+from deployer.contract.base.text import printable
 from deployer.system import files
 
 FOLDER = Path(__file__).parent / "pages"

@@ -6,11 +6,11 @@ A figure that is missing in the records is never estimated; the page reports wha
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deployer.contract import in_words, report
-from deployer.contract.errors import UsageError
-from deployer.contract.json_records import Fields
-from deployer.contract.report import IMAGES, Row, Run
-from deployer.contract.text import counted
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.base.text import counted
+from deployer.contract.proof import in_words, report
+from deployer.contract.proof.report import IMAGES, Row, Run
 
 #: The field in a payload's own result with the number of samples per epoch, over all ranks.
 _SAMPLES = "samples_per_epoch"

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from deployer.connected.ground import job_figures
 from deployer.connected.ground.html_page import page
 from deployer.connected.ground.job_figures import number
-from deployer.contract import in_words, json_records
-from deployer.contract.evidence import parse_cpus
-from deployer.contract.text import counted
+from deployer.contract.base import json_records
+from deployer.contract.base.text import counted
+from deployer.contract.proof import in_words
+from deployer.contract.proof.evidence import parse_cpus
 
 #: The most to draw: nodes, CPUs per node, curves, points per curve.
 _NODES, _CPUS, _CURVES, _POINTS = 64, 512, 12, 1000

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deployer.contract import interval
-from deployer.contract.errors import MissingTool, UsageError
-from deployer.contract.report import UNITS, Row, series
-from deployer.contract.text import printable
+from deployer.contract.base.errors import MissingTool, UsageError
+from deployer.contract.base.text import printable
+from deployer.contract.proof import interval
+from deployer.contract.proof.report import UNITS, Row, series
 from deployer.system import files
 
 #: File extensions that can be drawn.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NoReturn, TypeVar
 
-from deployer.contract.errors import DeployerError
+from deployer.contract.base.errors import DeployerError
 from deployer.system import terminal
 
 if TYPE_CHECKING:

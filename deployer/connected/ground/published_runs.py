@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.ground import own_data
-from deployer.contract import report
-from deployer.contract.report import Run
+from deployer.contract.proof import report
+from deployer.contract.proof.report import Run
 
 _TABLES = own_data.read(Path(__file__).with_suffix(".yaml"))
 #: The names that ``--beside`` accepts.

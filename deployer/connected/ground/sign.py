@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from deployer.connected.ground import progress
-from deployer.contract import json_records, plan_update, sealed_file, sshsig
-from deployer.contract.errors import IntegrityError, MissingTool, UsageError
-from deployer.contract.sealed_file import Seal
-from deployer.contract.sshsig import Key
-from deployer.system import files, process, signature
-from deployer.system.signature import SSH_KEYGEN
-from deployer.system.verify import read_seal, verify
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import IntegrityError, MissingTool, UsageError
+from deployer.contract.bundle import plan_update, sealed_file, sshsig
+from deployer.contract.bundle.sealed_file import Seal
+from deployer.contract.bundle.sshsig import Key
+from deployer.system import files, process
+from deployer.system.trust import signature
+from deployer.system.trust.signature import SSH_KEYGEN
+from deployer.system.trust.verify import read_seal, verify
 
 #: Environment variables that ssh-keygen needs to reach an agent or security key, or to ask for a passphrase.
 _ENVIRONMENT = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "SSH_ASKPASS_REQUIRE", "SSH_SK_PROVIDER", "DISPLAY", "TERM")

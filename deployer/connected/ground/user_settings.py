@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from deployer.connected.ground import xdg
 from deployer.connected.ground.yaml_model import Document, Model, checked
-from deployer.contract.errors import UsageError
-from deployer.contract.text import fault
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.text import fault
 from deployer.system import files
 
 

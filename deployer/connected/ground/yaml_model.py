@@ -27,9 +27,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from deployer.contract.errors import UsageError
-from deployer.contract.guess import guess
-from deployer.contract.text import counted, fault, is_name, printable
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.guess import guess
+from deployer.contract.base.text import counted, fault, is_name, printable
 from deployer.system import files
 
 #: Handwritten files have a few kB. Larger ones are mistakes, and PyYAML would need minutes to read them.

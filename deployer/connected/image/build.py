@@ -19,17 +19,18 @@ from docker.errors import APIError
 from tqdm import tqdm
 
 from deployer.connected.ground import engine, progress
-from deployer.connected.image import context, inputs, interpreter, offline, settings, variants
+from deployer.connected.image import context, inputs, interpreter, variants
 from deployer.connected.image.bases import alone, base, imported
-from deployer.connected.image.definition import Base, Definition
+from deployer.connected.image.definition import offline, settings
+from deployer.connected.image.definition.definition import Base, Definition
 from deployer.connected.image.last_build import record_of
 from deployer.connected.image.lint import lint
 from deployer.connected.image.variants import HorovodVariant
 from deployer.connected.image.wheelhouse import wheelhouse
 from deployer.connected.image.wheelhouse.indexes import indexes
 from deployer.connected.image.wheelhouse.target import Target
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError, JobFailed, Refused, SpaceError, UsageError
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, JobFailed, Refused, SpaceError, UsageError
 from deployer.system import files, terminal
 
 #: Lines at the end of a failed step's log to search for the reason, and the maximum length of a printed line.

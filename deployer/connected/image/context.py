@@ -8,10 +8,10 @@ from typing import IO
 from docker.utils.build import exclude_paths
 from docker.utils.build import tar as context_tar
 
-from deployer.connected.image.definition import Definition
-from deployer.connected.image.settings import tar_of
+from deployer.connected.image.definition.definition import Definition
+from deployer.connected.image.definition.settings import tar_of
 from deployer.connected.image.wheelhouse import lock as locks
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.system import files
 
 #: The Dockerfile of a definition without one. Its image is the base.

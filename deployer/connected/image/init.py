@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from deployer.connected.image.definition import BundleName
-from deployer.contract import json_records
-from deployer.contract.errors import UsageError
+from deployer.connected.image.definition.definition import BundleName
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import UsageError
 from deployer.system import files
 
 TEMPLATES = Path(__file__).with_name("templates")

@@ -19,10 +19,10 @@ from docker.errors import ImageNotFound
 
 from deployer.connected.ground import engine
 from deployer.connected.image import context
-from deployer.connected.image import dockerfile as dockerfiles
 from deployer.connected.image.bases import imported
-from deployer.connected.image.definition import Base, Definition
-from deployer.contract.errors import Refused
+from deployer.connected.image.definition import dockerfile as dockerfiles
+from deployer.connected.image.definition.definition import Base, Definition
+from deployer.contract.base.errors import Refused
 from deployer.system import files
 
 #: The label's name. Its value is ``SCOPE:HEX``.

@@ -6,8 +6,8 @@ from packaging.version import InvalidVersion, Version
 
 from deployer.connected.ground import engine
 from deployer.connected.image.wheelhouse.target import MACHINES, Target
-from deployer.contract import json_records
-from deployer.contract.errors import UsageError
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import UsageError
 
 _PATIENCE = 60
 

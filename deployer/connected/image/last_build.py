@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.ground import xdg
-from deployer.connected.image.definition import Definition
-from deployer.contract.errors import Refused
+from deployer.connected.image.definition.definition import Definition
+from deployer.contract.base.errors import Refused
 
 
 class LastBuild(NamedTuple):

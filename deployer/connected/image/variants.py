@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 import docker
 
 from deployer.connected.ground import caches, engine
-from deployer.connected.image import settings
-from deployer.connected.image.definition import Definition
-from deployer.contract import dynamic, json_records
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES
+from deployer.connected.image.definition import settings
+from deployer.connected.image.definition.definition import Definition
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.elf import dynamic
+from deployer.contract.site.plan import MPICH_ABI, OPENMPI, SONAMES
 from deployer.system import files
 from deployer.system.wheel import Wheel
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.contract.plan import StartOption
+from deployer.contract.site.plan import StartOption
 
 #: The variable that tells a program it is one of several ranks, by launcher: Open MPI's mpirun and Hydra (MPICH,
 #: Intel). srun sets neither.

@@ -8,14 +8,15 @@ from typing import Protocol
 from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
 from deployer.connected.rootfs.entries import FileContent
-from deployer.contract import command, tarformat
-from deployer.contract.command import DEFAULT_PATH, CommandSearch, Look, PathInfo
-from deployer.contract.errors import Refused
-from deployer.contract.findings import Finding, finding
-from deployer.contract.hostfiles import PROGRAMS, HostFile
-from deployer.contract.job import Job
-from deployer.contract.plan import APP, Plan
-from deployer.contract.tarformat import TarEntry
+from deployer.contract.base import tarformat
+from deployer.contract.base.errors import Refused
+from deployer.contract.base.tarformat import TarEntry
+from deployer.contract.bundle import command
+from deployer.contract.bundle.command import DEFAULT_PATH, CommandSearch, Look, PathInfo
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.findings import Finding, finding
+from deployer.contract.rules.hostfiles import PROGRAMS, HostFile
+from deployer.contract.site.plan import APP, Plan
 from deployer.system.wheel import Wheel
 
 #: The code of these findings. ``pack --accept`` accepts it even without a site.

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from deployer.connected.linker.process import FAMILIES, NVSHMEM_BY_MPI
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract import dynamic
-from deployer.contract.dynamic import BadElf, Dynamic
-from deployer.contract.elf import ReadAt
-from deployer.contract.errors import Refused
-from deployer.contract.job import Job
-from deployer.contract.plan import MPICH_ABI, OPENMPI
-from deployer.contract.tarformat import FILE
+from deployer.contract.base.errors import Refused
+from deployer.contract.base.tarformat import FILE
+from deployer.contract.bundle.job import Job
+from deployer.contract.elf import dynamic
+from deployer.contract.elf.dynamic import BadElf, Dynamic
+from deployer.contract.elf.elf import ReadAt
+from deployer.contract.site.plan import MPICH_ABI, OPENMPI
 
 _MAGIC = b"\x7fELF"
 #: The maximum number of bytes read from a script.

@@ -18,15 +18,18 @@ from typing import Any, NamedTuple, Protocol
 
 from deployer.connected.ground import caches, progress
 from deployer.connected.ground.caches import CachedFacts
-from deployer.connected.linker import fatbin, package_imports
-from deployer.connected.linker.code_facts import CodeFacts
+from deployer.connected.linker import package_imports
+from deployer.connected.linker.code import fatbin
+from deployer.connected.linker.code.code_facts import CodeFacts
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, SMALL, folders_of, names_in
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
-from deployer.contract import dynamic, json_records, records, tarformat, wheel
-from deployer.contract.dynamic import BadElf, Facts
-from deployer.contract.elf import ReadAt
-from deployer.contract.manifest import APP_PREFIX, Manifest, Segment
-from deployer.contract.tarformat import HARDLINK, SYMLINK, TarEntry
+from deployer.contract.base import json_records, records, tarformat
+from deployer.contract.base.tarformat import HARDLINK, SYMLINK, TarEntry
+from deployer.contract.bundle import wheel
+from deployer.contract.bundle.manifest import APP_PREFIX, Manifest, Segment
+from deployer.contract.elf import dynamic
+from deployer.contract.elf.dynamic import BadElf, Facts
+from deployer.contract.elf.elf import ReadAt
 from deployer.system import codec
 from deployer.system.wheel import Wheel
 
@@ -51,7 +54,7 @@ _KINDS = {tarformat.FOLDER: FOLDER, tarformat.FILE: FILE, SYMLINK: LINK, HARDLIN
 
 
 class Bundle(Protocol):
-    """A readable bundle: one on disk (``system.verify.Verification``), or one that is being written."""
+    """A readable bundle: one on disk (``system.trust.verify.Verification``), or one that is being written."""
 
     @property
     def manifest(self) -> Manifest:

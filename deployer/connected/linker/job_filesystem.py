@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from deployer.contract.dynamic import BadElf, Facts
+from deployer.contract.elf.dynamic import BadElf, Facts
 
 #: Kinds of path entries.
 FILE, FOLDER, LINK = "file", "folder", "link"

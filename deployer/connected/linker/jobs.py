@@ -12,13 +12,14 @@ from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.package_imports import PACKAGED, PackageImports
 from deployer.connected.linker.process import LIBRARY_PATH, Overlay, Process, Start
 from deployer.connected.linker.starts import started
-from deployer.connected.linker.starts.python_packages import ARCHIVES, Around
+from deployer.connected.linker.starts.python.python_packages import ARCHIVES, Around
 from deployer.connected.linker.starts.started import StartedProgram, Surroundings
 from deployer.connected.linker.starts.words import UnknownWord, known
-from deployer.contract import command, hostfiles
-from deployer.contract.job import Job
-from deployer.contract.manifest import Manifest
-from deployer.contract.plan import APP, Plan
+from deployer.contract.bundle import command
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.rules import hostfiles
+from deployer.contract.site.plan import APP, Plan
 
 
 class LinkedJob(NamedTuple):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.contract.dynamic import BadElf, Dynamic, Facts
+from deployer.contract.elf.dynamic import BadElf, Dynamic, Facts
 
 _CACHE = "/etc/ld.so.cache"
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"

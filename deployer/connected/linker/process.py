@@ -13,16 +13,16 @@ from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import LINK, BoundFiles, Captured, Files, JobFilesystem
 from deployer.connected.linker.loader import Loader, Missing, Object
 from deployer.connected.linker.package_imports import PACKAGED
-from deployer.connected.linker.starts import python_command
-from deployer.connected.linker.starts.python_packages import MissingModule
-from deployer.connected.linker.starts.python_syntax import Unreadable
+from deployer.connected.linker.starts.python import python_command
+from deployer.connected.linker.starts.python.python_packages import MissingModule
+from deployer.connected.linker.starts.python.python_syntax import Unreadable
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.words import known
-from deployer.contract import hostfiles
-from deployer.contract.command import variables
-from deployer.contract.dynamic import Facts
-from deployer.contract.manifest import Image
-from deployer.contract.plan import MPICH_ABI, OPENMPI, Plan, StartOption
+from deployer.contract.bundle.command import variables
+from deployer.contract.bundle.manifest import Image
+from deployer.contract.elf.dynamic import Facts
+from deployer.contract.rules import hostfiles
+from deployer.contract.site.plan import MPICH_ABI, OPENMPI, Plan, StartOption
 
 #: Libraries that MPI programs are linked to, with the family of each. libmpich.so.12 is Debian's own name for MPICH's
 #: library. libmpi_abi.so.1 is the standard ABI of MPI 5; newer libraries of MPICH's family provide it in addition.

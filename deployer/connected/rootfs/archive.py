@@ -22,10 +22,10 @@ from deployer.connected.rootfs import tarreader
 from deployer.connected.rootfs.entries import FileEntries, FileEntry, Stored
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Slice, Spooled
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError, IntegrityError, UsageError
-from deployer.contract.tarformat import FILE, FOLDER, SYMLINK
-from deployer.contract.text import counted
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, UsageError
+from deployer.contract.base.tarformat import FILE, FOLDER, SYMLINK
+from deployer.contract.base.text import counted
 from deployer.system import files
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"

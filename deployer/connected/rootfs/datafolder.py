@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.rootfs.entries import OnDisk, check_path, shown
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.system import files
 
 #: Bytes per piece. Each piece becomes a segment: if one byte changes, only its piece is sent again.

@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from typing import IO, NamedTuple, Protocol
 
-from deployer.contract import tarformat
-from deployer.contract.errors import UsageError
+from deployer.contract.base import tarformat
+from deployer.contract.base.errors import UsageError
 from deployer.system import files
 
 #: Kinds that exist in images but not in our layers: devices (including pipes) and sockets. Other kinds: tarformat.

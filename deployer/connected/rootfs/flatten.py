@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileContent, InMemory, check_path, shown
 from deployer.connected.rootfs.merge import WHITEOUT, Rootfs, TreeNode
-from deployer.contract import plan
-from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
+from deployer.contract.site import plan
 
 #: Kinds that an unprivileged user cannot make, or that have no meaning on another machine. Files whose names begin with
 #: .wh. are dropped as well, because other programs would treat them as whiteouts.

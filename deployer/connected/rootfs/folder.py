@@ -4,8 +4,8 @@ import os
 import stat
 
 from deployer.connected.rootfs.entries import DEVICE, SOCKET, FileEntries, FileEntry, OnDisk, check_path
-from deployer.contract.errors import DeployerError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from deployer.system import files
 
 _OPAQUE = "trusted.overlay.opaque"

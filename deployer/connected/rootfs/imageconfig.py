@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from deployer.contract.errors import UsageError
-from deployer.contract.text import fault, is_name, printable
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.text import fault, is_name, printable
 
 _HINT = "make the image again with docker build; docker image inspect shows its configuration"
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from deployer.connected.rootfs.entries import FileContent, FileEntry, shown
-from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import FOLDER, HARDLINK, SYMLINK
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.tarformat import FOLDER, HARDLINK, SYMLINK
 
 #: The prefix that marks a name as deleted by a layer.
 WHITEOUT = b".wh."

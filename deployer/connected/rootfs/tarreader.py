@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import IO, Any, NamedTuple, Protocol
 
 from deployer.connected.rootfs.entries import DEVICE, Extent, FileEntries, FileEntry, Stored
-from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import BLOCK, FILE, FOLDER, HARDLINK, SYMLINK, padding
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.tarformat import BLOCK, FILE, FOLDER, HARDLINK, SYMLINK, padding
 
 _KINDS = {
     **dict.fromkeys((b"0", b"\0", b"7", b"S"), FILE),

@@ -12,8 +12,8 @@ import yaml
 from deployer.connected.site_profile import gaps
 from deployer.connected.site_profile.plan import gpu_word
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import runtime_table
-from deployer.contract.plan import CHARLIECLOUD_KIT, NO_REQUEST
+from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import CHARLIECLOUD_KIT, NO_REQUEST
 
 #: Why a person must review the request for GPUs.
 _GPU_REQUEST = (

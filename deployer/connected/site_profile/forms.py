@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from deployer.connected.ground.yaml_model import form
-from deployer.contract import mount_points, placeholders, records
-from deployer.contract.batch_words import WORDS
-from deployer.contract.dynamic import Facts
-from deployer.contract.errors import UsageError
-from deployer.contract.json_records import Fields
-from deployer.contract.plan import NATIVE
-from deployer.contract.runtime_table import NAMED
+from deployer.contract.base import placeholders, records
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.elf.dynamic import Facts
+from deployer.contract.rules.batch_words import WORDS
+from deployer.contract.site import mount_points
+from deployer.contract.site.plan import NATIVE
+from deployer.contract.site.runtime_table import NAMED
 
 
 def _read_facts(value: Any) -> Facts:
@@ -131,7 +132,7 @@ Names = Annotated[
 Architecture = Literal["x86_64", "aarch64", "ppc64le", "riscv64", "s390x"]
 GpuVendor = Literal["nvidia", "amd", "intel"]
 Count = Annotated[int, Field(ge=1)]
-#: The facts of a file for the dynamic loader: the record of ``deployer.contract.dynamic.Facts``.
+#: The facts of a file for the dynamic loader: the record of ``deployer.contract.elf.dynamic.Facts``.
 FileFacts = Annotated[
     Facts,
     PlainValidator(_read_facts),

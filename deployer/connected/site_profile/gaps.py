@@ -13,11 +13,11 @@ from pydantic import BaseModel, TypeAdapter
 from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Lacking, Profile, known
-from deployer.contract import json_records
-from deployer.contract.batch_words import WORDS, BatchWords, words
-from deployer.contract.errors import DeployerError, Unknown
-from deployer.contract.image_launcher import MPIRUN
-from deployer.contract.plan import MPICH_ABI, NO_REQUEST, OPENMPI
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, Unknown
+from deployer.contract.bundle.image_launcher import MPIRUN
+from deployer.contract.rules.batch_words import WORDS, BatchWords, words
+from deployer.contract.site.plan import MPICH_ABI, NO_REQUEST, OPENMPI
 
 _NODE = {"sockets": 2, "cores": 48, "threads_per_core": 2, "memory_mb": 90000}
 

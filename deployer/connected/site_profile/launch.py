@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from deployer.connected.site_profile.profile import Lacking, Mpi, Partition, Profile
-from deployer.contract.errors import Refused
-from deployer.contract.image_launcher import HYDRA, MPIRUN, OF_ABI
-from deployer.contract.plan import MPICH_ABI, NO_MPI, OPENMPI
+from deployer.contract.base.errors import Refused
+from deployer.contract.bundle.image_launcher import HYDRA, MPIRUN, OF_ABI
+from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 SRUN = "srun"
 

@@ -13,11 +13,11 @@ from pydantic import BaseModel, Field, PrivateAttr, ValidationInfo, field_valida
 from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form
 from deployer.connected.site_profile import forms
 from deployer.connected.site_profile.machine import FactSource, Machine, NodeHardware
-from deployer.contract.batch_words import WORDS, words
-from deployer.contract.dynamic import Facts
-from deployer.contract.errors import Unknown, UsageError
-from deployer.contract.plan import ABIS, INSIDE, MPICH_ABI, NO_REQUEST, OPENMPI, Plan
-from deployer.contract.runtime_table import CARRIED, RUNTIMES, supported
+from deployer.contract.base.errors import Unknown, UsageError
+from deployer.contract.elf.dynamic import Facts
+from deployer.contract.rules.batch_words import WORDS, words
+from deployer.contract.site.plan import ABIS, INSIDE, MPICH_ABI, NO_REQUEST, OPENMPI, Plan
+from deployer.contract.site.runtime_table import CARRIED, RUNTIMES, supported
 
 #: The default library below an MPI's prefix that programs are linked to.
 _LIBRARY = {MPICH_ABI: "lib/libmpi.so.12", OPENMPI: "lib/libmpi.so.40"}

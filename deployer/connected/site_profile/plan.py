@@ -7,10 +7,11 @@ from deployer.connected.site_profile.binds import bindmap, gpu
 from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.profile import Mpi, Partition, Profile, SiteScheduler, known
 from deployer.connected.site_profile.staging import stagings
-from deployer.contract import placeholders, runtime_table
-from deployer.contract import plan as plans
-from deployer.contract.errors import DeployerError, Refused, Unknown
-from deployer.contract.image_launcher import OF_ABI
+from deployer.contract.base import placeholders
+from deployer.contract.base.errors import DeployerError, Refused, Unknown
+from deployer.contract.bundle.image_launcher import OF_ABI
+from deployer.contract.site import plan as plans
+from deployer.contract.site import runtime_table
 
 #: The MPI whose ranks need no common user namespace.
 _STARTS_ALONE = "intel"

@@ -14,11 +14,11 @@ from deployer.connected.ground.yaml_model import Document, KeyPath, Problem, che
 from deployer.connected.site_profile.machine import Driver, Fabric, NodeGpus
 from deployer.connected.site_profile.model import Lacking, Mpi, Partition, Profile, SiteFiles, SiteScheduler, age
 from deployer.connected.site_profile.search import CURATED, find, names
-from deployer.contract import drift
-from deployer.contract import facts as captured
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.guess import guess
-from deployer.contract.json_records import Fields
+from deployer.contract.base import facts as captured
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.guess import guess
+from deployer.contract.base.json_records import Fields
+from deployer.contract.rules import drift
 from deployer.system import files
 
 __all__ = [
@@ -141,7 +141,7 @@ def schema() -> dict[str, Any]:
 
 
 def comparable(profile: Profile) -> dict[str, Any]:
-    """Return a profile as a JSON object for ``contract.drift``: each partition with all facts that apply to it."""
+    """Return a profile as a JSON object for ``contract.rules.drift``: each partition with all its facts."""
     return drift.resolved(profile.model_dump(mode="json"))
 
 

@@ -16,11 +16,14 @@ from deployer.connected.ground import xdg
 from deployer.connected.site_profile import search
 from deployer.connected.site_profile.profile import Profile, Resolved, comparable, load, resolve
 from deployer.connected.site_profile.signatures import sign_profile
-from deployer.contract import drift, facts, json_records, sshsig
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.json_records import Record
-from deployer.contract.sshsig import Key
-from deployer.system import files, signature, terminal
+from deployer.contract.base import facts, json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.base.json_records import Record
+from deployer.contract.bundle import sshsig
+from deployer.contract.bundle.sshsig import Key
+from deployer.contract.rules import drift
+from deployer.system import files, terminal
+from deployer.system.trust import signature
 
 #: The file names in the admin's folder, and here.
 PROFILE, FACTS, SIGNATURE = "profile.json", "profile.facts.json", "profile.json.sig"

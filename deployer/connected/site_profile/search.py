@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.ground import xdg
-from deployer.contract.errors import UsageError
-from deployer.contract.guess import guess
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.guess import guess
 from deployer.system import files, terminal
 
 _PACKAGE = Path(__file__).resolve().parents[2]

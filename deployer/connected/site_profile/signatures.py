@@ -11,10 +11,11 @@ from typing import NamedTuple
 from deployer.connected.ground.sign import made
 from deployer.connected.site_profile.profile import resolve
 from deployer.connected.site_profile.search import is_curated
-from deployer.contract import sshsig
-from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.sshsig import Key
-from deployer.system import files, signature, signers
+from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.contract.bundle import sshsig
+from deployer.contract.bundle.sshsig import Key
+from deployer.system import files
+from deployer.system.trust import signature, signers
 
 
 class SignedFile(NamedTuple):

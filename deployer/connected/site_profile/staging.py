@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from deployer.connected.site_profile.machine import Filesystem
-from deployer.contract import runtime_table
-from deployer.contract.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
+from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import DISK, MEMORY, NOT_STAGED, SQUASHFS
 
 #: Up to this many nodes, ranks read the image from the shared file system, which needs no memory and no initial copy.
 #: With more nodes, the tens of thousands of small reads per node overload the file system.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.model import Partition, Profile, age
 from deployer.connected.site_profile.plan import gpu_word
-from deployer.contract.text import counted
+from deployer.contract.base.text import counted
 
 _UNKNOWN = "unknown"
 

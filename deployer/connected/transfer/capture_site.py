@@ -17,9 +17,10 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import drift, facts, json_records, records
-from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
-from deployer.contract.json_records import Fields
+from deployer.contract.base import facts, json_records, records
+from deployer.contract.base.errors import DeployerError, Refused, TransferError, UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.rules import drift
 from deployer.system import files
 
 #: The folder on the site, removed at the end.

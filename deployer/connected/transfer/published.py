@@ -12,7 +12,7 @@ from deployer.connected.site_profile import published
 from deployer.connected.site_profile.profile import Profile, of_host
 from deployer.connected.site_profile.published import Publication
 from deployer.connected.transfer.remote import ADMINS_FOLDER, Remote
-from deployer.contract.errors import DeployerError, Refused, UsageError
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
 from deployer.system import terminal
 
 

@@ -23,16 +23,18 @@ from deployer.connected.site_profile.profile import Profile
 from deployer.connected.site_profile.published import newest
 from deployer.connected.transfer import published
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import delta, json_records, records
-from deployer.contract.delta import HeldSegments
-from deployer.contract.dialogue import UNKNOWN_SIGNERS
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
-from deployer.contract.json_records import Fields
-from deployer.contract.manifest import PLANS_PREFIX, Manifest
-from deployer.contract.text import counted
-from deployer.contract.verdict import REFUSE, Checked
-from deployer.system import files, terminal, trust
-from deployer.system.verify import Verification, begin, opened, verify_rest
+from deployer.contract.base import json_records, records
+from deployer.contract.base.dialogue import UNKNOWN_SIGNERS
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.base.text import counted
+from deployer.contract.bundle import delta
+from deployer.contract.bundle.delta import HeldSegments
+from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
+from deployer.contract.rules.verdict import REFUSE, Checked
+from deployer.system import files, terminal
+from deployer.system.trust import trust
+from deployer.system.trust.verify import Verification, begin, opened, verify_rest
 
 #: The site unpacks and verifies at disk speed, and shared file systems may be slow.
 _INSTALL_SECONDS = 4 * 3600

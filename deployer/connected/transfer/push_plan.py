@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import limits, plan_update
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.plan_update import PlanUpdate
-from deployer.contract.verdict import REFUSE
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.bundle import limits, plan_update
+from deployer.contract.bundle.plan_update import PlanUpdate
+from deployer.contract.rules.verdict import REFUSE
 from deployer.system import files
 
 

@@ -28,8 +28,8 @@ import deployer
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.ground import locked_folder, progress
 from deployer.connected.site_profile.profile import Profile, known
-from deployer.contract import dialogue, json_records, placeholders
-from deployer.contract.errors import (
+from deployer.contract.base import dialogue, json_records, placeholders
+from deployer.contract.base.errors import (
     BY_EXIT_CODE,
     EXIT_INTERRUPTED,
     DeployerError,
@@ -38,9 +38,9 @@ from deployer.contract.errors import (
     TransferError,
     UsageError,
 )
-from deployer.contract.json_records import Fields
-from deployer.contract.shell import for_any_login_shell, quoted
-from deployer.contract.text import printable
+from deployer.contract.base.json_records import Fields
+from deployer.contract.base.shell import for_any_login_shell, quoted
+from deployer.contract.base.text import printable
 from deployer.system import files, process, terminal
 from deployer.system.process import Completed
 

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from deployer.connected.ground import xdg
 from deployer.connected.ground.locked_folder import lock
-from deployer.contract.errors import DeployerError, IntegrityError, MissingTool, Refused, SpaceError, UsageError
-from deployer.contract.json_records import Fields
+from deployer.contract.base.errors import DeployerError, IntegrityError, MissingTool, Refused, SpaceError, UsageError
+from deployer.contract.base.json_records import Fields
 from deployer.system import files, terminal
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import tempfile
 import zlib
 from typing import Optional
 
-from deployer.contract.errors import DeployerError
-from deployer.contract.json_records import Record
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.json_records import Record
 from deployer.site.capture.started import HOST, OF_IMAGE
 from deployer.site.capture.tools import EACH, Said, Tools
 from deployer.system import files, process

@@ -8,13 +8,14 @@ import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from deployer import __version__
-from deployer.contract import facts
-from deployer.contract.errors import UsageError
-from deployer.contract.json_records import Record
-from deployer.site.capture import fabric, filesystems, machine, modules, mpi, node
-from deployer.site.capture.libraries import Libraries, LibraryTree
+from deployer.contract.base import facts
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.json_records import Record
+from deployer.site.capture import filesystems, machine, node
 from deployer.site.capture.report import CaptureReport
 from deployer.site.capture.scheduler import BatchFacts, BatchSystem
+from deployer.site.capture.software import fabric, modules, mpi
+from deployer.site.capture.software.libraries import Libraries, LibraryTree
 from deployer.site.capture.started import TrialWords
 from deployer.site.capture.tools import TOGETHER, Tools
 

@@ -4,7 +4,7 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Optional
 
-from deployer.contract.json_records import Record
+from deployer.contract.base.json_records import Record
 from deployer.site.capture.tools import Tools
 
 #: Types with the same files on all nodes. Other types are unknown: a node may export one that looks local.

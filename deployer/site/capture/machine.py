@@ -8,9 +8,9 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Optional
 
-from deployer.contract.json_records import Record
-from deployer.contract.plan import NATIVE
-from deployer.contract.runtime_table import RUNTIMES
+from deployer.contract.base.json_records import Record
+from deployer.contract.site.plan import NATIVE
+from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture import apptainer, started
 from deployer.site.capture.started import TrialWords
 from deployer.site.capture.tools import Tools

@@ -5,8 +5,8 @@ import os
 import re
 from typing import Dict, List, Optional, Set, Tuple
 
-from deployer.contract import cpu
-from deployer.contract.json_records import Record
+from deployer.contract.base.json_records import Record
+from deployer.site.capture import cpu
 from deployer.site.capture.tools import Tools
 
 _GPU_FIELDS = ("name,memory.total,compute_cap", "name,memory.total")

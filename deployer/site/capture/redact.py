@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Match, Sequence, Tuple
 
-from deployer.contract.json_records import Record
+from deployer.contract.base.json_records import Record
 
 #: The prefix of placeholders for the user's own words; every occurrence of such a word is replaced.
 HIDDEN = "hidden"

@@ -5,9 +5,9 @@ import json
 import os
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
-from deployer.contract import facts, json_records
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.json_records import Record
+from deployer.contract.base import facts, json_records
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.json_records import Record
 from deployer.system import files
 
 _MAX_BYTES = 32 * 1024 * 1024

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from deployer.contract.json_records import Record
+from deployer.contract.base.json_records import Record
 from deployer.site.capture.tools import Tools
 
 GPUS = "gpus"

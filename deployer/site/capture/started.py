@@ -4,8 +4,8 @@ import os
 import tempfile
 from typing import Callable, Sequence
 
-from deployer.contract.errors import DeployerError
-from deployer.contract.json_records import Record
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.json_records import Record
 from deployer.site.capture.tools import EACH, Tools
 from deployer.system import files
 

@@ -5,8 +5,8 @@ import shutil
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract.errors import DeployerError, MissingTool
-from deployer.contract.shell import quoted
+from deployer.contract.base.errors import DeployerError, MissingTool
+from deployer.contract.base.shell import quoted
 from deployer.system import process
 
 #: Seconds for all tools together, and for each tool.

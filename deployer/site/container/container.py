@@ -3,22 +3,25 @@
 import os
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import hostfiles, shell, wheel
-from deployer.contract import layout as layouts
-from deployer.contract import plan as plans
-from deployer.contract.command import DEFAULT_PATH
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.manifest import Image
-from deployer.contract.mount_points import OF_THE_NODE
-from deployer.contract.plan import Bind, Plan
-from deployer.contract.shell import Value, Variable, Word
+from deployer.contract.base import shell
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.shell import Value, Variable, Word
+from deployer.contract.bundle import wheel
+from deployer.contract.bundle.command import DEFAULT_PATH
+from deployer.contract.bundle.manifest import Image
+from deployer.contract.rules import hostfiles
+from deployer.contract.site import layout as layouts
+from deployer.contract.site import plan as plans
+from deployer.contract.site.mount_points import OF_THE_NODE
+from deployer.contract.site.plan import Bind, Plan
 from deployer.site.container import home as homes
 from deployer.site.container import hostfiles as site_hostfiles
 from deployer.site.container import targets
 from deployer.site.container.runtimes import native
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.storage.store import InstalledImage
-from deployer.system import files, observations
+from deployer.system import files
+from deployer.system.observe import observations
 
 #: The private folder of the job or process on each node (see ``home``), known when the job or process starts.
 OWN = Variable("home")

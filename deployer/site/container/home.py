@@ -12,7 +12,7 @@ import stat
 from contextlib import contextmanager
 from typing import Callable, Iterator
 
-from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.base.errors import DeployerError, UsageError
 from deployer.site.container import node_folder
 from deployer.system import afterwards, files
 

@@ -5,10 +5,11 @@ import hashlib
 import os
 from typing import List
 
-from deployer.contract import hostfiles, json_records
-from deployer.contract.errors import Refused
-from deployer.contract.hostfiles import HostFile
-from deployer.contract.plan import Bind, Plan
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import Refused
+from deployer.contract.rules import hostfiles
+from deployer.contract.rules.hostfiles import HostFile
+from deployer.contract.site.plan import Bind, Plan
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 

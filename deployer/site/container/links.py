@@ -1,11 +1,11 @@
-"""A job's links to the bundle's data and app at the site, made in a new folder (``contract.links``)."""
+"""A job's links to the bundle's data and app at the site, made in a new folder (``contract.site.links``)."""
 
 import os
 import stat
 from typing import Iterator, List, Mapping, Tuple
 
-from deployer.contract import links
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.site import links
 from deployer.site.storage.data import InstalledData
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files

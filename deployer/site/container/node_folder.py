@@ -10,7 +10,7 @@ import stat
 import time
 from typing import Iterator
 
-from deployer.contract.errors import Refused
+from deployer.contract.base.errors import Refused
 from deployer.system import files
 
 

@@ -3,11 +3,11 @@
 import shutil
 from typing import Optional, Sequence
 
-from deployer.contract import runtime_table
-from deployer.contract.errors import DeployerError
-from deployer.contract.shell import plain
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.shell import plain
+from deployer.contract.site import runtime_table
 from deployer.site.capture import machine
-from deployer.site.capture.modules import runtimes as by_module
+from deployer.site.capture.software.modules import runtimes as by_module
 from deployer.site.container import home
 from deployer.site.container.container import user_environment
 from deployer.site.container.runtimes.interface import Here, Runtime

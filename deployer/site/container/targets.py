@@ -5,7 +5,7 @@ import stat
 from functools import partial
 from typing import Optional
 
-from deployer.contract import mount_points
+from deployer.contract.site import mount_points
 from deployer.system import files
 
 

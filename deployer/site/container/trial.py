@@ -2,9 +2,9 @@
 
 from typing import List, Sequence
 
-from deployer.contract import shell
-from deployer.contract.command import DEFAULT_PATH
-from deployer.contract.plan import Bind
+from deployer.contract.base import shell
+from deployer.contract.bundle.command import DEFAULT_PATH
+from deployer.contract.site.plan import Bind
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 

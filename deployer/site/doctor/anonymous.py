@@ -8,11 +8,11 @@ import os
 import re
 from typing import Any, Dict, FrozenSet, Mapping, Match, Sequence
 
-from deployer.contract import pages
-from deployer.contract.runtime_table import RUNTIMES
+from deployer.contract.base import pages
+from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture.redact import Redaction
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.system import documents
+from deployer.system.tool import documents
 
 _TOKEN = re.compile(r"\w(?:[\w.+-]*\w)?")
 #: Names of steps, systems and version parts that the documents may lack, and folders that all systems have. After a

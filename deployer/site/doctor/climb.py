@@ -7,10 +7,10 @@ test here, or raises the DeployerError for the user. The error's exit code becom
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError
-from deployer.contract.json_records import Fields, Record
-from deployer.contract.plan import Plan
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.json_records import Fields, Record
+from deployer.contract.site.plan import Plan
 from deployer.site.storage.store import InstalledImage, Store
 
 OK, SKIPPED, BROKEN = "ok", "skipped", "broken"

@@ -11,12 +11,12 @@ import time
 from contextlib import suppress
 from typing import List, Optional, Sequence, Tuple
 
-from deployer.contract import records
-from deployer.contract.errors import DeployerError, JobFailed, Refused, TransferError, Unknown
-from deployer.contract.findings import Finding, errors
-from deployer.contract.job import Job
-from deployer.contract.json_records import Fields, Record
-from deployer.contract.plan import Plan
+from deployer.contract.base import records
+from deployer.contract.base.errors import DeployerError, JobFailed, Refused, TransferError, Unknown
+from deployer.contract.base.json_records import Fields, Record
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.findings import Finding, errors
+from deployer.contract.site.plan import Plan
 from deployer.site.doctor import payload
 from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.jobs import jobs, result

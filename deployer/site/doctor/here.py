@@ -5,12 +5,12 @@ import shutil
 import sys
 from typing import Dict
 
-from deployer.contract import plan as plans
-from deployer.contract.batch_words import words
-from deployer.contract.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
-from deployer.contract.runtime_table import CARRIED, needs_namespaces
-from deployer.contract.shell import argv
-from deployer.contract.text import counted
+from deployer.contract.base.errors import IntegrityError, MissingTool, Refused, Unknown, UsageError
+from deployer.contract.base.shell import argv
+from deployer.contract.base.text import counted
+from deployer.contract.rules.batch_words import words
+from deployer.contract.site import plan as plans
+from deployer.contract.site.runtime_table import CARRIED, needs_namespaces
 from deployer.site.capture import machine
 from deployer.site.capture.tools import Tools
 from deployer.site.container import container, home

@@ -2,7 +2,7 @@
 
 from typing import Callable
 
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.site.doctor import climb, cluster, here
 from deployer.site.doctor.climb import Climb, Ground, Step
 

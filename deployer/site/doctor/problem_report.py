@@ -12,11 +12,12 @@ from contextlib import suppress
 from typing import Dict, List, Optional, Sequence
 
 from deployer import __version__
-from deployer.contract import in_words, json_records, records
-from deployer.contract.errors import DeployerError
-from deployer.contract.json_records import Fields, Record
-from deployer.contract.plan import NATIVE, Plan
-from deployer.contract.runtime_table import RUNTIMES
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.json_records import Fields, Record
+from deployer.contract.proof import in_words
+from deployer.contract.site.plan import NATIVE, Plan
+from deployer.contract.site.runtime_table import RUNTIMES
 from deployer.site.capture import machine, redact
 from deployer.site.capture.report import pretty
 from deployer.site.capture.tools import Tools

@@ -7,7 +7,7 @@ shared file systems cache them for a while.
 import os
 import shlex
 
-from deployer.contract import plan as plans
+from deployer.contract.site import plan as plans
 from deployer.site.inside.channel import ChannelError
 from deployer.system import files
 

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract import shell
+from deployer.contract.base import shell
 from deployer.site.inside import addresses, ask
 from deployer.site.inside.channel import PATIENCE, Channel, ChannelError, Message
 from deployer.site.inside.node import HUB, NUMBER, end_all

@@ -3,7 +3,7 @@
 import os
 from typing import NoReturn, Optional, Sequence
 
-from deployer.contract.errors import JobFailed, UsageError
+from deployer.contract.base.errors import JobFailed, UsageError
 from deployer.site.inside import addresses, folder, hub
 from deployer.site.inside import ask as asking
 from deployer.site.inside import node as nodes

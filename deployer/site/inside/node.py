@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from deployer.site.inside.channel import Channel, ChannelError, Message, connect
 from deployer.site.inside.wakeups import Wakeups
-from deployer.site.rank import mapped_mpi
+from deployer.site.rank.observed import mapped_mpi
 from deployer.site.rank.rank import inherited_environment
 from deployer.system import payload
 

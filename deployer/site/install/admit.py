@@ -2,12 +2,13 @@
 
 from typing import Iterable, List, Sequence
 
-from deployer.contract import dialogue
-from deployer.contract.manifest import PLANS_PREFIX, Manifest
+from deployer.contract.base import dialogue
+from deployer.contract.bundle.manifest import PLANS_PREFIX, Manifest
 from deployer.site.storage.store import Store
-from deployer.system import files, policy
-from deployer.system.policy import Policy
-from deployer.system.trust import Trust, own
+from deployer.system import files
+from deployer.system.trust import policy
+from deployer.system.trust.policy import Policy
+from deployer.system.trust.trust import Trust, own
 
 
 def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies: Sequence[Policy]) -> List[str]:

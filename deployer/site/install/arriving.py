@@ -13,10 +13,10 @@ import os
 from contextlib import closing, suppress
 from typing import IO, List, Optional
 
-from deployer.contract import sealed_file
-from deployer.contract.delta import Part
-from deployer.contract.errors import DeployerError, IntegrityError, TransferError
-from deployer.contract.manifest import Segment
+from deployer.contract.base.errors import DeployerError, IntegrityError, TransferError
+from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.delta import Part
+from deployer.contract.bundle.manifest import Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Begun, Parcel
 from deployer.site.install.install import InstallOutcome, InstallProgress, install
@@ -36,7 +36,7 @@ from deployer.site.install.receive import (
 )
 from deployer.site.storage.store import Store
 from deployer.system import files, workers
-from deployer.system.verify import Arriving
+from deployer.system.trust.verify import Arriving
 
 #: Seconds between two checks for bytes that have not arrived.
 _LOOK_SECONDS = 0.02

@@ -14,12 +14,12 @@ import shutil
 import tarfile
 from typing import List, Optional, Tuple
 
-from deployer.contract import plan as plans
-from deployer.contract import wheel
-from deployer.contract.errors import DeployerError
-from deployer.contract.manifest import Image, Manifest
-from deployer.contract.plan import Bind
-from deployer.contract.shell import argv
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.shell import argv
+from deployer.contract.bundle import wheel
+from deployer.contract.bundle.manifest import Image, Manifest
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind
 from deployer.site.capture import machine
 from deployer.site.container import container, runtime_check
 from deployer.site.container.runtimes import RUNTIMES

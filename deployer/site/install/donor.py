@@ -19,9 +19,9 @@ from contextlib import suppress
 from functools import partial
 from typing import IO, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import tarformat
-from deployer.contract.manifest import Segment
-from deployer.contract.tarformat import FILES, REST
+from deployer.contract.base import tarformat
+from deployer.contract.base.tarformat import FILES, REST
+from deployer.contract.bundle.manifest import Segment
 from deployer.site.install.unpack import ReadFrame
 from deployer.site.storage import frames as lists
 from deployer.site.storage import layers

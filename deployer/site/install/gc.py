@@ -3,12 +3,13 @@
 import os
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple, TypeVar
 
-from deployer.contract.errors import DeployerError, Refused, Unknown
+from deployer.contract.base.errors import DeployerError, Refused, Unknown
 from deployer.site.install import incoming
 from deployer.site.install.remove import check_rest, check_unused
 from deployer.site.storage import data, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store
-from deployer.system import files, verify
+from deployer.system import files
+from deployer.system.trust import verify
 
 _T = TypeVar("_T")
 

@@ -3,8 +3,8 @@
 ::
 
     ROOT/bundles/*.tar              kept bundles
-    ROOT/incoming/DIGEST/*.part     parts of the bundle with that digest; *.end is its manifest, see contract/delta.py
-        ROOT/incoming/DIGEST/*.begun    the beginning of that bundle, instead of parts, see arriving.py
+    ROOT/incoming/DIGEST/*.part     parts of that bundle; *.end is its manifest (``contract.bundle.delta``)
+    ROOT/incoming/DIGEST/*.begun    the beginning of that bundle, instead of parts, see arriving.py
     ROOT/incoming/DIGEST/bundle.tar the assembled bundle, not yet installed
 """
 
@@ -18,14 +18,14 @@ import time
 from contextlib import suppress
 from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Union
 
-from deployer.contract import delta, sealed_file
-from deployer.contract.delta import Ending, Part, Range
-from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
-from deployer.contract.manifest import Manifest
-from deployer.contract.sealed_file import Seal
+from deployer.contract.base.errors import DeployerError, IntegrityError, TransferError, UsageError
+from deployer.contract.bundle import delta, sealed_file
+from deployer.contract.bundle.delta import Ending, Part, Range
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.bundle.sealed_file import Seal
 from deployer.site.storage.store import Store
 from deployer.system import files
-from deployer.system.verify import opened, read_manifest_block, read_seal
+from deployer.system.trust.verify import opened, read_manifest_block, read_seal
 
 BUNDLE = "bundle.tar"
 BEGUN = ".begun"

@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import json_records, sealed_file
-from deployer.contract import plan as plans
-from deployer.contract.errors import IntegrityError
-from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX, Segment
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Segment
+from deployer.contract.site import plan as plans
 from deployer.site.install import bytecode, donor, kit, mount_points, remove, unpack, wheels
 from deployer.site.install.admit import admit, pin_signers
 from deployer.site.install.donor import Donor
@@ -35,8 +36,9 @@ from deployer.site.storage.store import (
     Store,
     room_of_tool,
 )
-from deployer.system import codec, files, policy, verify, workers
-from deployer.system.verify import Arriving, Progress, Verification, VerifiedBundle
+from deployer.system import codec, files, workers
+from deployer.system.trust import policy, verify
+from deployer.system.trust.verify import Arriving, Progress, Verification, VerifiedBundle
 
 #: Where members of a bundle are written: those that a rank reads, the runtime that starts it, and everything.
 APP_ONLY = {"deployer/app/": "app"}

@@ -19,10 +19,10 @@ import stat
 from contextlib import suppress
 from typing import List, Optional
 
-from deployer.contract import wheel
-from deployer.contract.errors import DeployerError, IntegrityError
-from deployer.contract.manifest import KIT_PREFIX, Manifest
-from deployer.contract.plan import CHARLIECLOUD_FOLDER
+from deployer.contract.base.errors import DeployerError, IntegrityError
+from deployer.contract.bundle import wheel
+from deployer.contract.bundle.manifest import KIT_PREFIX, Manifest
+from deployer.contract.site.plan import CHARLIECLOUD_FOLDER
 from deployer.site.container.runtimes.udocker import START
 from deployer.site.install.wheels import OverlayWriter
 from deployer.site.storage import pythons

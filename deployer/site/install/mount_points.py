@@ -1,4 +1,4 @@
-"""Creation of a bundle's mount points, empty folders, in its unpacked image (see ``contract.mount_points``).
+"""Creation of a bundle's mount points, empty folders, in its unpacked image (see ``contract.site.mount_points``).
 
 Images share their layer, so a rootfs collects the mount points of all images that share it.
 """
@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from typing import Iterable, List, Sequence
 
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.site.container.targets import has_folder, lacks
 from deployer.site.storage import inventory
 from deployer.site.storage.store import InstalledImage

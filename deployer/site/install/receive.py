@@ -11,16 +11,16 @@ import os
 from contextlib import closing, contextmanager, suppress
 from typing import IO, Iterable, Iterator, Optional, Sequence
 
-from deployer.contract import delta
-from deployer.contract.errors import DeployerError, IntegrityError, TransferError, UsageError
-from deployer.contract.manifest import Segment
+from deployer.contract.base.errors import DeployerError, IntegrityError, TransferError, UsageError
+from deployer.contract.bundle import delta
+from deployer.contract.bundle.manifest import Segment
 from deployer.site.install import incoming
 from deployer.site.install.incoming import Parcel, SegmentSource
 from deployer.site.install.install import InstallOutcome, InstallProgress, install, keep
 from deployer.site.storage import inventory, space
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, terminal
-from deployer.system.verify import opened, read_seal
+from deployer.system.trust.verify import opened, read_seal
 
 #: Maximum share of a bundle in a small transfer: its parts are kept until install, so that it can be assembled again.
 LITTLE = 1 / 16

@@ -4,8 +4,8 @@ import os
 import shutil
 from typing import Callable, List, Sequence
 
-from deployer.contract.errors import MissingTool, Refused, TransferError, Unknown, UsageError
-from deployer.contract.evidence import Launch
+from deployer.contract.base.errors import MissingTool, Refused, TransferError, Unknown, UsageError
+from deployer.contract.proof.evidence import Launch
 from deployer.site.jobs import jobs, result
 from deployer.site.storage import data, layers, unfinished
 from deployer.site.storage.store import InstalledImage, Store

@@ -15,12 +15,12 @@ import time
 from contextlib import suppress
 from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import json_records
-from deployer.contract import plan as plans
-from deployer.contract.choose import Obstacle
-from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError
-from deployer.contract.manifest import FRAME
-from deployer.contract.tarformat import MTIME
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, SpaceError
+from deployer.contract.base.tarformat import MTIME
+from deployer.contract.bundle.manifest import FRAME
+from deployer.contract.site import plan as plans
+from deployer.contract.site.choose import Obstacle
 from deployer.site.install import kit
 from deployer.site.storage import space, unfinished
 from deployer.site.storage.store import VARIANTS, InstalledImage

@@ -6,13 +6,14 @@ image, later policy changes do not affect it: it is kept until the image is remo
 
 from typing import List, NamedTuple, Optional, Tuple
 
-from deployer.contract import plan_update
-from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.plan_update import PlanUpdate
+from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.contract.bundle import plan_update
+from deployer.contract.bundle.plan_update import PlanUpdate
 from deployer.site.install import admit
 from deployer.site.storage.store import InstalledImage, Store
-from deployer.system import files, policy, trust
-from deployer.system.policy import Policy
+from deployer.system import files
+from deployer.system.trust import policy, trust
+from deployer.system.trust.policy import Policy
 
 
 class TakenPlan(NamedTuple):

@@ -13,9 +13,9 @@ import os
 import stat
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
 
-from deployer.contract import tarformat
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, TarEntry
+from deployer.contract.base import tarformat
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.tarformat import FILES, FOLDERS, LINKS, REST, SYMLINK, Buffer, TarEntry
 from deployer.site.storage import frames as lists
 from deployer.site.storage.frames import FrameNote
 from deployer.system import files, workers

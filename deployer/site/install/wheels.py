@@ -17,14 +17,15 @@ import re
 import tempfile
 from typing import IO, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-from deployer.contract import sealed_file, tarformat, wheel
-from deployer.contract.errors import IntegrityError
-from deployer.contract.manifest import BundleMember, Manifest, Segment
-from deployer.contract.wheel import WheelFile
+from deployer.contract.base import tarformat
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.bundle import sealed_file, wheel
+from deployer.contract.bundle.manifest import BundleMember, Manifest, Segment
+from deployer.contract.bundle.wheel import WheelFile
 from deployer.site.install.unpack import Unpacked
 from deployer.system import files, workers
 from deployer.system import wheel as wheels
-from deployer.system.verify import Progress, Verification
+from deployer.system.trust.verify import Progress, Verification
 
 _MEMBER = re.compile(r"deployer/(?P<overlay>wheels|variants/[a-z0-9]+(-[a-z0-9]+)*)/(?P<name>[^/]+\.whl)\Z")
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -4,10 +4,11 @@ import json
 import os
 from typing import Any, List
 
-from deployer.contract import in_words, json_records, records
-from deployer.contract.errors import DeployerError
-from deployer.contract.findings import WARNING, Finding
-from deployer.contract.text import counted, printable
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.base.text import counted, printable
+from deployer.contract.proof import in_words
+from deployer.contract.rules.findings import WARNING, Finding
 from deployer.site.jobs import result
 from deployer.site.jobs.jobs import Status
 

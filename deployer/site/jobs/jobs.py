@@ -8,15 +8,16 @@ import time
 from contextlib import suppress
 from typing import IO, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import causes, memory, records
-from deployer.contract.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
-from deployer.contract.evidence import Launch
-from deployer.contract.findings import Finding, coded, errors, finding
-from deployer.contract.json_records import Record
-from deployer.contract.text import printable
+from deployer.contract.base import records
+from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, Refused, TransferError, UsageError
+from deployer.contract.base.json_records import Record
+from deployer.contract.base.text import printable
+from deployer.contract.proof.evidence import Launch
+from deployer.contract.rules.findings import Finding, coded, errors, finding
 from deployer.site.jobs import result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobState, NotTaken, Scheduler
+from deployer.site.proof import causes, memory
 from deployer.site.storage.store import Store
 from deployer.system import files, process
 

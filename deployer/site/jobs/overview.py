@@ -2,7 +2,7 @@
 
 from typing import List, NamedTuple, Tuple
 
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.jobs import Status
 from deployer.site.storage.store import Store

@@ -13,8 +13,8 @@ import os
 import socket
 from typing import List, Optional
 
-from deployer.contract.evidence import HostRecord, Launch
-from deployer.contract.network import CommonNetwork, common
+from deployer.contract.proof.evidence import HostRecord, Launch
+from deployer.contract.site.network import CommonNetwork, common
 from deployer.system import files
 
 FILE = "meet"

@@ -3,9 +3,9 @@
 import os
 from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import report
-from deployer.contract.errors import DeployerError, UsageError
-from deployer.contract.report import Run
+from deployer.contract.base.errors import DeployerError, UsageError
+from deployer.contract.proof import report
+from deployer.contract.proof.report import Run
 from deployer.site.jobs import jobs, result
 from deployer.site.storage.store import Store
 from deployer.system import files

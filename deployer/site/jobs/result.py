@@ -8,18 +8,20 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple, TypeVar
 
-from deployer.contract import evidence, json_records, rank_record
-from deployer.contract.errors import DeployerError, SpaceError, UsageError
-from deployer.contract.evidence import Launch
-from deployer.contract.findings import Finding, finding
-from deployer.contract.json_records import Fields
-from deployer.contract.plan import CANARY_TEXT
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.proof import evidence
+from deployer.contract.proof.evidence import Launch
+from deployer.contract.rules.findings import Finding, finding
+from deployer.contract.site.plan import CANARY_TEXT
 from deployer.site.jobs import result_reserve
+from deployer.site.proof import rank_record
 from deployer.system import files
 
 if TYPE_CHECKING:
-    from deployer.contract.causes import Told
-    from deployer.contract.result import Evidence, Judgement, StepOutcome
+    from deployer.site.proof.causes import Told
+    from deployer.site.proof.result import Evidence, Judgement, StepOutcome
 
 LAUNCH_FILE = "job.json"
 RESULT_FILE = "result.json"
@@ -60,8 +62,8 @@ _T = TypeVar("_T")
 
 def write_result(folder: str, outcome: "StepOutcome") -> "Judgement":
     """Evaluate the job in ``folder`` after ``outcome`` and write its result.json. Raises DeployerError."""
-    from deployer.contract.result import HOSTS, PAYLOAD, assemble
     from deployer.site.jobs import rendezvous
+    from deployer.site.proof.result import HOSTS, PAYLOAD, assemble
 
     started, found = launch(folder), gather(folder)
     if outcome.step == PAYLOAD or outcome.exit_code != 0 or outcome.signal is not None:
@@ -121,7 +123,7 @@ def _log_size(folder: str) -> int:
 
 def told(folder: str) -> "Told":
     """Return what the end of the job's log shows about the last step."""
-    from deployer.contract import causes
+    from deployer.site.proof import causes
 
     return causes.told(_end_of_log(folder))
 
@@ -143,7 +145,7 @@ def _end_of_log(folder: str) -> str:
 
 def _image(folder: str, started: Launch) -> List[Finding]:
     """Return what is wrong with the image of a failed job, for example if it or some of its files are missing."""
-    from deployer.contract.result import WHOLE_JOB
+    from deployer.site.proof.result import WHOLE_JOB
     from deployer.site.storage import inventory
     from deployer.site.storage.store import Store
 
@@ -164,8 +166,8 @@ def launch(folder: str) -> Launch:
 
 def gather(folder: str) -> "Evidence":
     """Read all evidence of a job's steps; unreadable records count as missing."""
-    from deployer.contract.payload import read_payload
-    from deployer.contract.result import Evidence
+    from deployer.contract.proof.payload import read_payload
+    from deployer.site.proof.result import Evidence
 
     payload, reason = _payload(os.path.join(folder, PAYLOAD_FILE))
     hosts = texts(os.path.join(folder, HOSTS_FOLDER))

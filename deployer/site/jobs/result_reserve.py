@@ -6,7 +6,7 @@ The reserve is a file of random bytes; a file system that compresses or leaves h
 import os
 from contextlib import suppress
 
-from deployer.contract.errors import DeployerError
+from deployer.contract.base.errors import DeployerError
 from deployer.system import files
 
 NAME = ".spare"

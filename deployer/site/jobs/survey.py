@@ -11,11 +11,11 @@ import sys
 import time
 from typing import List, NamedTuple, Optional, Sequence
 
-from deployer.contract import causes, json_records, shell
-from deployer.contract.batch_words import words
-from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.plan import GpuRequest
-from deployer.contract.shell import code
+from deployer.contract.base import json_records, shell
+from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.contract.base.shell import code
+from deployer.contract.rules.batch_words import words
+from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture import redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
 from deployer.site.capture.report import CaptureReport
@@ -23,6 +23,7 @@ from deployer.site.capture.started import TrialWords
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import AGENT, JobRequest, Scheduler
+from deployer.site.proof import causes
 from deployer.site.storage import store
 from deployer.system import files
 

@@ -1,4 +1,4 @@
-"""The entry point of a rank and of its probe, in the first bytes of deployer.pyz (``contract.first_bytes``).
+"""The entry point of a rank and of its probe, in the first bytes of deployer.pyz (``contract.base.first_bytes``).
 
 Everything else is imported from the zip file, as usual. No bytecode is kept: bytecode that other ranks can write cannot
 be trusted, and these modules compile in a few ms.

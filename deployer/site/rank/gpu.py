@@ -9,9 +9,9 @@ import re
 import sys
 from typing import Optional
 
-from deployer.contract.errors import DeployerError
-from deployer.contract.measurements import GpuMeasurement
-from deployer.site.rank.mapped_mpi import kernel_text
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.proof.measurements import GpuMeasurement
+from deployer.site.rank.observed.mapped_mpi import kernel_text
 from deployer.system import process
 
 #: The file with the version of the kernel module.

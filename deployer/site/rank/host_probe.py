@@ -8,9 +8,9 @@ import sys
 from contextlib import suppress
 from typing import List, Optional, Sequence
 
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError
-from deployer.contract.evidence import HostRecord, Launch
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.proof.evidence import HostRecord, Launch
 from deployer.site.jobs import result
 from deployer.site.rank import interfaces
 from deployer.site.rank.node_records import node_name

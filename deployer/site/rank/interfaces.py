@@ -11,8 +11,8 @@ import struct
 from contextlib import closing
 from typing import List, Optional, Tuple
 
-from deployer.contract.network import NodeAddress
-from deployer.site.rank.mapped_mpi import kernel_text
+from deployer.contract.site.network import NodeAddress
+from deployer.site.rank.observed.mapped_mpi import kernel_text
 
 _FLAGS, _ADDRESS, _MASK, _HARDWARE = 0x8913, 0x8915, 0x891B, 0x8927
 _RUNS = 0x41  # IFF_UP and IFF_RUNNING: enabled, with a link

@@ -23,9 +23,9 @@ import time
 from contextlib import closing, suppress
 from typing import List, NamedTuple, Optional, Set, Tuple, Union
 
-from deployer.contract import json_records
-from deployer.contract.errors import UsageError
-from deployer.contract.evidence import NETWORK_SUFFIX, NetworkRecord
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import UsageError
+from deployer.contract.proof.evidence import NETWORK_SUFFIX, NetworkRecord
 from deployer.site.jobs import rendezvous
 from deployer.site.rank import interfaces
 from deployer.system import files

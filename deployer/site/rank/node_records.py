@@ -1,6 +1,6 @@
 """The records of all ranks on a node, in one file in a folder of the job; imports as little as ``rank``.
 
-A rank opens the file once and appends each update of a record with one call; ``contract.rank_record`` describes the
+A rank opens the file once and appends each update of a record with one call; ``site.proof.rank_record`` describes the
 lines. All processes that append use the same kernel, so every file system keeps their lines apart. The file stays open
 until the last update. A file system that writes when a file is closed (NFS) writes earlier updates within its usual
 delay, and immediately if the process is killed.
@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 
-from deployer.contract import rank_record
+from deployer.site.proof import rank_record
 
 MYPY = False
 if MYPY:

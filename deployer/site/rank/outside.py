@@ -8,10 +8,11 @@ import os
 import re
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from deployer.contract import dynamic, rank_record
-from deployer.contract.errors import DeployerError
-from deployer.contract.payload import Outside
-from deployer.site.rank import mapped_mpi
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.elf import dynamic
+from deployer.contract.proof.payload import Outside
+from deployer.site.proof import rank_record
+from deployer.site.rank.observed import mapped_mpi
 from deployer.site.rank.rank import SIZE, TASK, number, parsed_environment
 from deployer.system import elf, file_identity
 

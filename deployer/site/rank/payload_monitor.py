@@ -7,9 +7,9 @@ import errno
 import os
 import time
 
-from deployer.contract import rank_record
-from deployer.site.rank import mapped_mpi, oom
+from deployer.site.proof import rank_record
 from deployer.site.rank.node_records import NodeRecords
+from deployer.site.rank.observed import mapped_mpi, oom
 from deployer.site.rank.rendezvous import NCCL_LOG
 
 MYPY = False
@@ -17,9 +17,9 @@ if MYPY:
     import signal
     from typing import Any, Dict, List, NoReturn, Optional, Set
 
-    from deployer.site.rank.communication import PayloadWatcher
-    from deployer.site.rank.itex import Sight
-    from deployer.site.rank.launcher_variables import LauncherVariables
+    from deployer.site.rank.observed.communication import PayloadWatcher
+    from deployer.site.rank.observed.itex import Sight
+    from deployer.site.rank.observed.launcher_variables import LauncherVariables
     from deployer.site.rank.outside import Watcher
     from deployer.site.rank.rank import RankOptions
 else:
@@ -87,7 +87,7 @@ def watch(pid: int, task: int, awaited: "Set[int]", options: "RankOptions") -> i
     killer = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     observer.end(status == 0 and not grace.asked())
     if observer.refuses:
-        from deployer.contract.errors import Refused
+        from deployer.contract.base.errors import Refused
 
         code, killer = Refused.exit_code, None
     record.update(exit_code=code, signal=killer, ended=int(time.time() * 1000))
@@ -112,7 +112,7 @@ class _Observer:
         self._watcher: "Optional[Watcher]" = None
         self.record = rank_record.begun(task, os.uname().nodename)
         if options.itex:
-            from deployer.site.rank import itex
+            from deployer.site.rank.observed import itex
 
             self._sight = itex.Sight()
         if options.outside is not None:
@@ -187,7 +187,7 @@ class _Others:
     def compare(self, member: int, mappings: "List[mapped_mpi.Mapping]") -> None:
         """Compare the variables of a process that has these MPI libraries mapped."""
         if self._variables is None:
-            from deployer.site.rank.launcher_variables import LauncherVariables
+            from deployer.site.rank.observed.launcher_variables import LauncherVariables
 
             self._variables = LauncherVariables()
         self._variables.look(member, mappings)
@@ -201,7 +201,7 @@ class _Others:
         self._mpi = mpi
         names = _COMMUNICATING if mpi else (*_COMMUNICATING, _TENSORFLOW)
         if self._watcher is None and any(name in text for text in maps for name in names):
-            from deployer.site.rank.communication import PayloadWatcher
+            from deployer.site.rank.observed.communication import PayloadWatcher
 
             self._watcher = PayloadWatcher(self._log)
         if self._watcher:
@@ -426,7 +426,7 @@ def leave(home: "Optional[str]") -> None:
     Slurm then starts no further step that could remove it, and kills all ranks when the first one ends.
     """
     if home:
-        from deployer.contract.errors import DeployerError
+        from deployer.contract.base.errors import DeployerError
         from deployer.system import files
 
         try:

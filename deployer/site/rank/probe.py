@@ -6,9 +6,10 @@ Each rank of a job starts this module like ``rank``, with as few imports, for th
 import os
 import sys
 
-from deployer.contract import rank_record
-from deployer.site.rank import mapped_mpi, payload_monitor
+from deployer.site.proof import rank_record
+from deployer.site.rank import payload_monitor
 from deployer.site.rank.node_records import NodeRecords
+from deployer.site.rank.observed import mapped_mpi
 from deployer.site.rank.rank import SIGNALS, SIZE, number, task_number
 from deployer.site.rank.rendezvous import LOCAL_TASK
 from deployer.system import payload
@@ -58,7 +59,7 @@ def main(words: "List[str]") -> int:
 
 def _explain(error: OSError, path: str) -> int:
     """Print why the records could not be written, and return the exit code."""
-    from deployer.contract.errors import DeployerError
+    from deployer.contract.base.errors import DeployerError
     from deployer.system import files
 
     try:

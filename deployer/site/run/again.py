@@ -9,9 +9,9 @@ import re
 import time
 from contextlib import suppress
 
-from deployer.contract.errors import DeployerError, JobFailed, UsageError
-from deployer.contract.evidence import Launch
-from deployer.contract.job import seconds
+from deployer.contract.base.errors import DeployerError, JobFailed, UsageError
+from deployer.contract.bundle.job import seconds
+from deployer.contract.proof.evidence import Launch
 from deployer.site.jobs import jobs, result, schedulers
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.run import jobfolder

@@ -5,13 +5,14 @@ import os
 import stat
 from typing import Optional, Sequence, Set
 
-from deployer.contract import command, hostfiles, wheel
-from deployer.contract.command import CommandProblem, CommandSearch, PathInfo
-from deployer.contract.errors import Refused
-from deployer.contract.findings import finding
-from deployer.contract.job import Job
-from deployer.contract.manifest import Image
-from deployer.contract.plan import APP, JOB, Plan
+from deployer.contract.base.errors import Refused
+from deployer.contract.bundle import command, wheel
+from deployer.contract.bundle.command import CommandProblem, CommandSearch, PathInfo
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import Image
+from deployer.contract.rules import hostfiles
+from deployer.contract.rules.findings import finding
+from deployer.contract.site.plan import APP, JOB, Plan
 from deployer.site.container.runtimes.interface import Mount
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files

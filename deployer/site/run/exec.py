@@ -8,12 +8,12 @@ import os
 import re
 from typing import List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
-from deployer.contract import layout
-from deployer.contract.choose import choose
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, Plan
-from deployer.contract.shell import Text, Value, argv, plain, variables
-from deployer.contract.shell import data as text_of
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.shell import Text, Value, argv, plain, variables
+from deployer.contract.base.shell import data as text_of
+from deployer.contract.site import layout
+from deployer.contract.site.choose import choose
+from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_KIT, Plan
 from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime

@@ -6,13 +6,13 @@ number of GPUs per rank, `rank` shows each rank only its own GPUs (``site.rank.d
 
 from typing import Dict, Optional
 
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.job import MOST_GPUS, Job
-from deployer.contract.layout import Layout
-from deployer.contract.pinning import gpu_order
-from deployer.contract.plan import GpuRequest, Plan
-from deployer.contract.text import counted
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.text import counted
+from deployer.contract.bundle.job import MOST_GPUS, Job
+from deployer.contract.site.layout import Layout
+from deployer.contract.site.plan import GpuRequest, Plan
 from deployer.site.rank.devices import NAMES
+from deployer.site.run.pinning import gpu_order
 
 #: The codes of `check` to ignore for a job without GPUs.
 ABOUT_REQUESTED = ("gpu.count", "gpu.none", "gpu.vendor")

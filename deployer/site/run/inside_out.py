@@ -3,13 +3,13 @@
 import re
 from typing import Optional, Sequence
 
-from deployer.contract import image_launcher
-from deployer.contract import plan as plans
-from deployer.contract.command import CommandSearch
-from deployer.contract.errors import Refused
-from deployer.contract.image_launcher import ImageLauncher
-from deployer.contract.manifest import Image
-from deployer.contract.plan import INSIDE, OUTSIDE, Plan, StartOption
+from deployer.contract.base.errors import Refused
+from deployer.contract.bundle import image_launcher
+from deployer.contract.bundle.command import CommandSearch
+from deployer.contract.bundle.image_launcher import ImageLauncher
+from deployer.contract.bundle.manifest import Image
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import INSIDE, OUTSIDE, Plan, StartOption
 from deployer.site.run import command
 from deployer.site.storage.store import InstalledImage
 

@@ -6,9 +6,9 @@ import time
 from contextlib import ExitStack
 from typing import NamedTuple, Optional
 
-from deployer.contract import json_records
-from deployer.contract.errors import Refused
-from deployer.contract.evidence import Launch
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import Refused
+from deployer.contract.proof.evidence import Launch
 from deployer.site.container import links
 from deployer.site.jobs import result, result_reserve
 from deployer.site.storage import unfinished

@@ -1,4 +1,4 @@
-"""Placeholders in a plan for variables of the user's login shell: their values (see ``contract.placeholders``).
+"""Placeholders in a plan for variables of the user's login shell: their values (see ``contract.base.placeholders``).
 
 A command that arrives over ssh does not have the environment of a login shell. So values that its environment lacks
 come from the user's login shell.
@@ -8,9 +8,10 @@ import os
 import pwd
 from typing import Dict, Iterable, List, Mapping
 
-from deployer.contract import mount_points, placeholders
-from deployer.contract.errors import DeployerError
-from deployer.contract.plan import Bind, Plan
+from deployer.contract.base import placeholders
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.site import mount_points
+from deployer.contract.site.plan import Bind, Plan
 from deployer.system import process
 
 #: Seconds. The startup files of a login shell may wait for a slow file system.

@@ -11,19 +11,20 @@ import time
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from deployer import __version__
-from deployer.contract import observation, rehearsal
-from deployer.contract import plan as plans
-from deployer.contract.errors import JobFailed, Refused, UsageError
-from deployer.contract.manifest import Manifest
-from deployer.contract.plan import Bind
-from deployer.contract.rehearsal import JobEnding, Reached, Rehearsal
-from deployer.contract.shell import argv
+from deployer.contract.base.errors import JobFailed, Refused, UsageError
+from deployer.contract.base.shell import argv
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.rehearsal import observation, rehearsal
+from deployer.contract.rehearsal.rehearsal import JobEnding, Reached, Rehearsal
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind
 from deployer.site.container import container, home
 from deployer.site.container.runtimes.interface import Container, Runtime
 from deployer.site.run import exec as execs
 from deployer.site.run.exec import ExecRequest
 from deployer.site.storage.store import Store
-from deployer.system import observations, process
+from deployer.system import process
+from deployer.system.observe import observations
 
 #: Becomes a program, with its standard output redirected to standard error: standard output is only for the report.
 #: If the first word is "alone", the program runs in a network namespace that has only the loopback device.

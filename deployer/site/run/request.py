@@ -5,17 +5,19 @@ The site evaluates it before it creates a job; a laptop does so before it builds
 
 from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
-from deployer.contract import hostfiles, limits, variables
-from deployer.contract import layout as layouts
-from deployer.contract import plan as plans
-from deployer.contract.choose import StagingNeed, choose
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.job import TORCHRUN, Job, check_stdin, check_time, find, seconds
-from deployer.contract.plan import Plan
-from deployer.contract.rank_record import SAVED, WARN
+from deployer.contract.base import variables
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.bundle import limits
+from deployer.contract.bundle.job import TORCHRUN, Job, check_stdin, check_time, find, seconds
+from deployer.contract.rules import hostfiles
+from deployer.contract.site import layout as layouts
+from deployer.contract.site import plan as plans
+from deployer.contract.site.choose import StagingNeed, choose
+from deployer.contract.site.plan import Plan
 from deployer.site.container.container import Home
+from deployer.site.proof.rank_record import SAVED, WARN
 from deployer.site.run import gpus, inside_out, placeholders
-from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
+from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
 from deployer.site.storage.site_plans import SitePlans
 
 #: A chain of more jobs is likely a mistake.

@@ -8,20 +8,20 @@ import time
 from contextlib import suppress
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import findings, hostfiles, memory_copies
-from deployer.contract import layout as layouts
-from deployer.contract import links as linked
-from deployer.contract import plan as plans
-from deployer.contract.choose import Obstacle, choose
-from deployer.contract.errors import DeployerError, Refused, UsageError
-from deployer.contract.evidence import Launch
-from deployer.contract.image_launcher import ImageLauncher
-from deployer.contract.job import TORCHRUN, Job, seconds, started
-from deployer.contract.manifest import Manifest
-from deployer.contract.pinning import pin
-from deployer.contract.plan import Bind, Plan, StartOption
-from deployer.contract.shell import Value, plain
-from deployer.contract.verdict import REFUSE
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.contract.base.shell import Value, plain
+from deployer.contract.bundle.image_launcher import ImageLauncher
+from deployer.contract.bundle.job import TORCHRUN, Job, seconds, started
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.proof.evidence import Launch
+from deployer.contract.rules import findings, hostfiles
+from deployer.contract.rules.verdict import REFUSE
+from deployer.contract.site import layout as layouts
+from deployer.contract.site import links as linked
+from deployer.contract.site import memory_copies
+from deployer.contract.site import plan as plans
+from deployer.contract.site.choose import Obstacle, choose
+from deployer.contract.site.plan import Bind, Plan, StartOption
 from deployer.site.container import container, links, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Runtime
@@ -31,13 +31,15 @@ from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import NotTaken
 from deployer.site.rank import rendezvous
 from deployer.site.rank.devices import NAMES as GPU_NAMES
-from deployer.site.run import command, gpus, inside_out, jobfolder, script, stage
+from deployer.site.run import command, gpus, inside_out, jobfolder, stage
+from deployer.site.run.job_script import script
+from deployer.site.run.job_script.staging_script import StagedImage
+from deployer.site.run.job_script.submission import BatchRequest
 from deployer.site.run.jobfolder import JobFolder
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import Launcher
+from deployer.site.run.pinning import pin
 from deployer.site.run.request import RunRequest, settle
-from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import BatchRequest
 from deployer.site.storage import data, inventory, packages, pythons, unfinished
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import elf, files, terminal

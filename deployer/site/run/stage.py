@@ -26,21 +26,23 @@ import time
 from contextlib import contextmanager, suppress
 from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from deployer.contract import evidence, json_records
-from deployer.contract import plan as plans
-from deployer.contract.choose import Obstacle, StagingNeed
-from deployer.contract.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
-from deployer.contract.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, JobFailed, MissingTool, Refused, SpaceError
+from deployer.contract.bundle.manifest import DATA_PREFIX, KIT_PREFIX, Manifest
+from deployer.contract.proof import evidence
+from deployer.contract.site import plan as plans
+from deployer.contract.site.choose import Obstacle, StagingNeed
 from deployer.site.container import container, node_folder
 from deployer.site.container.runtimes import charliecloud
 from deployer.site.install import bytecode, install, kit, mount_points, squash, wheels
 from deployer.site.jobs import result
 from deployer.site.rank import host_probe
 from deployer.site.rank.payload_monitor import GRACE
-from deployer.site.run.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
+from deployer.site.run.job_script.staging_script import BEGIN, EVIDENCE, ROOTFS, STUBS, TEMPORARY, TOOL
 from deployer.site.storage import space
 from deployer.site.storage.store import ENGINE, VARIANTS, WHEELS, InstalledImage, Store
-from deployer.system import files, process, terminal, verify, workers
+from deployer.system import files, process, terminal, workers
+from deployer.system.trust import verify
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LOCK = "lock"

@@ -9,10 +9,10 @@ import logging
 import os
 from typing import List, NamedTuple
 
-from deployer.contract import plan as plans
-from deployer.contract.errors import DeployerError, Refused, UsageError
-from deployer.contract.manifest import DataNeed, Manifest
-from deployer.contract.plan import Bind
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.contract.bundle.manifest import DataNeed, Manifest
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind
 from deployer.site.storage.store import MANIFEST, InstalledImage, Store
 from deployer.system import files
 

@@ -13,9 +13,9 @@ import os
 import zlib
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import json_records
-from deployer.contract.errors import DeployerError
-from deployer.contract.manifest import Segment
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.bundle.manifest import Segment
 from deployer.site.storage.store import ROOTFS
 from deployer.system import files
 

@@ -12,7 +12,7 @@ import os
 import zlib
 from typing import Callable, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence
 
-from deployer.contract.errors import IntegrityError
+from deployer.contract.base.errors import IntegrityError
 from deployer.site.storage import frames
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files

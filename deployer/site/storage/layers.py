@@ -24,9 +24,9 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import Collection, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract import json_records
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.manifest import Image, Segment
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.bundle.manifest import Image, Segment
 from deployer.site.storage import inventory, unfinished
 from deployer.site.storage.store import LAYERS, Store, layer_links
 from deployer.system import files

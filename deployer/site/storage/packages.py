@@ -5,8 +5,8 @@ import os
 import re
 from typing import List, Optional, Tuple
 
-from deployer.contract.measurements import GPU, ITEX
-from deployer.contract.plan import Plan
+from deployer.contract.proof.measurements import GPU, ITEX
+from deployer.contract.site.plan import Plan
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files
 

@@ -5,7 +5,7 @@ import shutil
 import sys
 from typing import Sequence
 
-from deployer.contract.errors import MissingTool
+from deployer.contract.base.errors import MissingTool
 
 
 def choose(candidates: Sequence[str]) -> str:

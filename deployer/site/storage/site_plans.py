@@ -2,8 +2,8 @@
 
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import Plan
+from deployer.contract.base.errors import UsageError
+from deployer.contract.site.plan import Plan
 
 
 class SitePlans(NamedTuple):

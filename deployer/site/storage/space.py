@@ -6,7 +6,7 @@ import os
 import tempfile
 from typing import Optional
 
-from deployer.contract.errors import SpaceError
+from deployer.contract.base.errors import SpaceError
 
 _HINT = "free some (gc, remove), or choose another folder with --root"
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE, linux/falloc.h

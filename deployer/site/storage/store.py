@@ -21,14 +21,14 @@ import os
 import re
 from typing import TYPE_CHECKING, List, NamedTuple, Optional
 
-from deployer.contract import dialogue, json_records, records
-from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.base import dialogue, json_records, records
+from deployer.contract.base.errors import IntegrityError, UsageError
 from deployer.system import files
 
 if TYPE_CHECKING:
-    from deployer.contract.manifest import Manifest
-    from deployer.contract.plan import Plan
-    from deployer.contract.plan_update import PlanUpdate
+    from deployer.contract.bundle.manifest import Manifest
+    from deployer.contract.bundle.plan_update import PlanUpdate
+    from deployer.contract.site.plan import Plan
     from deployer.site.storage.site_plans import SitePlans
 
 log = logging.getLogger("deployer.store")
@@ -135,7 +135,7 @@ class InstalledImage(NamedTuple):
 
     def manifest(self) -> "Manifest":
         """Read the bundle's manifest; the folder was verified when it was installed."""
-        from deployer.contract import manifest, sealed_file
+        from deployer.contract.bundle import manifest, sealed_file
 
         path = os.path.join(self.folder, MANIFEST)
         return manifest.read(files.read_bytes(path, limit=sealed_file.MAX_MANIFEST), path)
@@ -152,7 +152,7 @@ class InstalledImage(NamedTuple):
 
     def update(self, site: str) -> "Optional[PlanUpdate]":
         """Return the plan update for ``site``, which was verified when it arrived; None if none was sent."""
-        from deployer.contract import plan_update
+        from deployer.contract.bundle import plan_update
 
         path = self.newer_plan(site)
         if not files.lexists(path):
@@ -186,7 +186,7 @@ class InstalledImage(NamedTuple):
 
     def _carried(self, site: str) -> "List[Plan]":
         """Return the plans in the bundle for a site, with the plan for the default partition first."""
-        from deployer.contract import plan
+        from deployer.contract.site import plan
 
         folder = os.path.join(self.folder, PLANS)
         first, others = os.path.join(folder, site + ".json"), os.path.join(folder, site)

@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager
 from typing import Callable, Iterator, List, Optional
 
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.system import afterwards, files
 
 INSTALLING, REMOVING = ".installing-", ".removing-"

@@ -17,10 +17,10 @@ from deployer.cli.laptop import result as result_command
 from deployer.cli.laptop.command_tree import Argument, commands
 from deployer.cli.site import common
 from deployer.cli.site import main as site
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.json_records import Fields
-from deployer.contract.verdict import judged
-from tests.unit.connected.bundle.test_diff import ENTRIES, file, write
+from deployer.contract.base.json_records import Fields
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.rules.verdict import judged
+from tests.unit.connected.bundle.about.test_diff import ENTRIES, file, write
 
 #: A title, a cleared screen, a line that begins again, colour by a C1 character, text from right to left, a line of
 #: its own that could be ours, colour as ours, and half a character.

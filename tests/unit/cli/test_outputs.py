@@ -13,10 +13,10 @@ from deployer.cli.laptop import main as laptop
 from deployer.cli.site import common
 from deployer.cli.site import main as site
 from deployer.connected.deploy.packing import DeployStage
-from deployer.contract import json_records
-from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.job import Job
-from deployer.contract.verdict import judged
+from deployer.contract.base import json_records
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.findings import ERROR, WARNING, Finding
+from deployer.contract.rules.verdict import judged
 from deployer.site.doctor import ladder
 from deployer.site.doctor.climb import BROKEN, OK, SKIPPED, Climb, Step
 from deployer.site.jobs.jobs import JobState

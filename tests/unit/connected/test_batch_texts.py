@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 import deployer
-from tests.unit.contract.test_batch_words import PROGRAMS
+from tests.unit.contract.rules.test_batch_words import PROGRAMS
 
 TOP = Path(deployer.__file__).parent
 #: Files whose texts are for, or about, one batch system: each is reached only on its sites, or says whose words it has.
 OF_ONE = (
-    "contract/batch_words.py",
+    "contract/rules/batch_words.py",
     "site/jobs/schedulers/",
     "site/run/launchers/",
-    "site/run/script.py",
-    "site/run/staging_script.py",
-    "site/run/submission.py",  # where the batch system is Slurm
+    "site/run/job_script/script.py",
+    "site/run/job_script/staging_script.py",
+    "site/run/job_script/submission.py",  # where the batch system is Slurm
     "site/jobs/jobs.py",  # states that Slurm alone has
-    "contract/causes.py",  # patterns for outputs
-    "contract/memory.py",
-    "contract/remedies.py",  # the names of programs that a job looks for, of all batch systems
+    "site/proof/causes.py",  # patterns for outputs
+    "site/proof/memory.py",
+    "contract/rehearsal/remedies.py",  # the names of programs that a job looks for, of all batch systems
     "site/doctor/cluster.py",
-    "contract/plan.py",  # a pattern for directives
+    "contract/site/plan.py",  # a pattern for directives
     "connected/check/rules/pmi.py",  # plans that start ranks with srun
     "connected/check/rules/spawn.py",  # likewise
     "connected/site_profile/launch.py",  # sites with Slurm, or whose batch system is not known
@@ -40,7 +40,7 @@ WORDS_OF = {
     "gridengine": r"\b(gridengine|Grid Engine|q(conf|host|rsh))\b|SGE_|PE_HOSTFILE",
 }
 #: The table of what the laptop needs to know, and the dict of all classes.
-TABLES = ("contract/batch_words.py", "site/jobs/schedulers/__init__.py")
+TABLES = ("contract/rules/batch_words.py", "site/jobs/schedulers/__init__.py")
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -62,7 +62,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 def test_no_text_names_the_programs_of_one_batch_system() -> None:
     found = {(file, text) for file, text in texts() if " " in text and PROGRAMS.search(text)}
-    assert "contract/batch_words.py" in {file for file, _ in found}  # it finds what there is
+    assert "contract/rules/batch_words.py" in {file for file, _ in found}  # it finds what there is
     assert sorted(each for each in found if not each[0].startswith(OF_ONE)) == []
 
 

@@ -11,14 +11,14 @@ from deployer.connected.bundle import kit
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.ground import engine, plot, sign
 from deployer.connected.image.bases import base
-from deployer.connected.image.definition import Base
+from deployer.connected.image.definition.definition import Base
+from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.image.lint import hadolint
-from deployer.connected.image.settings import BuildSettings
-from deployer.connected.linker.starts import shell_syntax
-from deployer.connected.rehearse import machine
+from deployer.connected.linker.starts.shell import shell_syntax
+from deployer.connected.rehearse.world import machine
 from deployer.connected.site_profile import profile
 from deployer.connected.transfer.remote import Remote
-from deployer.contract.errors import MissingTool
+from deployer.contract.base.errors import MissingTool
 from deployer.system import process
 
 _KIT = kit.PARTS["squashfs-tools"].recipe

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from deployer.contract import manifest as manifests
-from deployer.contract import plan as plans
-from deployer.contract import text
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.hostfiles import LINK, HostFile
-from deployer.contract.manifest import BundleMember, DataNeed, Manifest
-from deployer.contract.verdict import judged
+from deployer.contract.base import text
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.bundle import manifest as manifests
+from deployer.contract.bundle.manifest import BundleMember, DataNeed, Manifest
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.rules.hostfiles import LINK, HostFile
+from deployer.contract.rules.verdict import judged
+from deployer.contract.site import plan as plans
 from deployer.site.storage.store import Receipt
 from tests import running
 

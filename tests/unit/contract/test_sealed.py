@@ -1,8 +1,9 @@
 import pytest
 
-from deployer.contract import json_records, records, sealed_file
-from deployer.contract.errors import IntegrityError
-from deployer.contract.manifest import Segment
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.manifest import Segment
 from tests import bundles
 
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployer.contract import tarformat
-from deployer.contract.errors import IntegrityError
-from deployer.contract.tarformat import BLOCK, FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
+from deployer.contract.base import tarformat
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.base.tarformat import BLOCK, FILE, FOLDER, HARDLINK, MTIME, SYMLINK, TarEntry
 
 NAMES = st.binary(min_size=1, max_size=255).map(lambda name: name.replace(b"\0", b"0").replace(b"/", b"_"))
 PLAIN = NAMES.filter(lambda name: name not in (b".", b".."))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deployer.contract.plan import APP
+from deployer.contract.site.plan import APP
 from tests.matrix import apps, classify, table, watch
 from tests.matrix.app import App
 from tests.matrix.apps import APPS, BY_NAME, SET_ASIDE

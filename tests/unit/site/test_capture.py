@@ -11,23 +11,14 @@ import sys
 
 import pytest
 
-from deployer.contract import facts
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.shell import quoted
-from deployer.site.capture import (
-    apptainer,
-    fabric,
-    filesystems,
-    machine,
-    modules,
-    mpi,
-    node,
-    redact,
-    report,
-)
+from deployer.contract.base import facts
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.shell import quoted
+from deployer.site.capture import apptainer, filesystems, machine, node, redact, report
 from deployer.site.capture.capture import CaptureRequest, capture
-from deployer.site.capture.libraries import Libraries
-from deployer.site.capture.module_command import Module, parse
+from deployer.site.capture.software import fabric, modules, mpi
+from deployer.site.capture.software.libraries import Libraries
+from deployer.site.capture.software.module_command import Module, parse
 from deployer.site.capture.tools import Said, Tools
 from deployer.site.jobs.schedulers import SCHEDULERS, gridengine
 from deployer.system import files

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from deployer.site.capture import module_command, modules, mpi
 from deployer.site.capture.capture import CaptureRequest, capture
-from deployer.site.capture.module_command import parse
+from deployer.site.capture.software import module_command, modules, mpi
+from deployer.site.capture.software.module_command import parse
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers import SCHEDULERS
 from tests import running as made

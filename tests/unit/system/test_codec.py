@@ -2,7 +2,7 @@ import zlib
 
 import pytest
 
-from deployer.contract.errors import IntegrityError, MissingTool
+from deployer.contract.base.errors import IntegrityError, MissingTool
 from deployer.system import codec
 from tests.bundles import compress
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from deployer.contract.errors import DeployerError, SpaceError, UsageError
+from deployer.contract.base.errors import DeployerError, SpaceError, UsageError
 from deployer.system import files
 from tests.others import NOBODY, somebody_else
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from deployer.contract.errors import JobFailed, MissingTool
+from deployer.contract.base.errors import JobFailed, MissingTool
 from deployer.system import escapes, process
 
 
@@ -148,7 +148,7 @@ def test_attach_ends_a_program_whose_output_cannot_be_written(tmp_path):
     with open("/dev/full", "wb") as full:
         done = subprocess.run(argv, check=False, env=environment, stdout=full, stderr=subprocess.PIPE)
     said = done.stderr.splitlines()[-1]
-    assert said == b"deployer.contract.errors.SpaceError: cannot write the output: No space left on device"
+    assert said == b"deployer.contract.base.errors.SpaceError: cannot write the output: No space left on device"
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

@@ -11,9 +11,9 @@ from multiprocessing.pool import ThreadPool
 
 import pytest
 
-from deployer.contract import sshsig
-from deployer.contract.errors import UsageError
-from deployer.system import signers
+from deployer.contract.base.errors import UsageError
+from deployer.contract.bundle import sshsig
+from deployer.system.trust import signers
 from tests.signing import TestKey
 
 KEY, OTHER = TestKey(seed=1), TestKey("ecdsa-sha2-nistp256", seed=2)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployer.contract.errors import IntegrityError
+from deployer.contract.base.errors import IntegrityError
 from deployer.system import files
 from deployer.system.wheel import Wheel, claim
 from tests.wheels import file_name, wheel

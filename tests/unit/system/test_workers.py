@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from deployer.contract.errors import DeployerError, IntegrityError, SpaceError
+from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError
 from deployer.system import workers
 from deployer.system.workers import Beside, Pool
 

@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from deployer.connected.bundle.about.packages import DEB, GENERIC, Package
 from deployer.connected.bundle.kit import charliecloud, squashfs, udocker
 from deployer.connected.bundle.kit.recipe import Recipe
-from deployer.connected.bundle.packages import DEB, GENERIC, Package
 from deployer.connected.ground import caches
-from deployer.connected.image import settings
-from deployer.connected.image.settings import BuildSettings
+from deployer.connected.image.definition import settings
+from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import FileContent
 from deployer.connected.site_profile.model import Profile
-from deployer.contract.errors import JobFailed, MissingTool, TransferError
-from deployer.contract.manifest import KIT_PREFIX
-from deployer.contract.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
+from deployer.contract.base.errors import JobFailed, MissingTool, TransferError
+from deployer.contract.bundle.manifest import KIT_PREFIX
+from deployer.contract.site.plan import CHARLIECLOUD_KIT, SQUASHFS, Plan
 from deployer.system import terminal
 
 Say = Callable[[str], None]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
-from deployer.connected.image.settings import BuildSettings
-from deployer.contract.errors import DeployerError, JobFailed
-from deployer.contract.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
+from deployer.connected.image.definition.settings import BuildSettings
+from deployer.contract.base.errors import DeployerError, JobFailed
+from deployer.contract.site.plan import CHARLIECLOUD_FOLDER, CHARLIECLOUD_START
 from deployer.system import process
 
 RECIPE = Recipe("charliecloud", 1, "or leave charliecloud out of policy.runtimes in the site's profile", compiled=False)

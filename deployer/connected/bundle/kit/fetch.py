@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deployer.connected.bundle.kit.recipe import PinRecord, Recipe
-from deployer.connected.image.settings import BuildSettings
+from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.image.wheelhouse.indexes import indexes
-from deployer.contract.errors import IntegrityError, TransferError
-from deployer.contract.shell import quoted
+from deployer.contract.base.errors import IntegrityError, TransferError
+from deployer.contract.base.shell import quoted
 from deployer.system import files, process
 
 _log = logging.getLogger("deployer.kit")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deployer.connected.ground import caches, own_data
-from deployer.contract.errors import JobFailed, MissingTool
+from deployer.contract.base.errors import JobFailed, MissingTool
 from deployer.system import process
 
 _log = logging.getLogger("deployer.kit")

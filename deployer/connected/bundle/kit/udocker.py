@@ -12,9 +12,9 @@ from pathlib import Path
 
 from deployer.connected.bundle.kit import fetch
 from deployer.connected.bundle.kit.recipe import Recipe
-from deployer.connected.image.settings import BuildSettings
-from deployer.contract.errors import DeployerError, JobFailed
-from deployer.contract.shell import quoted
+from deployer.connected.image.definition.settings import BuildSettings
+from deployer.contract.base.errors import DeployerError, JobFailed
+from deployer.contract.base.shell import quoted
 from deployer.system import process
 
 RECIPE = Recipe("udocker", 2, "or leave udocker out of policy.runtimes in the site's profile")

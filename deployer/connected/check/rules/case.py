@@ -6,9 +6,9 @@ from typing import NamedTuple
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.profile import Partition, Profile
-from deployer.contract.manifest import Manifest
-from deployer.contract.plan import Plan
-from deployer.contract.verdict import MISSING_FACTS
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.rules.verdict import MISSING_FACTS
+from deployer.contract.site.plan import Plan
 
 __all__ = ["MISSING_FACTS", "Case"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import commands
 from deployer.connected.linker.commands import CODE
-from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.manifest import DATA_PREFIX
-from deployer.contract.plan import APP, DATA
+from deployer.contract.bundle.manifest import DATA_PREFIX
+from deployer.contract.rules.findings import ERROR, WARNING, Finding
+from deployer.contract.site.plan import APP, DATA
 
 __all__ = ["CODE", "readable", "startable"]
 

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
-from deployer.connected.linker.code_facts import BEYOND, Instructions
+from deployer.connected.linker.code.code_facts import BEYOND, Instructions
 from deployer.connected.linker.process import Process
 from deployer.connected.site_profile.profile import Partition
-from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.manifest import Manifest
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
-#: The flags of each level, limited to the flags that a profile records (``contract.cpu.FLAGS``).
+#: The flags of each level, limited to the flags that a profile records (``site.capture.cpu.FLAGS``).
 _LEVELS: Mapping[int, frozenset[str]] = {
     2: frozenset({"sse4_1", "sse4_2"}),
     3: frozenset({"sse4_1", "sse4_2", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma"}),

@@ -12,7 +12,7 @@ from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker import plugins
 from deployer.connected.linker.loader import Object
 from deployer.connected.linker.process import Process
-from deployer.contract.findings import ERROR, WARNING, Finding
+from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
 #: Slow providers, and the fast providers for each kind of fabric.
 _SLOW = {"tcp", "sockets", "udp"}

@@ -12,10 +12,10 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
-from deployer.connected.linker import fatbin
+from deployer.connected.linker.code import fatbin
 from deployer.connected.site_profile.plan import gpus_per_node
-from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.text import counted
+from deployer.contract.base.text import counted
+from deployer.contract.rules.findings import ERROR, WARNING, Finding
 
 #: For each major release of CUDA: the oldest driver and the lowest compute capability.
 _FLOORS = {10: ((410, 48), (3, 0)), 11: ((450, 80), (3, 5)), 12: ((525, 60), (5, 0)), 13: ((580, 65), (7, 5))}

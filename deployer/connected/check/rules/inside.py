@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands
 from deployer.connected.linker.index import Index
-from deployer.contract import image_launcher
-from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.image_launcher import OF_ABI
-from deployer.contract.manifest import Manifest
-from deployer.contract.plan import INSIDE
+from deployer.contract.bundle import image_launcher
+from deployer.contract.bundle.image_launcher import OF_ABI
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.rules.findings import ERROR, NOTE, Finding
+from deployer.contract.site.plan import INSIDE
 
 #: Errors about the site's MPI, which needs the site's glibc, and its launcher: inside-out jobs use neither.
 _CURED = ("mpi.", "pmi.", "link.version", "plan.refused")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
-from deployer.contract import limits
-from deployer.contract.findings import Finding
+from deployer.contract.bundle import limits
+from deployer.contract.rules.findings import Finding
 
 
 def numbers(case: Case) -> Iterator[Finding]:

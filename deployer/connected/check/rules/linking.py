@@ -7,9 +7,9 @@ from deployer.connected.check.libc import newer_base
 from deployer.connected.check.rules import mpi as mpi_rules
 from deployer.connected.linker.loader import MACHINES, Missing, WrongVersion
 from deployer.connected.linker.process import CXX, FAMILIES, Process
-from deployer.contract import hostfiles
-from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import NO_MPI
+from deployer.contract.rules import hostfiles
+from deployer.contract.rules.findings import ERROR, NOTE, Finding
+from deployer.contract.site.plan import NO_MPI
 
 #: Prefixes of the names of GPU driver libraries.
 _OF_DRIVER = ("libcuda.", "libcudadebugger.", "libnvidia")

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import MISSING_FACTS
 from deployer.connected.linker.loader import BY_PATH, LIBRARY_PATH, RPATH, RUNPATH, Object
 from deployer.connected.linker.process import CXX, FAMILIES, Process, family_of
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
-from deployer.contract.linked_mpi import TEXTS
-from deployer.contract.plan import MPICH_ABI, OPENMPI, SONAMES, HostMpi
+from deployer.contract.elf.linked_mpi import TEXTS
+from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.site.plan import MPICH_ABI, OPENMPI, SONAMES, HostMpi
 
 #: Libraries of an MPI installation that must come from the same place as its libmpi.
 _PARTS = {

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from deployer.connected.linker.process import Overlay, Process
-from deployer.contract.plan import APP
+from deployer.contract.site.plan import APP
 
 #: Words in Python source text that may open a library by name.
 _BY_NAME = re.compile(r"\b(?:ctypes|cffi|CDLL|dlopen|libmpi\w*)\b")

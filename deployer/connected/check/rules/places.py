@@ -7,10 +7,10 @@ from deployer.connected.check.rules.case import Case
 from deployer.connected.linker import job_filesystem
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.contract import mount_points
-from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.hostfiles import FOLDER
-from deployer.contract.plan import MOUNT_FOLDERS
+from deployer.contract.rules.findings import ERROR, NOTE, Finding
+from deployer.contract.rules.hostfiles import FOLDER
+from deployer.contract.site import mount_points
+from deployer.contract.site.plan import MOUNT_FOLDERS
 
 
 def bound(case: Case) -> Iterator[Finding]:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
-from deployer.connected.linker.starts import python_calls
+from deployer.connected.linker.starts.python import python_calls
 from deployer.connected.linker.starts.removed import lost
-from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import CHARLIECLOUD_KIT, INSIDE, NO_MPI, OPENMPI, Plan, StartOption
+from deployer.contract.rules.findings import ERROR, NOTE, Finding
+from deployer.contract.site.plan import CHARLIECLOUD_KIT, INSIDE, NO_MPI, OPENMPI, Plan, StartOption
 
 PMI1, PMI2, PMIX, CRAY_PMI = "PMI-1", "PMI-2", "PMIx", "Cray's PMI"
 

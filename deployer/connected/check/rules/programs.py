@@ -8,8 +8,8 @@ from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.started import WINDOWS
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding, errors
-from deployer.contract.text import counted
+from deployer.contract.base.text import counted
+from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding, errors
 
 Rules = Sequence[Callable[[Process], Iterator[Finding]]]
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
-from deployer.contract.findings import NOTE, Finding
-from deployer.contract.plan import NATIVE
+from deployer.contract.rules.findings import NOTE, Finding
+from deployer.contract.site.plan import NATIVE
 
 
 def outside(case: Case) -> Iterator[Finding]:

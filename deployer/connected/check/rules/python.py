@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import MISSING_FACTS
 from deployer.connected.linker.package_imports import PACKAGED
 from deployer.connected.linker.process import Process
-from deployer.connected.linker.starts.python_packages import MissingModule
-from deployer.contract.findings import ERROR, Finding
+from deployer.connected.linker.starts.python.python_packages import MissingModule
+from deployer.contract.rules.findings import ERROR, Finding
 
 
 def syntax(process: Process) -> Iterator[Finding]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.site_profile.plan import mounts_squashfs, needs_namespaces, objections
-from deployer.contract import runtime_table
-from deployer.contract import version as versions
-from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.plan import INSIDE, OPENMPI, SQUASHFS, StartOption
+from deployer.contract.base import version as versions
+from deployer.contract.rules.findings import ERROR, NOTE, Finding
+from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import INSIDE, OPENMPI, SQUASHFS, StartOption
 
 #: The first version whose --no-mount supports ``bind-paths``.
 _WITHOUT_BIND_PATHS = {"apptainer": "1.2", "singularity": "3.11"}

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import CAPTURE, MISSING_FACTS, Case
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.errors import DeployerError, Unknown
-from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.text import counted
-from deployer.contract.verdict import NO_PLAN
+from deployer.contract.base.errors import DeployerError, Unknown
+from deployer.contract.base.text import counted
+from deployer.contract.rules.findings import ERROR, NOTE, Finding
+from deployer.contract.rules.verdict import NO_PLAN
 
 #: Sites install new software on maintenance days, about twice a year; then the captured software may be gone.
 OLD_DAYS = 180

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from deployer.connected.check.rules.case import Case
 from deployer.connected.site_profile.machine import Filesystem
-from deployer.contract.findings import ERROR, NOTE, Finding
-from deployer.contract.manifest import OURS, Manifest
+from deployer.contract.bundle.manifest import OURS, Manifest
+from deployer.contract.rules.findings import ERROR, NOTE, Finding
 
 _MIB = 1024 * 1024
 #: Possible home folders, for a workspace that begins with "~".

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
-from deployer.connected.linker.starts import python_calls
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import INSIDE
+from deployer.connected.linker.starts.python import python_calls
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.site.plan import INSIDE
 
 #: The result if a rank requests more ranks, for the site's launcher and for the image's own: whether they start (None:
 #: depends on the job), and otherwise the reason.

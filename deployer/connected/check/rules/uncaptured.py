@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 from deployer.connected.check.rules import linking, mpi, python
 from deployer.connected.linker.process import Process
-from deployer.contract.batch_words import WORDS
-from deployer.contract.findings import Finding
+from deployer.contract.rules.batch_words import WORDS
+from deployer.contract.rules.findings import Finding
 
 _Rule = Callable[[Process], Iterator[Finding]]
 

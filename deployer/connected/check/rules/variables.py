@@ -13,8 +13,8 @@ from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.words import UnknownWord
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import ABIS, NO_MPI, OPENMPI
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.site.plan import ABIS, NO_MPI, OPENMPI
 
 INTEL, MPICH, OPEN = ("intel",), ("mpich",), ("openmpi",)
 _ALL = tuple(ABIS)

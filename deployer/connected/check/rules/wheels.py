@@ -8,9 +8,9 @@ from deployer.connected.check.rules.cpu import MACHINES
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.connected.linker.index import Index
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.contract.errors import DeployerError
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.manifest import VARIANTS_PREFIX, WHEELS_PREFIX
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.bundle.manifest import VARIANTS_PREFIX, WHEELS_PREFIX
+from deployer.contract.rules.findings import ERROR, Finding
 
 _PYTHON = re.compile(r"/python3\.(\d+)$")
 _GLIBC = re.compile(r"^GLIBC_2\.(\d+)$")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from deployer.connected.image.bases import base as bases
 from deployer.connected.image.bases import imported
-from deployer.connected.image.definition import Base, Definition
-from deployer.connected.image.settings import BuildSettings
-from deployer.contract.errors import MissingTool, Refused
+from deployer.connected.image.definition.definition import Base, Definition
+from deployer.connected.image.definition.settings import BuildSettings
+from deployer.contract.base.errors import MissingTool, Refused
 
 
 def build(base: Base, folder: Path, host: BuildSettings, say: Callable[[str], None], offline: bool) -> Path:

@@ -9,10 +9,10 @@ import docker
 
 from deployer.connected.ground import caches, engine
 from deployer.connected.image.bases import imported, registry
-from deployer.connected.image.definition import Base
-from deployer.connected.image.settings import BuildSettings
-from deployer.contract.errors import JobFailed, UsageError
-from deployer.contract.shell import quoted
+from deployer.connected.image.definition.definition import Base
+from deployer.connected.image.definition.settings import BuildSettings
+from deployer.contract.base.errors import JobFailed, UsageError
+from deployer.contract.base.shell import quoted
 from deployer.system import files, process
 
 _logger = logging.getLogger("deployer.base")

@@ -21,8 +21,8 @@ import docker
 from deployer.connected.ground import engine, progress
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive
-from deployer.contract.errors import DeployerError, IntegrityError, SpaceError
-from deployer.contract.tarformat import padding
+from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError
+from deployer.contract.base.tarformat import padding
 from deployer.system import files
 
 _MANIFEST, _CONFIG = "manifest.json", "config.json"

@@ -6,7 +6,7 @@ import docker
 from docker.errors import APIError
 
 from deployer.connected.ground import engine, progress
-from deployer.contract.errors import DeployerError, SpaceError, TransferError, UsageError
+from deployer.contract.base.errors import DeployerError, SpaceError, TransferError, UsageError
 
 #: Texts in the errors of registries and engines if an image does not exist or access is denied.
 _NO_SUCH = ("manifest unknown", "not found", "does not exist", "unauthorized", "denied")

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from deployer.connected.ground import own_data
-from deployer.contract import findings
-from deployer.contract.findings import Finding, Rule
+from deployer.contract.rules import findings
+from deployer.contract.rules.findings import Finding, Rule
 
 #: The codes of ``lint``.
 RULES: dict[str, Rule] = {

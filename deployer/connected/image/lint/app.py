@@ -12,11 +12,11 @@ from pathlib import Path, PurePosixPath
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.image import BuiltImage
 from deployer.connected.image.lint.source import DefinitionSource, text_of
-from deployer.connected.linker.starts.python_path import may_be_built_in
-from deployer.contract import command, wheel
-from deployer.contract.findings import WARNING, Finding
-from deployer.contract.plan import APP
-from deployer.contract.tarformat import FILE
+from deployer.connected.linker.starts.python.python_path import may_be_built_in
+from deployer.contract.base.tarformat import FILE
+from deployer.contract.bundle import command, wheel
+from deployer.contract.rules.findings import WARNING, Finding
+from deployer.contract.site.plan import APP
 from deployer.system.wheel import Wheel
 
 #: The folders in which Python finds modules: those of its own library and of packages.

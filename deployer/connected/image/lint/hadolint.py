@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from deployer.contract.errors import DeployerError
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
 from deployer.system import process
 
 CONFIG = Path(__file__).with_name("hadolint.yaml")

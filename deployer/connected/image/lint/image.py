@@ -7,8 +7,8 @@ from typing import NamedTuple
 from deployer.connected.image.lint.source import DefinitionSource
 from deployer.connected.linker import commands
 from deployer.connected.linker.commands import ListedTree
-from deployer.contract.findings import Finding
-from deployer.contract.job import Job
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.findings import Finding
 
 #: The programs of Horovod's wheel, which is not part of the image.
 _HOROVOD = ("horovodrun",)

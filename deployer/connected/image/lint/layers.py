@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from deployer.connected.image.lint import finding
 from deployer.connected.rootfs.entries import FileEntries, shown
-from deployer.contract.findings import Finding
-from deployer.contract.tarformat import FILE, FOLDER
+from deployer.contract.base.tarformat import FILE, FOLDER
+from deployer.contract.rules.findings import Finding
 
 #: The minimum to report. Each installation of a package rewrites the list of packages, which wastes some bytes.
 MIN_BYTES = 1024 * 1024

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from deployer.connected.ground import engine
 from deployer.connected.ground.scratch import Scratch
-from deployer.connected.image.definition import Definition
+from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.lint import app, hadolint, layers, network, packages, secrets, stages
 from deployer.connected.image.lint import image as image_rules
 from deployer.connected.image.lint.image import BuiltImage
@@ -19,9 +19,9 @@ from deployer.connected.rootfs import archive, imagelayers
 from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract.errors import DeployerError, MissingTool, Refused
-from deployer.contract.findings import Finding, errors
-from deployer.contract.text import counted
+from deployer.contract.base.errors import DeployerError, MissingTool, Refused
+from deployer.contract.base.text import counted
+from deployer.contract.rules.findings import Finding, errors
 
 #: Rules that need no engine.
 _LOOKS: tuple[Callable[[DefinitionSource], Iterator[Finding]], ...] = (

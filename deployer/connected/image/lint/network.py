@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from deployer.connected.image.dockerfile import commands, shell_words
+from deployer.connected.image.definition.dockerfile import commands, shell_words
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.packages import pip_words
 from deployer.connected.image.lint.source import DefinitionSource, text_of
-from deployer.contract.findings import Finding
+from deployer.contract.rules.findings import Finding
 
 _SHELLS = re.compile(r"(ba|da|z|k)?sh")
 _SHEBANG = re.compile(r"#!.*\b(ba|da|z|k)?sh\b")

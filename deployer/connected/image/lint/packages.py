@@ -9,10 +9,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from deployer.connected.image.dockerfile import commands
+from deployer.connected.image.definition.dockerfile import commands
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource, text_of
-from deployer.contract.findings import Finding
+from deployer.contract.rules.findings import Finding
 
 _VERBS = ("install", "download", "wheel")
 #: pip's options whose value is the next word.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.source import DefinitionSource, text_of
-from deployer.contract.findings import Finding
+from deployer.contract.rules.findings import Finding
 
 _NAMES = {
     ".netrc": "logins for hosts",

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from deployer.connected.image import context
-from deployer.connected.image.definition import FILE, Definition
-from deployer.connected.image.dockerfile import Instruction, parse
+from deployer.connected.image.definition.definition import FILE, Definition
+from deployer.connected.image.definition.dockerfile import Instruction, parse
 from deployer.connected.rootfs import datafolder
 from deployer.system import files
 

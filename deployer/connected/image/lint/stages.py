@@ -5,11 +5,11 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from deployer.connected.image.dockerfile import Instruction, commands, variables
+from deployer.connected.image.definition.dockerfile import Instruction, commands, variables
 from deployer.connected.image.lint import finding
 from deployer.connected.image.lint.network import fetches
 from deployer.connected.image.lint.source import DefinitionSource
-from deployer.contract.findings import Finding
+from deployer.contract.rules.findings import Finding
 
 _OURS = {"BASE", "BUILD_BASE"}
 _APT = ("apt", "apt-get", "aptitude")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.ground import caches
-from deployer.connected.image.settings import BuildSettings
-from deployer.contract.errors import UsageError
+from deployer.connected.image.definition.settings import BuildSettings
+from deployer.contract.base.errors import UsageError
 from deployer.system import process
 
 

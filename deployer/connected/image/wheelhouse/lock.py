@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from deployer.connected.image.wheelhouse.target import Target, version_pair
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.system import files
 
 FILE = "python.lock"

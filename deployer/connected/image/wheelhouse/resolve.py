@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from deployer.connected.image.wheelhouse.lock import Lock, Pin
 from deployer.connected.image.wheelhouse.target import Target
-from deployer.contract.errors import TransferError, UsageError
+from deployer.contract.base.errors import TransferError, UsageError
 from deployer.system import process
 
 _TIMEOUT = 600

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from packaging import tags
 from packaging.utils import parse_wheel_filename
 
-from deployer.contract import json_records
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import Refused, UsageError
 
 #: The names of manylinux platforms before PEP 600, by the minor version of glibc 2.
 _OLD_NAMES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}

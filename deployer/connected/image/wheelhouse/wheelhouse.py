@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deployer.connected.ground import caches, progress
-from deployer.connected.image.definition import Definition
+from deployer.connected.image.definition.definition import Definition
 from deployer.connected.image.wheelhouse import lock as locks
 from deployer.connected.image.wheelhouse import resolve
 from deployer.connected.image.wheelhouse.indexes import Indexes
 from deployer.connected.image.wheelhouse.lock import Lock, Pin
 from deployer.connected.image.wheelhouse.target import Target
-from deployer.contract import wheel as wheels
-from deployer.contract.errors import (
+from deployer.contract.base.errors import (
     DeployerError,
     IntegrityError,
     MissingTool,
@@ -32,6 +31,7 @@ from deployer.contract.errors import (
     TransferError,
     UsageError,
 )
+from deployer.contract.bundle import wheel as wheels
 from deployer.system import files, process, terminal
 from deployer.system.wheel import Wheel
 

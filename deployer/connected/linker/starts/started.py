@@ -6,19 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from deployer.connected.linker.job_filesystem import JobFilesystem
-from deployer.connected.linker.starts import python_command, python_packages, shell_syntax, wrappers
-from deployer.connected.linker.starts.python_packages import Around, MissingModule, Packages
-from deployer.connected.linker.starts.python_path import Runs
-from deployer.connected.linker.starts.python_syntax import Unreadable
+from deployer.connected.linker.starts import wrappers
+from deployer.connected.linker.starts.python import python_command, python_packages
+from deployer.connected.linker.starts.python.python_packages import Around, MissingModule, Packages
+from deployer.connected.linker.starts.python.python_path import Runs
+from deployer.connected.linker.starts.python.python_syntax import Unreadable
 from deployer.connected.linker.starts.removed import Removed
-from deployer.connected.linker.starts.shell_script import Budget, Reader, Script, Seen
-from deployer.connected.linker.starts.shell_state import NOT_FOUND, State
-from deployer.connected.linker.starts.shell_syntax import NotReadable
+from deployer.connected.linker.starts.shell import shell_syntax
+from deployer.connected.linker.starts.shell.shell_script import Budget, Reader, Script, Seen
+from deployer.connected.linker.starts.shell.shell_state import NOT_FOUND, State
+from deployer.connected.linker.starts.shell.shell_syntax import NotReadable
 from deployer.connected.linker.starts.words import UnknownWord
-from deployer.contract import command
-from deployer.contract.command import CommandSearch, Located, Unsure
-from deployer.contract.mount_points import OF_THE_NODE
-from deployer.contract.text import printable
+from deployer.contract.base.text import printable
+from deployer.contract.bundle import command
+from deployer.contract.bundle.command import CommandSearch, Located, Unsure
+from deployer.contract.site.mount_points import OF_THE_NODE
 
 #: The maximum nesting of wrappers and scripts, and the maximum number of programs.
 _MAX_DEPTH, _MAX_PROGRAMS = 16, 200

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from deployer.connected.site_profile.binds import fabric, gpu, installation, packaged, system
 from deployer.connected.site_profile.binds.system import CapturedHost
 from deployer.connected.site_profile.profile import Driver, Mpi, Partition, Profile
-from deployer.contract.hostfiles import FILE, LIBRARIES, HostFile
-from deployer.contract.plan import Bind
+from deployer.contract.rules.hostfiles import FILE, LIBRARIES, HostFile
+from deployer.contract.site.plan import Bind
 
 
 class BindMap(NamedTuple):

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from deployer.connected.site_profile.binds.system import CapturedHost, library, needs
 from deployer.connected.site_profile.profile import Fabric, Mpi
-from deployer.contract.hostfiles import DIRECTORY, FOLDER, HostFile
-from deployer.contract.plan import ABIS, MPICH_ABI, Bind
+from deployer.contract.rules.hostfiles import DIRECTORY, FOLDER, HostFile
+from deployer.contract.site.plan import ABIS, MPICH_ABI, Bind
 
 #: The libraries of each kind of fabric. MPI plugins that need libraries of another kind are not bound.
 _OF_KIND = {

@@ -8,8 +8,8 @@ import re
 
 from deployer.connected.site_profile.binds.system import CapturedHost, library
 from deployer.connected.site_profile.profile import Driver, Fabric, NodeGpus
-from deployer.contract.errors import Unknown
-from deployer.contract.hostfiles import FILE, LINK, HostFile
+from deployer.contract.base.errors import Unknown
+from deployer.contract.rules.hostfiles import FILE, LINK, HostFile
 
 #: libcuda opens the others by name: the PTX and NVVM compilers, and debugger support. NCCL uses libnvidia-ml.
 _COMPUTE = re.compile(r"^lib(cuda|cudadebugger|nvidia-(ml|ptxjitcompiler|nvvm|gpucomp|cfg))\.so\.[\d.]+$")

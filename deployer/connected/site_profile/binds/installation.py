@@ -9,9 +9,9 @@ import posixpath
 from deployer.connected.site_profile.binds import packaged
 from deployer.connected.site_profile.binds.system import CapturedHost, libraries, library, needs
 from deployer.connected.site_profile.profile import Mpi
-from deployer.contract.errors import Refused
-from deployer.contract.hostfiles import LIBRARIES, LINK, HostFile
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES, Bind
+from deployer.contract.base.errors import Refused
+from deployer.contract.rules.hostfiles import LIBRARIES, LINK, HostFile
+from deployer.contract.site.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES, Bind
 
 #: mpi4py's names of the families. Its wheel supports both and would use the first library that it finds.
 _MPI4PY = {MPICH_ABI: "mpich", OPENMPI: "openmpi"}

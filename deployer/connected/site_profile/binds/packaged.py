@@ -10,9 +10,9 @@ import posixpath
 from deployer.connected.site_profile.binds.system import CapturedHost, library
 from deployer.connected.site_profile.forms import FolderVariable
 from deployer.connected.site_profile.profile import Mpi
-from deployer.contract.errors import Unknown
-from deployer.contract.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI
+from deployer.contract.base.errors import Unknown
+from deployer.contract.rules.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
+from deployer.contract.site.plan import ABIS, MPICH_ABI, OPENMPI
 
 _PLUGINS = "OPAL_PKGLIBDIR"
 #: The container path of each folder, below the folder of host files.

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from deployer.connected.linker.job_filesystem import Captured, JobFilesystem
 from deployer.connected.site_profile.profile import SiteFiles
-from deployer.contract.dynamic import Facts
-from deployer.contract.hostfiles import FILE, HostFile
+from deployer.contract.elf.dynamic import Facts
+from deployer.contract.rules.hostfiles import FILE, HostFile
 
 #: glibc's libraries, and the kernel's virtual library.
 _NEVER = re.compile(

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from deployer.connected.ground.yaml_model import KeyPath, Problems
 from deployer.connected.site_profile.model import Profile
-from deployer.contract.json_records import Record
-from deployer.contract.text import fault, printable
+from deployer.contract.base.json_records import Record
+from deployer.contract.base.text import fault, printable
 
 #: The most characters of a file's own text in a note, and the most notes in a draft. The rest is only counted.
 _MAX_SHOWN, _MAX_NOTES = 120, 200

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from deployer.connected.site_profile.importers import slurm_conf
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
-from deployer.contract.errors import UsageError
-from deployer.contract.text import printable
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.text import printable
 from deployer.system import files
 
 #: The size limit in bytes. The largest real file found has 120 kB.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from deployer.connected.ground.yaml_model import KeyPath
 from deployer.connected.site_profile.importers.draft import Draft, FileLine
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 
 #: Valid names for partitions of a profile.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")

@@ -2,7 +2,7 @@
 
 from typing import Dict, Type
 
-from deployer.contract import plan as plans
+from deployer.contract.site import plan as plans
 from deployer.site.container.runtimes.apptainer import Apptainer
 from deployer.site.container.runtimes.charliecloud import CarriedCharliecloud, Charliecloud
 from deployer.site.container.runtimes.enroot import Enroot

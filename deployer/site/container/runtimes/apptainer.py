@@ -26,9 +26,9 @@ the canary. The container also has the runtime's own variables (``APPTAINER_NAME
 
 from typing import List, Optional, Sequence
 
-from deployer.contract import shell
-from deployer.contract.shell import Text, Value
-from deployer.contract.text import is_name
+from deployer.contract.base import shell
+from deployer.contract.base.shell import Text, Value
+from deployer.contract.base.text import is_name
 from deployer.site.capture import apptainer
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime

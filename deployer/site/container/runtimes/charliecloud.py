@@ -9,8 +9,8 @@ ch-run passes the host's whole environment, and does not apply the image's ENV a
 import os
 from typing import List, Optional
 
-from deployer.contract import plan as plans
-from deployer.contract.shell import Text, Value
+from deployer.contract.base.shell import Text, Value
+from deployer.contract.site import plan as plans
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Here, Runtime, globs
 from deployer.system import files

@@ -9,8 +9,8 @@ hooks are not used.
 
 from typing import List
 
-from deployer.contract.shell import Text
-from deployer.contract.text import is_name
+from deployer.contract.base.shell import Text
+from deployer.contract.base.text import is_name
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Runtime
 

@@ -1,15 +1,16 @@
 """The interface of a container runtime: pure argv builders, so that scripts, tests and people get the same command.
 
-Words have the types of ``contract.shell``: the script quotes every str, whatever its content.
+Words have the types of ``contract.base.shell``: the script quotes every str, whatever its content.
 """
 
 import re
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from deployer.contract import runtime_table, shell
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import Bind
-from deployer.contract.shell import Text, Value
+from deployer.contract.base import shell
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.shell import Text, Value
+from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import Bind
 
 _GLOB = re.compile(r"[A-Za-z0-9_*?]+")
 

@@ -11,8 +11,9 @@ only put before the host's values of ``LISTS``. Nothing from the image is used.
 import re
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from deployer.contract import hostfiles, shell
-from deployer.contract.shell import Text, Value, Variable, Word
+from deployer.contract.base import shell
+from deployer.contract.base.shell import Text, Value, Variable, Word
+from deployer.contract.rules import hostfiles
 from deployer.site.container.runtimes.interface import Container, Here, Mount, Runtime
 
 #: Search paths for programs, Python and the loader: a plan's folders must not replace the host's.

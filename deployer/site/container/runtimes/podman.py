@@ -8,7 +8,7 @@ private folder on the node.
 
 from typing import List
 
-from deployer.contract.shell import Text, Value
+from deployer.contract.base.shell import Text, Value
 from deployer.site.container.runtimes import starter
 from deployer.site.container.runtimes.interface import Container, Runtime
 

@@ -6,7 +6,7 @@ The texts are files in this folder.
 import pkgutil
 from typing import List, Mapping
 
-from deployer.contract.shell import Program, Text, Value
+from deployer.contract.base.shell import Program, Text, Value
 from deployer.site.container.runtimes.interface import Container, globs
 
 #: The place in a program for ``read.sh``, which reads the words up to --. It puts --pass=GLOB and --set-env=NAME=VALUE

@@ -8,7 +8,7 @@ All processes on a node share the node's namespaces.
 import os
 from typing import List, Optional
 
-from deployer.contract.shell import Text, Value
+from deployer.contract.base.shell import Text, Value
 from deployer.site.container.runtimes.interface import Container, Here, Runtime, globs
 from deployer.system import files
 

@@ -1,12 +1,12 @@
 """Schedulers by the names that plans use.
 
-A new scheduler requires a module here, an entry below and in ``contract/batch_words.py``, a fake, a golden script,
-tests, and a section in docs/batch.md.
+A new scheduler requires a module here, an entry below and in ``contract/rules/batch_words.py``, a fake, a golden
+script, tests, and a section in docs/batch.md.
 """
 
 from typing import Dict
 
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.site.jobs.schedulers.gridengine import GridEngine
 from deployer.site.jobs.schedulers.hosts import Hosts
 from deployer.site.jobs.schedulers.interface import Scheduler

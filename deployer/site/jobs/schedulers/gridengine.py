@@ -6,10 +6,10 @@ qstat forgets a job when it ends. A parallel environment of the site distributes
 import re
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
-from deployer.contract.errors import Refused, TransferError, UsageError
-from deployer.contract.job import clock
-from deployer.contract.json_records import Record
-from deployer.contract.shell import Code, code
+from deployer.contract.base.errors import Refused, TransferError, UsageError
+from deployer.contract.base.json_records import Record
+from deployer.contract.base.shell import Code, code
+from deployer.contract.bundle.job import clock
 from deployer.site.capture.scheduler import BatchFacts, common
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word

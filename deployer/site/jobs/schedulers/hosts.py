@@ -2,7 +2,7 @@
 
 from typing import Sequence
 
-from deployer.contract.shell import Code, code
+from deployer.contract.base.shell import Code, code
 from deployer.site.jobs.schedulers.interface import AGENT
 from deployer.site.jobs.schedulers.local import PATIENCE, Local
 

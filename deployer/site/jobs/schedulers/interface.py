@@ -7,10 +7,10 @@ start a process on each node.
 import re
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from deployer.contract.errors import DeployerError, Refused, TransferError, UsageError
-from deployer.contract.findings import coded
-from deployer.contract.plan import GpuRequest
-from deployer.contract.shell import Code, code
+from deployer.contract.base.errors import DeployerError, Refused, TransferError, UsageError
+from deployer.contract.base.shell import Code, code
+from deployer.contract.rules.findings import coded
+from deployer.contract.site.plan import GpuRequest
 from deployer.site.capture.scheduler import BatchSystem
 
 #: How processes start on the nodes of a job: on this machine, as steps (srun), or with an agent per node, like ssh.

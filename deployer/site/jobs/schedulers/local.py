@@ -7,8 +7,8 @@ later process with the same PID. Other hosts cannot query it.
 import re
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.errors import JobFailed, MissingTool
-from deployer.contract.shell import Code, code
+from deployer.contract.base.errors import JobFailed, MissingTool
+from deployer.contract.base.shell import Code, code
 from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler
 
 _ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")

@@ -10,11 +10,11 @@ import os
 import re
 from typing import Dict, Iterator, List, Optional, Sequence, Set
 
-from deployer.contract.batch_words import words
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.job import clock
-from deployer.contract.json_records import Record
-from deployer.contract.shell import Code, code
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.json_records import Record
+from deployer.contract.base.shell import Code, code
+from deployer.contract.bundle.job import clock
+from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, kinds
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import (

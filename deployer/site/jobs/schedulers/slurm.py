@@ -5,9 +5,9 @@ import re
 import shlex
 from typing import Dict, List, Optional, Sequence, Set
 
-from deployer.contract.errors import DeployerError, Refused, TransferError
-from deployer.contract.json_records import Record
-from deployer.contract.shell import Code, code
+from deployer.contract.base.errors import DeployerError, Refused, TransferError
+from deployer.contract.base.json_records import Record
+from deployer.contract.base.shell import Code, code
 from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFacts, Nodes, common, kinds
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words

@@ -2,11 +2,11 @@
 
 from typing import Dict, List, Mapping
 
-from deployer.contract.pinning import pin
-from deployer.contract.shell import Value
+from deployer.contract.base.shell import Value
 from deployer.site.inside import folder, node
 from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
 from deployer.site.run.launchers.srun import intel_domain
+from deployer.site.run.pinning import pin
 
 #: Otherwise Intel's launcher would look for a batch system and ignore -ppn.
 _INSIDE_INTEL = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", "I_MPI_HYDRA_RMK": "user"}

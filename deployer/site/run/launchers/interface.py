@@ -6,8 +6,8 @@ it). It ends the step when one rank fails, and lets SIGTERM reach the ranks at t
 
 from typing import Dict, List, Mapping, NamedTuple, Sequence
 
-from deployer.contract.layout import Layout
-from deployer.contract.shell import Code, Value, Variable, Word, code
+from deployer.contract.base.shell import Code, Value, Variable, Word, code
+from deployer.contract.site.layout import Layout
 from deployer.site.jobs import result
 
 

@@ -2,10 +2,10 @@
 
 from typing import Dict, List, Mapping
 
-from deployer.contract.pinning import pin
-from deployer.contract.shell import Code, Value, code
+from deployer.contract.base.shell import Code, Value, code
 from deployer.site.inside import folder, node
 from deployer.site.run.launchers.interface import AGENT, MACHINES, Launcher, LaunchRequest
+from deployer.site.run.pinning import pin
 
 #: The setting for how to start daemons, and the name of the daemons, in Open MPI 4 and 5.
 _AGENTS = {"4": ("OMPI_MCA_orte_launch_agent", "orted"), "5": ("PRTE_MCA_prte_launch_agent", "prted")}

@@ -2,9 +2,9 @@
 
 from typing import Dict, List
 
-from deployer.contract.pinning import pin
-from deployer.contract.shell import Value
+from deployer.contract.base.shell import Value
 from deployer.site.run.launchers.interface import Launcher, LaunchRequest
+from deployer.site.run.pinning import pin
 
 
 class Srun(Launcher):

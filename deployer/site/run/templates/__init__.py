@@ -5,8 +5,8 @@ import pkgutil
 import re
 from typing import Dict
 
-from deployer.contract import shell
-from deployer.contract.shell import Code, Filling
+from deployer.contract.base import shell
+from deployer.contract.base.shell import Code, Filling
 
 #: The line before a section, with its name.
 _SECTION = re.compile(r"^#= ([a-z-]+)\n", re.MULTILINE)

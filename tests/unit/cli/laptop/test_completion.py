@@ -14,7 +14,7 @@ from deployer.cli.laptop import completion, manual
 from deployer.cli.laptop.main import front, main
 from deployer.cli.site.common import Front
 from deployer.cli.site.main import front as site_front
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 
 _ASK = """source "$1"
 while read -ra COMP_WORDS; do

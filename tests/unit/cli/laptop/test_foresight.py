@@ -15,14 +15,15 @@ from deployer.cli.laptop.main import main
 from deployer.connected.check import check as checking
 from deployer.connected.deploy.deploy import Deploy
 from deployer.connected.image.init import init
-from deployer.connected.rehearse import ways
+from deployer.connected.rehearse.ask import ways
 from deployer.connected.site_profile.profile import load
-from deployer.contract import json_records, limits
-from deployer.contract.errors import DeployerError, Refused, UsageError
-from deployer.contract.findings import WARNING
-from deployer.contract.job import Job
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.contract.bundle import limits
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.findings import WARNING
 from deployer.site.run import request, run
-from deployer.system.verify import begin, opened
+from deployer.system.trust.verify import begin, opened
 from tests import bundles
 
 PROFILE = """

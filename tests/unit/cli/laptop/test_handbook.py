@@ -6,11 +6,11 @@ import pytest
 
 from deployer.cli.laptop import main as laptop
 from deployer.cli.laptop.handbook import handbook
-from deployer.connected.image import definition
-from deployer.connected.image.reference import Schema, table
+from deployer.connected.image.definition import definition
+from deployer.connected.image.definition.reference import Schema, table
 from deployer.connected.site_profile import profile
-from deployer.contract import pages
-from deployer.system import documents
+from deployer.contract.base import pages
+from deployer.system.tool import documents
 
 #: A key, its type, what it means.
 _ROW = re.compile(r"\| `(\S+)` \| (.*?): (\S.*) \| .*\|$")

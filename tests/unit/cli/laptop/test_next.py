@@ -16,9 +16,9 @@ from deployer.cli.site import jobs as site_jobs
 from deployer.connected.check.rehearsed import CODE
 from deployer.connected.site_profile.model import RuntimePolicy
 from deployer.connected.site_profile.profile import load
-from deployer.contract import json_records
-from deployer.contract.job import Job
-from deployer.contract.verdict import RUN, Checked
+from deployer.contract.base import json_records
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.verdict import RUN, Checked
 from deployer.site.run import rehearse
 from deployer.system import terminal
 from tests import bundles, running

@@ -7,10 +7,10 @@ import pytest
 
 from deployer.cli.laptop import rehearse
 from deployer.cli.laptop.main import main
-from deployer.connected.rehearse import ways
-from deployer.contract.errors import DeployerError, Unknown
-from deployer.contract.observation import Observation, Observed
-from deployer.contract.rehearsal import JobEnding, Rehearsal, judge
+from deployer.connected.rehearse.ask import ways
+from deployer.contract.base.errors import DeployerError, Unknown
+from deployer.contract.rehearsal.observation import Observation, Observed
+from deployer.contract.rehearsal.rehearsal import JobEnding, Rehearsal, judge
 
 OUTCOME = Rehearsal("b:1", "sha256:0", "main", "", 1, "0", 1, 1, ("network", "files"), JobEnding("done", 0, None, 1.0))
 

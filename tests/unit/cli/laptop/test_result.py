@@ -7,9 +7,9 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.transfer import remote
-from deployer.contract import json_records
-from deployer.contract.errors import TransferError
-from deployer.contract.json_records import Fields
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import TransferError
+from deployer.contract.base.json_records import Fields
 
 _STATUS = {"job": "x-1", "job_id": "7", "folder": "/r/jobs/x-1", "exit_code": None, "seconds": None}
 

@@ -13,11 +13,11 @@ from deployer.cli.laptop import main
 from deployer.cli.site import common, logs
 from deployer.cli.site import main as site
 from deployer.connected.ground import xdg
-from deployer.contract import errors
-from deployer.contract.dialogue import TERMINAL
-from deployer.contract.errors import DeployerError
-from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.verdict import MISSING_FACTS, judged
+from deployer.contract.base import errors
+from deployer.contract.base.dialogue import TERMINAL
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.rules.findings import ERROR, WARNING, Finding
+from deployer.contract.rules.verdict import MISSING_FACTS, judged
 
 
 @pytest.fixture(autouse=True)

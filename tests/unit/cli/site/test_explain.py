@@ -7,10 +7,11 @@ import pytest
 
 from deployer.cli.site import common
 from deployer.cli.site.main import main
-from deployer.contract import errors, pages, rehearsal
-from deployer.contract.errors import DeployerError
-from deployer.contract.findings import RULES, Rule
-from deployer.system import documents
+from deployer.contract.base import errors, pages
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.rehearsal import rehearsal
+from deployer.contract.rules.findings import RULES, Rule
+from deployer.system.tool import documents
 
 EVERY = pages.pages(documents.read())
 LABELS = ["What", "Why", "Remedy", "Evidence", "Example"]

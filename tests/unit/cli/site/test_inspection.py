@@ -6,8 +6,8 @@ import os
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.job import Job
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.bundle.job import Job
 from deployer.site.storage.store import Store
 from tests import bundles
 from tests.signing import TestKey, signed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site.main import main
-from deployer.contract.plan import CANARY_TEXT
+from deployer.contract.site.plan import CANARY_TEXT
 from tests import evidence
 
 

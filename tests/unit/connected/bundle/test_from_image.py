@@ -9,7 +9,7 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.bundle import from_image, pack, sources
-from deployer.connected.image.definition import load
+from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import lint
 from deployer.connected.linker import families
 from tests import elves, tars

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.laptop import pack as pack_cli
-from deployer.connected.bundle import kit, sbom
+from deployer.connected.bundle import kit
+from deployer.connected.bundle.about import sbom
+from deployer.connected.bundle.about.packages import PackageInventory, System
 from deployer.connected.bundle.kit import charliecloud, fetch, recipe, squashfs, udocker
-from deployer.connected.bundle.packages import PackageInventory, System
-from deployer.connected.image.settings import BuildSettings
+from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.rootfs.entries import InMemory
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.contract.errors import IntegrityError, JobFailed, MissingTool, TransferError
+from deployer.contract.base.errors import IntegrityError, JobFailed, MissingTool, TransferError
 from deployer.system import terminal
 from tests import running
 

@@ -12,15 +12,15 @@ from deployer.connected.ground.yaml_model import Document
 from deployer.connected.rootfs import merge, tarreader
 from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract import dynamic
-from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import FILE, SYMLINK
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.tarformat import FILE, SYMLINK
+from deployer.contract.elf import dynamic
 from tests.attack.test_memory import LIMIT, peak
 
 _TREE = """
 from deployer.connected.rootfs.entries import FileEntry
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract.tarformat import FILE
+from deployer.contract.base.tarformat import FILE
 root = Rootfs()
 before = peak()
 paths = (b"usr/lib/python3/dist-packages/%d/some_module_%d.py" % (n // 30, n) for n in range(40000))
@@ -109,7 +109,7 @@ def test_yaml_that_is_all_structure(tmp_path: Path) -> None:
     code = """
 from pathlib import Path
 from deployer.connected.ground.yaml_model import Document
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 try:
     Document(Path(sys.argv[1]), "a site profile")
 except UsageError as error:
@@ -140,13 +140,13 @@ def test_an_elf_file_whose_names_overlap() -> None:
 
 #: Of our own making, or of a tool's about the stager's own files; all else goes through what counts first.
 _OWN = {
-    "connected/image/build.py", "connected/image/dockerfile.py", "connected/image/last_build.py",
-    "connected/bundle/framecache.py",
-    "connected/bundle/known_layers.py",
+    "connected/image/build.py", "connected/image/definition/dockerfile.py", "connected/image/last_build.py",
+    "connected/bundle/layer/framecache.py",
+    "connected/bundle/layer/known_layers.py",
     "connected/image/lint/hadolint.py",
-    "connected/bundle/sbom.py", "connected/image/variants.py",
-    "connected/rehearse/far_launcher.py",  # a file beside it that `rehearse` has just written
-    "contract/observation.py",  # lines of limited size, from the payload
+    "connected/bundle/about/sbom.py", "connected/image/variants.py",
+    "connected/rehearse/world/far_launcher.py",  # a file beside it that `rehearse` has just written
+    "contract/rehearsal/observation.py",  # lines of limited size, from the payload
     "site/inside/channel.py",  # of a process that has proven the job's key
 }  # fmt: skip
 
@@ -161,14 +161,14 @@ def test_json_and_archives_are_parsed_in_one_place_each() -> None:
             r"\b(json\.loads?|json\.JSONDecoder|zipfile\.ZipFile|zlib\.decompress)\(", path.read_text()
         ):
             places.setdefault(call, set()).add(str(path.relative_to(package)))
-    assert places["json.JSONDecoder"] == {"contract/json_records.py"}
+    assert places["json.JSONDecoder"] == {"contract/base/json_records.py"}
     assert places["json.loads"] == _OWN
     assert places["zipfile.ZipFile"] == {
         "system/wheel.py",
         "connected/bundle/pyz.py",
         "connected/image/wheelhouse/resolve.py",
-        "system/tool_compiler.py",
+        "system/tool/tool_compiler.py",
     }  # two write, one reads this tool itself
     # Of the pieces that were compressed here, and a constant.
-    assert places["zlib.decompress"] == {"connected/bundle/codecs.py", "site/capture/apptainer.py"}
+    assert places["zlib.decompress"] == {"connected/bundle/layer/codecs.py", "site/capture/apptainer.py"}
     assert "json.load" not in places

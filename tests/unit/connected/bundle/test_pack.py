@@ -18,8 +18,8 @@ from deployer.cli.laptop.main import main
 from deployer.connected.bundle import pack as packing
 from deployer.connected.bundle import seal as sealing
 from deployer.connected.bundle import sources
+from deployer.connected.bundle.about.diff import diff
 from deployer.connected.bundle.contents import Contents
-from deployer.connected.bundle.diff import diff
 from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.check.checking import Checking
 from deployer.connected.ground.scratch import Scratch
@@ -29,14 +29,15 @@ from deployer.connected.rootfs.entries import OnDisk
 from deployer.connected.rootfs.merge import Rootfs
 from deployer.connected.rootfs.tarreader import Spooled
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.contract import first_bytes
-from deployer.contract.errors import DeployerError, Refused, UsageError
-from deployer.contract.job import Job
-from deployer.contract.manifest import DATA, DataNeed
+from deployer.contract.base import first_bytes
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import DATA, DataNeed
 from deployer.site.install import install as installing
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
-from deployer.system import files, tool_bytecode
+from deployer.system import files
+from deployer.system.tool import tool_bytecode
 from tests import elves, tars, wheels
 from tests.evidence import recorded
 

@@ -12,14 +12,14 @@ from deployer.connected.bundle import pack as packing
 from deployer.connected.check import check as checking
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.errors import Refused, Unknown, UsageError
-from deployer.contract.job import Job
-from deployer.contract.plan import Plan
-from deployer.contract.plan_update import PlanUpdate
+from deployer.contract.base.errors import Refused, Unknown, UsageError
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.plan_update import PlanUpdate
+from deployer.contract.site.plan import Plan
 from deployer.site.install.install import install
 from deployer.site.run import run
+from deployer.site.run.job_script.submission import SubmissionOptions
 from deployer.site.run.request import RunRequest
-from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage.store import InstalledImage, Store
 from tests.unit.connected.bundle.test_pack import contents
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.bundle import pyz
-from deployer.contract import first_bytes, rank_record
-from deployer.contract.errors import DeployerError, MissingTool
-from deployer.contract.evidence import read_probe
-from deployer.contract.payload import read_payload
+from deployer.contract.base import first_bytes
+from deployer.contract.base.errors import DeployerError, MissingTool
+from deployer.contract.proof.evidence import read_probe
+from deployer.contract.proof.payload import read_payload
+from deployer.site.proof import rank_record
 from tests.evidence import recorded
 
 #: What takes longer to import than the modules of a rank.

@@ -8,12 +8,12 @@ import pytest
 
 from deployer.connected.bundle import rehearsals
 from deployer.connected.check import rehearsed
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.job import Job
-from deployer.contract.observation import Observation, Observed
-from deployer.contract.rehearsal import DONE, FAILED, LIMIT, STOPPED, JobEnding, Rehearsal, judge
-from deployer.contract.sealed_file import payload
-from deployer.system.verify import begin, opened, verify
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.sealed_file import payload
+from deployer.contract.rehearsal.observation import Observation, Observed
+from deployer.contract.rehearsal.rehearsal import DONE, FAILED, LIMIT, STOPPED, JobEnding, Rehearsal, judge
+from deployer.system.trust.verify import begin, opened, verify
 from tests import bundles
 
 JOB = Job("train", ["python3", "train.py"], 1, 1, 1, "00:10:00")

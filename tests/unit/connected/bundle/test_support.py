@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from deployer.connected.bundle import end_of_support
+from deployer.connected.bundle.about import end_of_support
 
 TODAY = dt.date(2026, 11, 21)
 

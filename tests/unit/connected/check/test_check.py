@@ -17,14 +17,14 @@ from deployer.connected.linker.loader import WrongVersion
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.linker.starts.words import UnknownWord
 from deployer.connected.site_profile.profile import Partition, Profile
-from deployer.contract import verdict
-from deployer.contract.dynamic import Dynamic, Facts
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
-from deployer.contract.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
-from deployer.contract.hostfiles import FILE as SINGLE
-from deployer.contract.linked_mpi import SYMBOLS, TEXTS
-from deployer.contract.manifest import Manifest
-from deployer.contract.plan import NO_MPI, HostMpi, Plan
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.elf.dynamic import Dynamic, Facts
+from deployer.contract.elf.linked_mpi import SYMBOLS, TEXTS
+from deployer.contract.rules import verdict
+from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.rules.hostfiles import DIRECTORY, FOLDER, LINK, HostFile
+from deployer.contract.rules.hostfiles import FILE as SINGLE
+from deployer.contract.site.plan import NO_MPI, HostMpi, Plan
 from tests import running
 from tests.running import IMAGE, PREFIX, START_OPTION
 
@@ -733,7 +733,7 @@ def test_without_mpi_there_is_nothing_to_meet() -> None:
 
 
 def test_each_code_has_its_page() -> None:
-    from deployer.contract import rehearsal
+    from deployer.contract.rehearsal import rehearsal
     from tests.conftest import ROOT
 
     pages = (ROOT / "docs" / "rules.md").read_text()

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from deployer.connected.check.rules import inside
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
-from deployer.contract.verdict import MISSING_FACTS
+from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.rules.verdict import MISSING_FACTS
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from deployer.connected.linker.job_filesystem import Files
 from deployer.connected.linker.jobs import LinkedJob
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.removed import Removed
-from deployer.contract.dynamic import Facts
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
-from deployer.contract.job import Job
-from deployer.contract.linked_mpi import SYMBOLS
-from deployer.contract.plan import Plan
-from deployer.contract.verdict import MISSING_FACTS as UNKNOWN
+from deployer.contract.bundle.job import Job
+from deployer.contract.elf.dynamic import Facts
+from deployer.contract.elf.linked_mpi import SYMBOLS
+from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.rules.verdict import MISSING_FACTS as UNKNOWN
+from deployer.contract.site.plan import Plan
 from tests.running import PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import (
     CALLS,

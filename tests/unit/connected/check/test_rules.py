@@ -34,23 +34,24 @@ from deployer.connected.check.rules import (
 )
 from deployer.connected.check.rules.case import MISSING_FACTS, Case
 from deployer.connected.linker import commands, jobs
-from deployer.connected.linker.code_facts import CodeFacts, Instructions
+from deployer.connected.linker.code.code_facts import CodeFacts, Instructions
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.process import Overlay, Process
 from deployer.connected.site_profile.forms import RuntimeName
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import plan as plans
-from deployer.contract import runtime_table, verdict
-from deployer.contract.dynamic import Facts
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.findings import ERROR, NOTE, WARNING, Finding
-from deployer.contract.hostfiles import FOLDER, LINK, HostFile
-from deployer.contract.job import Job
-from deployer.contract.manifest import BundleMember, DataNeed, Manifest, Segment
-from deployer.contract.plan import Bind, HostMpi, Plan
-from deployer.system.verify import begin, opened
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import BundleMember, DataNeed, Manifest, Segment
+from deployer.contract.elf.dynamic import Facts
+from deployer.contract.rules import verdict
+from deployer.contract.rules.findings import ERROR, NOTE, WARNING, Finding
+from deployer.contract.rules.hostfiles import FOLDER, LINK, HostFile
+from deployer.contract.site import plan as plans
+from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import Bind, HostMpi, Plan
+from deployer.system.trust.verify import begin, opened
 from tests.host_files import HostFiles
 from tests.running import IMAGE, PREFIX, START_OPTION
 from tests.unit.connected.check.test_check import (
@@ -66,7 +67,7 @@ from tests.unit.connected.check.test_check import (
     lib,
     started,
 )
-from tests.unit.connected.linker.test_instructions import compiled
+from tests.unit.connected.linker.code.test_instructions import compiled
 
 UNKNOWN = verdict.MISSING_FACTS
 FABRIC = PREFIX + "/lib/libfabric.so.1"

@@ -5,9 +5,9 @@ import pytest
 from deployer.connected.check import check
 from deployer.connected.check.rules import pmi, spawn
 from deployer.connected.linker.process import Process
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import INSIDE, OUTSIDE, StartOption
-from deployer.contract.verdict import MISSING_FACTS as UNKNOWN
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.rules.verdict import MISSING_FACTS as UNKNOWN
+from deployer.contract.site.plan import INSIDE, OUTSIDE, StartOption
 from tests.running import START_OPTION
 from tests.unit.connected.check.test_check import CALLS, IMAGE_FILES, PLAN, started
 from tests.unit.connected.check.test_programs import GOOD, job, linked, program

@@ -10,9 +10,9 @@ from deployer.connected.check.rules import fabric, variables
 from deployer.connected.check.rules.variables import TABLE, Use
 from deployer.connected.linker.process import Process
 from deployer.connected.linker.starts.words import UnknownWord
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import ABIS, HostMpi, Plan
-from deployer.contract.verdict import MISSING_FACTS as UNKNOWN
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.rules.verdict import MISSING_FACTS as UNKNOWN
+from deployer.contract.site.plan import ABIS, HostMpi, Plan
 from tests.running import PREFIX
 from tests.unit.connected.check.test_check import (
     CALLS,

@@ -25,13 +25,13 @@ from deployer.connected.deploy.last_deploy import LastDeploy
 from deployer.connected.deploy.packing import DeployRequest, DeployStage, PackedBundle
 from deployer.connected.ground import xdg
 from deployer.connected.image.init import init
-from deployer.connected.rehearse import ways
+from deployer.connected.rehearse.ask import ways
 from deployer.connected.transfer import push
 from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions
 from deployer.connected.transfer.remote import Remote
 from deployer.connected.transfer.submission import Submission
-from deployer.contract import dialogue
-from deployer.contract.errors import (
+from deployer.contract.base import dialogue
+from deployer.contract.base.errors import (
     DeployerError,
     IntegrityError,
     JobFailed,
@@ -40,13 +40,13 @@ from deployer.contract.errors import (
     TransferError,
     UsageError,
 )
-from deployer.contract.json_records import Fields, dumps
-from deployer.contract.observation import Observation, Observed
-from deployer.contract.rehearsal import DONE as REHEARSED
-from deployer.contract.rehearsal import FAILED, JobEnding, Rehearsal, judge
-from deployer.contract.sealed_file import payload
-from deployer.contract.verdict import judged
-from deployer.system.verify import begin, opened
+from deployer.contract.base.json_records import Fields, dumps
+from deployer.contract.bundle.sealed_file import payload
+from deployer.contract.rehearsal.observation import Observation, Observed
+from deployer.contract.rehearsal.rehearsal import DONE as REHEARSED
+from deployer.contract.rehearsal.rehearsal import FAILED, JobEnding, Rehearsal, judge
+from deployer.contract.rules.verdict import judged
+from deployer.system.trust.verify import begin, opened
 from tests import bundles, running
 from tests.unit.connected.bundle.test_rehearsals import JOB, REQUIRES, outcome
 from tests.unit.connected.transfer.test_remote import far
@@ -981,7 +981,7 @@ def test_a_dry_run_of_an_unrehearsed_bundle_ends_without_a_check(
 def test_the_rehearsal_is_of_the_requested_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(ways, "plan_of", lambda _, __, partition: asked.append(partition))
-    monkeypatch.setattr("deployer.connected.rehearse.ways.rehearsed", lambda *_: SimpleNamespace(outcome=None))
+    monkeypatch.setattr("deployer.connected.rehearse.ask.ways.rehearsed", lambda *_: SimpleNamespace(outcome=None))
     site: Any = SimpleNamespace(partitions={"batch": 1, "gpu": 2})
     for partition in (None, "gpu"):
         ways.usual("b.tar", None, site, lambda _: None, partition)

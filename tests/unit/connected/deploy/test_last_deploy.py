@@ -8,7 +8,7 @@ from deployer.connected.bundle.contents import Contents
 from deployer.connected.deploy import last_deploy
 from deployer.connected.deploy.last_deploy import LastDeploy, inputs_of
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import pytest
 from deployer.cli.laptop import rehearse
 from deployer.cli.laptop.main import main
 from deployer.connected.deploy.packing import bundle_of
-from deployer.connected.image.definition import load
-from deployer.connected.rehearse import ways
+from deployer.connected.image.definition.definition import load
+from deployer.connected.rehearse.ask import ways
 from deployer.connected.site_profile import profile as profiles
-from deployer.contract.errors import UsageError
-from deployer.contract.rehearsal import JobEnding, Rehearsal
+from deployer.contract.base.errors import UsageError
+from deployer.contract.rehearsal.rehearsal import JobEnding, Rehearsal
 from tests import tars
 
 DEFINITION = """\

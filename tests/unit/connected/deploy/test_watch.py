@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.deploy import watch
-from deployer.connected.image.definition import Definition, load
+from deployer.connected.image.definition.definition import Definition, load
 from deployer.connected.image.init import init
 
 

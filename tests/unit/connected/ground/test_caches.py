@@ -7,7 +7,7 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.ground import caches
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.base.errors import Refused, UsageError
 
 DAY = 24 * 3600
 

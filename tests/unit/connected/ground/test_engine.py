@@ -15,7 +15,7 @@ import docker
 import pytest
 
 from deployer.connected.ground import engine
-from deployer.contract.errors import MissingTool
+from deployer.contract.base.errors import MissingTool
 
 
 class _FakeApi:

@@ -9,9 +9,9 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.ground import published_runs
 from deployer.connected.ground.job_page import make
-from deployer.contract import json_records
-from deployer.contract.result import StepOutcome
+from deployer.contract.base import json_records
 from deployer.site.jobs import result as results
+from deployer.site.proof.result import StepOutcome
 from tests import evidence
 from tests.pages import HOSTILE, Page
 

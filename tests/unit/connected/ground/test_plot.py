@@ -10,8 +10,8 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.ground import plot
-from deployer.contract import report
-from deployer.contract.errors import MissingTool
+from deployer.contract.base.errors import MissingTool
+from deployer.contract.proof import report
 
 
 def saved(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.ground import progress
-from deployer.contract import dialogue
-from deployer.contract.errors import TransferError
+from deployer.contract.base import dialogue
+from deployer.contract.base.errors import TransferError
 from deployer.system import terminal
 
 

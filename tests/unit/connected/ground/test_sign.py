@@ -15,12 +15,12 @@ import pytest
 from deployer.cli.laptop import main
 from deployer.connected.bundle.pyz import MAX_SIZE, make_pyz, vendored
 from deployer.connected.ground import sign as signing
-from deployer.contract import plan_update, sealed_file
-from deployer.contract.errors import IntegrityError, MissingTool, UsageError
-from deployer.contract.plan_update import PlanUpdate
-from deployer.system import policy
-from deployer.system.signature import check as check_signature
-from deployer.system.verify import VerifiedBundle, opened, verify
+from deployer.contract.base.errors import IntegrityError, MissingTool, UsageError
+from deployer.contract.bundle import plan_update, sealed_file
+from deployer.contract.bundle.plan_update import PlanUpdate
+from deployer.system.trust import policy
+from deployer.system.trust.signature import check as check_signature
+from deployer.system.trust.verify import VerifiedBundle, opened, verify
 from tests import bundles, running
 from tests.signing import TestKey, manifest_of, signed
 

@@ -8,7 +8,7 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.ground import user_settings
 from deployer.connected.ground.user_settings import UserSetting, in_effect
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from deployer.connected.ground import yaml_model
 from deployer.connected.ground.yaml_model import FORMS, WORDS, Model, load_model
-from deployer.connected.image.definition import Definition
+from deployer.connected.image.definition.definition import Definition
 from deployer.connected.site_profile.model import Profile
 
 MODELS = [Definition, Profile]

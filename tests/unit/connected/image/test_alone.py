@@ -8,7 +8,7 @@ import pytest
 
 from deployer.cli.laptop import main as command
 from deployer.connected.image.bases import base as bases
-from deployer.contract.errors import IntegrityError, MissingTool, Refused
+from deployer.contract.base.errors import IntegrityError, MissingTool, Refused
 from tests import tars
 
 ROOT = tars.layer([("etc/marker", b"it"), ("bin/tool", b"\x7fELF")])

@@ -9,13 +9,14 @@ from typing import Any, cast
 import pytest
 
 from deployer.connected.ground import engine
-from deployer.connected.image import build, context, settings, variants
+from deployer.connected.image import build, context, variants
 from deployer.connected.image.bases import base
 from deployer.connected.image.build import Transcript, first_trace, reason
-from deployer.connected.image.definition import Base, Definition, load
-from deployer.contract.errors import JobFailed, SpaceError, UsageError
+from deployer.connected.image.definition import settings
+from deployer.connected.image.definition.definition import Base, Definition, load
+from deployer.contract.base.errors import JobFailed, SpaceError, UsageError
 from tests import running
-from tests.unit.connected.image.test_definition import MINIMAL, write
+from tests.unit.connected.image.definition.test_definition import MINIMAL, write
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 

@@ -7,10 +7,10 @@ import pytest
 
 from deployer.cli.laptop.main import main
 from deployer.connected.image import init as initialising
-from deployer.connected.image.definition import load
+from deployer.connected.image.definition.definition import load
 from deployer.connected.image.init import init
 from deployer.connected.image.lint import lint
-from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.base.errors import DeployerError, UsageError
 
 
 @pytest.fixture(autouse=True)

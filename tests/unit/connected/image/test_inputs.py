@@ -10,8 +10,8 @@ from docker.errors import ImageNotFound
 from deployer.connected.bundle import sources
 from deployer.connected.ground import engine
 from deployer.connected.image import inputs
-from deployer.connected.image.definition import Definition, load
-from deployer.contract.errors import Refused, UsageError
+from deployer.connected.image.definition.definition import Definition, load
+from deployer.contract.base.errors import Refused, UsageError
 
 BUNDLE = """\
 name: small

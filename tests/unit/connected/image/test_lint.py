@@ -9,16 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deployer.cli.laptop.main import main
-from deployer.connected.image.definition import load
+from deployer.connected.image.definition.definition import load
 from deployer.connected.image.lint import RULES, hadolint
 from deployer.connected.image.lint import lint as linting
 from deployer.connected.image.lint.layers import wasted
 from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract.errors import MissingTool, Refused
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.tarformat import FILE, FOLDER
+from deployer.contract.base.errors import MissingTool, Refused
+from deployer.contract.base.tarformat import FILE, FOLDER
+from deployer.contract.rules.findings import ERROR, Finding
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -5,7 +5,7 @@ import pytest
 from deployer.connected.image.wheelhouse import lock as locks
 from deployer.connected.image.wheelhouse.lock import Lock, Pin
 from deployer.connected.image.wheelhouse.target import Target
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 
 TARGET = Target((3, 11), (2, 36), "x86_64", {})
 LOCK = Lock(

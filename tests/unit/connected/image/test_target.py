@@ -1,8 +1,8 @@
 import pytest
 
 from deployer.connected.image.wheelhouse.target import Target, version_pair
-from deployer.contract import json_records
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import Refused, UsageError
 
 BOOKWORM = Target((3, 11), (2, 36), "x86_64", {"numpy": "1.26.4"})
 

@@ -7,10 +7,11 @@ import pytest
 
 from deployer.connected.bundle import sources
 from deployer.connected.ground import caches
-from deployer.connected.image import definition, last_build, variants
+from deployer.connected.image import last_build, variants
+from deployer.connected.image.definition import definition
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
-from deployer.contract.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.site.plan import ABIS, MPICH_ABI, OPENMPI, SONAMES
 from tests import wheels
 from tests.elves import library
 

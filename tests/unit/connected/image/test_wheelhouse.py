@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.image import definition as definitions
-from deployer.connected.image import settings
-from deployer.connected.image.definition import Definition
-from deployer.connected.image.settings import BuildSettings
+from deployer.connected.image.definition import definition as definitions
+from deployer.connected.image.definition import settings
+from deployer.connected.image.definition.definition import Definition
+from deployer.connected.image.definition.settings import BuildSettings
 from deployer.connected.image.wheelhouse import lock as locks
 from deployer.connected.image.wheelhouse import wheelhouse
 from deployer.connected.image.wheelhouse.indexes import Indexes, indexes, pip_values, uv_options
 from deployer.connected.image.wheelhouse.lock import Pin
 from deployer.connected.image.wheelhouse.target import Target
 from deployer.connected.image.wheelhouse.wheelhouse import Mode
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
 from deployer.system import files
 from tests.wheels import wheel
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from deployer.contract import dynamic
-from deployer.contract.elf import ReadAt
+from deployer.contract.elf import dynamic
+from deployer.contract.elf.elf import ReadAt
 
 
 def reader(path: Path) -> ReadAt:

@@ -4,8 +4,8 @@ import pytest
 
 from deployer.connected.linker import families
 from deployer.connected.rootfs.entries import FileContent
-from deployer.contract.errors import Refused
-from deployer.contract.job import Job
+from deployer.contract.base.errors import Refused
+from deployer.contract.bundle.job import Job
 from tests import elves, tars
 
 MPICH, OPENMPI = elves.library(["libc.so.6", "libmpi.so.12"]), elves.library(["libmpi.so.40"])

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.bundle import layer, pack, sources
+from deployer.connected.bundle import pack, sources
+from deployer.connected.bundle.layer import layer
 from deployer.connected.linker import index as indexes
-from deployer.connected.linker import instructions
+from deployer.connected.linker.code import instructions
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, JobFilesystem
 from deployer.connected.linker.loader import Loader
-from deployer.contract.manifest import WHEELS_PREFIX
+from deployer.contract.bundle.manifest import WHEELS_PREFIX
 from deployer.system import files
-from deployer.system.verify import begin, opened
+from deployer.system.trust.verify import begin, opened
 from tests import wheels
 from tests.host_files import HostFiles
 

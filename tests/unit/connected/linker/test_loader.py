@@ -16,7 +16,7 @@ from deployer.connected.linker.job_filesystem import (
     folders_of,
 )
 from deployer.connected.linker.loader import LIBRARY_PATH, RPATH, Loader, Place
-from deployer.contract.dynamic import BadElf, Dynamic, Facts
+from deployer.contract.elf.dynamic import BadElf, Dynamic, Facts
 from tests.host_files import HostFiles
 
 

@@ -7,7 +7,7 @@ import pytest
 from deployer.connected.bundle import pack, sources
 from deployer.connected.linker import import_hooks, index
 from deployer.connected.linker.package_imports import Collector
-from deployer.system.verify import begin, opened
+from deployer.system.trust.verify import begin, opened
 
 INIT = b'''"""A docstring may have
 import nothing

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from deployer.connected.bundle.layer import pieces
+from deployer.connected.bundle.layer.layer import pieces
 from deployer.connected.ground.scratch import Scratch
 from deployer.connected.rootfs import archive, folder
 from deployer.connected.rootfs.flatten import FlattenedRootfs
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract.errors import IntegrityError, UsageError
+from deployer.contract.base.errors import IntegrityError, UsageError
 from tests import tars
 
 LAYERS = [

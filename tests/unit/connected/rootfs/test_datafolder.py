@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.rootfs import datafolder
-from deployer.contract.errors import DeployerError, UsageError
+from deployer.contract.base.errors import DeployerError, UsageError
 
 
 def folder(top: Path) -> Path:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from deployer.connected.bundle import layer
+from deployer.connected.bundle.layer import layer
 from deployer.connected.rootfs import flatten
 from deployer.connected.rootfs.flatten import FlattenedRootfs
-from deployer.contract import plan, tarformat
-from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK
+from deployer.contract.base import tarformat
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, MTIME, SYMLINK
+from deployer.contract.site import plan
 from tests.tars import layer as layer_of
 from tests.tars import root_of
 

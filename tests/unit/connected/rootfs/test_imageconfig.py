@@ -10,7 +10,7 @@ from deployer.cli.laptop import main as cli
 from deployer.connected.bundle import pack as packing
 from deployer.connected.rootfs import imageconfig
 from deployer.connected.rootfs.archive import ArchiveImage
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from tests.unit.connected.bundle.test_pack import contents

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deployer.connected.rootfs.entries import FileEntry, InMemory
 from deployer.connected.rootfs.merge import Rootfs
-from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from tests.tars import layer, root_of
 
 # ------------------------------------------------------------------- against layers that are applied to a real folder

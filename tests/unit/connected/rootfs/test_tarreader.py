@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from deployer.connected.rootfs import tarreader
 from deployer.connected.rootfs.entries import DEVICE
 from deployer.connected.rootfs.tarreader import Slice
-from deployer.contract.errors import UsageError
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK
 from tests.tars import layer, members
 
 KINDS = {

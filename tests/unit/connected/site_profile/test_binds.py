@@ -11,8 +11,8 @@ from deployer.connected.site_profile.binds import bindmap
 from deployer.connected.site_profile.binds.bindmap import BindMap
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract.errors import Refused, Unknown, UsageError
-from deployer.contract.hostfiles import DIRECTORY, LINK
+from deployer.contract.base.errors import Refused, Unknown, UsageError
+from deployer.contract.rules.hostfiles import DIRECTORY, LINK
 from tests.unit.connected.check.test_check import lib
 
 PREFIX = "/opt/intel/mpi/2021.15"

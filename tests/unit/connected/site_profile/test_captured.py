@@ -14,10 +14,11 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.machine import Machine
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.signatures import sign_profile, verify_profile
-from deployer.contract import drift
-from deployer.contract.errors import IntegrityError, Refused, Unknown, UsageError
-from deployer.site.capture import mpi, report
+from deployer.contract.base.errors import IntegrityError, Refused, Unknown, UsageError
+from deployer.contract.rules import drift
+from deployer.site.capture import report
 from deployer.site.capture.capture import CaptureRequest, capture
+from deployer.site.capture.software import mpi
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.system import elf
 from tests.running import program

@@ -21,11 +21,12 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plans
 from deployer.connected.site_profile.profile import load
 from deployer.connected.site_profile.summary import only_captured, summary
-from deployer.contract.job import Job
-from deployer.contract.plan import MPICH_ABI, OPENMPI
-from deployer.site.run import run, script
+from deployer.contract.bundle.job import Job
+from deployer.contract.site.plan import MPICH_ABI, OPENMPI
+from deployer.site.run import run
+from deployer.site.run.job_script import script
+from deployer.site.run.job_script.submission import SubmissionOptions
 from deployer.site.run.request import RunRequest
-from deployer.site.run.submission import SubmissionOptions
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"

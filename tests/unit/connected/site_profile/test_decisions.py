@@ -10,8 +10,8 @@ from deployer.connected.site_profile import decisions
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.decisions import Access, Decision
 from deployer.connected.site_profile.plan import make_plan
-from deployer.contract.errors import Unknown
-from deployer.contract.plan import MPICH_ABI
+from deployer.contract.base.errors import Unknown
+from deployer.contract.site.plan import MPICH_ABI
 
 NODE = {"sockets": 1, "cores": 4, "threads_per_core": 1, "memory_mb": 4000}
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-11-22"}

@@ -10,7 +10,7 @@ from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import gaps
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
-from deployer.contract.plan import MPICH_ABI
+from deployer.contract.site.plan import MPICH_ABI
 
 BARE = "format: 1\nname: bare\nsource: {kind: document, where: a test}\n"
 

@@ -5,8 +5,8 @@ import pytest
 from deployer.connected.site_profile.launch import Way, choose, passed
 from deployer.connected.site_profile.machine import FactSource
 from deployer.connected.site_profile.model import Mpi, Partition, Profile, SiteScheduler
-from deployer.contract.errors import Refused, Unknown
-from deployer.contract.plan import MPICH_ABI, NO_MPI, OPENMPI
+from deployer.contract.base.errors import Refused, Unknown
+from deployer.contract.site.plan import MPICH_ABI, NO_MPI, OPENMPI
 
 INTEL = Mpi(family="intel", prefix="/opt/impi")
 OMPI = Mpi(family="openmpi", prefix="/opt/ompi", launcher="bin/mpirun")

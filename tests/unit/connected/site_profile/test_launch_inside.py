@@ -4,7 +4,7 @@ import pytest
 
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.contract.errors import Refused
+from deployer.contract.base.errors import Refused
 
 
 @pytest.fixture(scope="module")

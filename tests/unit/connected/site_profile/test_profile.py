@@ -8,9 +8,9 @@ from deployer.connected.site_profile import model
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan, make_plans
 from deployer.connected.site_profile.profile import load
-from deployer.contract.choose import choose
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.plan import Plan
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.site.choose import choose
+from deployer.contract.site.plan import Plan
 
 CURATED = sorted(path.stem for path in profiles.CURATED.glob("*.yaml"))
 

@@ -15,8 +15,8 @@ from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.machine import Machine
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import Profile
-from deployer.contract import drift
-from deployer.contract.errors import DeployerError
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.rules import drift
 
 SOURCE = {"kind": "captured", "where": "login1", "date": "2026-01-01"}
 LIBRARY = {

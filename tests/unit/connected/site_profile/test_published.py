@@ -13,8 +13,9 @@ from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import published, search
 from deployer.connected.site_profile.published import Publication
-from deployer.contract import facts, json_records, sshsig
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.base import facts, json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, UsageError
+from deployer.contract.bundle import sshsig
 from tests.signing import TestKey
 from tests.unit.connected.ground.test_sign import make_key
 

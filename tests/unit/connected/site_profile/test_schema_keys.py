@@ -9,9 +9,9 @@ import yaml
 
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile.plan import make_plan
-from deployer.contract import plan as plans
-from deployer.contract.errors import Refused, Unknown, UsageError
-from deployer.contract.plan import Batch, GpuRequest, Plan
+from deployer.contract.base.errors import Refused, Unknown, UsageError
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Batch, GpuRequest, Plan
 
 Changes = dict[str, Any]
 

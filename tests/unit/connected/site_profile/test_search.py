@@ -8,7 +8,7 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile import profile as profiles
 from deployer.connected.site_profile import search
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from tests.others import somebody_else
 
 HERE, OWN, TEAM = "work/site_profiles", "config/deployer/profiles", "team"

@@ -7,13 +7,13 @@ import yaml
 
 from deployer.connected.site_profile import plan as planning
 from deployer.connected.site_profile.profile import Profile, load
-from deployer.contract import json_records
-from deployer.contract import plan as plans
-from deployer.contract.job import Job
-from deployer.contract.plan import OPENMPI, Batch, GpuRequest, Plan
+from deployer.contract.base import json_records
+from deployer.contract.bundle.job import Job
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import OPENMPI, Batch, GpuRequest, Plan
 from deployer.site.run import placeholders, run
+from deployer.site.run.job_script.submission import SubmissionOptions
 from deployer.site.run.request import RunRequest
-from deployer.site.run.submission import SubmissionOptions
 from tests import running as made
 
 SITES = Path(__file__).parent / "sites"

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from deployer.connected.bundle.pyz import make_pyz
-from deployer.connected.image import definition
+from deployer.connected.image.definition import definition
 from deployer.connected.site_profile.plan import make_plan
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import Refused
-from deployer.contract.job import Job
-from deployer.contract.plan import Plan
-from deployer.site.run import run, script
+from deployer.contract.base.errors import Refused
+from deployer.contract.bundle.job import Job
+from deployer.contract.site.plan import Plan
+from deployer.site.run import run
+from deployer.site.run.job_script import script
 from deployer.site.run.request import RunRequest
 from deployer.site.storage.store import Store
 from tests import running as made

@@ -9,9 +9,9 @@ import pytest
 from deployer.cli.laptop import main as laptop
 from deployer.connected.transfer import capture_site
 from deployer.connected.transfer.remote import Remote
-from deployer.contract.errors import TransferError
-from deployer.contract.json_records import Fields
-from deployer.contract.plan_update import PlanUpdate
+from deployer.contract.base.errors import TransferError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.bundle.plan_update import PlanUpdate
 from tests import bundles, running
 
 KNOWN = {"folder": None, "free": 10**12, "python": "3.6.15", "held": ""}

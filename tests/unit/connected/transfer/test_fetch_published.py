@@ -11,7 +11,7 @@ from deployer.connected.site_profile import published as kept
 from deployer.connected.site_profile.profile import Profile
 from deployer.connected.transfer import published, push, remote
 from deployer.connected.transfer.remote import Remote
-from deployer.contract.errors import Refused, UsageError
+from deployer.contract.base.errors import Refused, UsageError
 from tests.unit.connected.site_profile.test_published import KEY, OTHER, of, publication
 from tests.unit.connected.transfer.test_remote import far
 

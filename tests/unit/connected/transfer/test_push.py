@@ -20,15 +20,16 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.push import DamagedBundle, Pushed, PushOptions, _Sending, push, push_to
 from deployer.connected.transfer.remote import Remote
-from deployer.contract import delta, json_records
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.job import Job
-from deployer.contract.json_records import Fields
-from deployer.contract.verdict import judged
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.bundle import delta
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.rules.verdict import judged
 from deployer.site.install.receive import receive
 from deployer.site.storage.store import Store
-from deployer.system.verify import begin, opened
+from deployer.system.trust.verify import begin, opened
 from tests import bundles, running
 from tests.unit.connected.transfer.test_remote import far
 from tests.unit.site.install.test_squash import stand_in
@@ -391,7 +392,7 @@ def test_too_little_space_is_told_before_anything_is_sent(
     far: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = write(tmp_path / "b.tar")
-    monkeypatch.setattr("deployer.contract.delta.Ending.end", property(lambda self: 10**15))
+    monkeypatch.setattr("deployer.contract.bundle.delta.Ending.end", property(lambda self: 10**15))
     with pytest.raises(SpaceError, match=r"has .* MB free; bundle and image need .* MB"):
         install(bundle)
     assert incoming(far) == []

@@ -8,10 +8,10 @@ import pytest
 from deployer.cli.laptop import main as cli
 from deployer.connected.site_profile.profile import load
 from deployer.connected.transfer.push_plan import push_plan
-from deployer.contract import findings
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.plan_update import PlanUpdate
-from deployer.contract.verdict import judged
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.bundle.plan_update import PlanUpdate
+from deployer.contract.rules import findings
+from deployer.contract.rules.verdict import judged
 from deployer.site.storage.store import Store
 from tests import running
 from tests.unit.connected.transfer.test_remote import far

@@ -21,8 +21,8 @@ from deployer.connected.bundle.pyz import make_pyz
 from deployer.connected.site_profile.profile import Profile, load
 from deployer.connected.transfer.remote import MARK, Attended, Remote, _is_newer, _is_trusted, _sftp_quoted
 from deployer.connected.transfer.submission import Submission
-from deployer.contract import dialogue
-from deployer.contract.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
+from deployer.contract.base import dialogue
+from deployer.contract.base.errors import DeployerError, JobFailed, MissingTool, SpaceError, TransferError, UsageError
 
 #: Plays ssh: `-G` names a path for connections if the user has one; `-O check` succeeds when the master runs; a command
 #: runs here, in a home of its own.

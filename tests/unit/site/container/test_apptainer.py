@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import Bind
-from deployer.contract.shell import Program, Variable, Word, argv
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.shell import Program, Variable, Word, argv
+from deployer.contract.site.plan import Bind
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Staged
 

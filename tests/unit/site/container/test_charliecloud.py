@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import Bind
-from deployer.contract.shell import argv
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.shell import argv
+from deployer.contract.site.plan import Bind
 from deployer.site.container import runtime_check
 from deployer.site.container.runtimes import RUNTIMES, charliecloud
 from deployer.site.container.runtimes.interface import Container, Here

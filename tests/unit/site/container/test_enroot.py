@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import Bind
-from deployer.contract.shell import Variable, Word, argv
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.shell import Variable, Word, argv
+from deployer.contract.site.plan import Bind
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Here
 from tests import running as made

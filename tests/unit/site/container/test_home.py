@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from deployer.contract.errors import DeployerError, Refused, UsageError
-from deployer.contract.shell import argv
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.contract.base.shell import argv
 from deployer.site.container import container, home
 from deployer.site.run import exec as execs
 from deployer.site.run import run

@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from deployer.contract.errors import Refused
-from deployer.contract.hostfiles import FOLDER
-from deployer.contract.plan import Bind
+from deployer.contract.base.errors import Refused
+from deployer.contract.rules.hostfiles import FOLDER
+from deployer.contract.site.plan import Bind
 from deployer.site.container import container, hostfiles
 from tests import running
-from tests.unit.contract.test_hostfiles import HOST
+from tests.unit.contract.rules.test_hostfiles import HOST
 
 PLAN = running.PLAN._replace(host=HOST)
 

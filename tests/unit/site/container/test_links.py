@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from deployer.contract.errors import DeployerError, Refused, UsageError
-from deployer.contract.manifest import DataNeed
+from deployer.contract.base.errors import DeployerError, Refused, UsageError
+from deployer.contract.bundle.manifest import DataNeed
 from deployer.site.container import links
 from deployer.site.storage.data import InstalledData
 
@@ -58,7 +58,7 @@ def test_a_source_that_is_missing_or_odd_is_refused(image):
 
 
 def test_too_many_files_are_refused(image, monkeypatch):
-    monkeypatch.setattr("deployer.contract.links.MOST", 1)
+    monkeypatch.setattr("deployer.contract.site.links.MOST", 1)
     with pytest.raises(Refused, match="has over 1 files"):
         links.resolve(image, [], {"~/.keras": "data/keras", "all": "app"})
 

@@ -8,12 +8,14 @@ import sys
 import pytest
 
 from deployer.cli.site.main import main
-from deployer.contract import first_bytes, runtime_table, shell, verdict
-from deployer.contract import plan as plans
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.hostfiles import DIRECTORY, FILE, LINK, HostFile
-from deployer.contract.plan import Bind
+from deployer.contract.base import first_bytes, shell
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.rules import verdict
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.rules.hostfiles import DIRECTORY, FILE, LINK, HostFile
+from deployer.contract.site import plan as plans
+from deployer.contract.site import runtime_table
+from deployer.contract.site.plan import Bind
 from deployer.site.container import container
 from deployer.site.container.runtimes import RUNTIMES, native
 from deployer.site.container.runtimes.interface import Container, Here

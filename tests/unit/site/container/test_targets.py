@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.plan import Bind
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.site.plan import Bind
 from deployer.site.container import container, targets
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.charliecloud import Charliecloud

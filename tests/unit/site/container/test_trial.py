@@ -2,7 +2,7 @@
 
 import pytest
 
-from deployer.contract import runtime_table
+from deployer.contract.site import runtime_table
 from deployer.site.container import trial
 
 

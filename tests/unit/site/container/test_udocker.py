@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from deployer.contract import json_records
-from deployer.contract.errors import IntegrityError, UsageError
-from deployer.contract.plan import Bind
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.site.plan import Bind
 from deployer.site.container import container
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Here

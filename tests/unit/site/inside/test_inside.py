@@ -216,7 +216,7 @@ def test_the_launcher_starts_with_sigterm_blocked_and_knows_the_hub(tmp_path):
 
 def test_no_hub_is_one_clear_error(tmp_path):
     folder.make(str(tmp_path), "python3")
-    from deployer.contract.errors import JobFailed
+    from deployer.contract.base.errors import JobFailed
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -8,10 +8,11 @@ import threading
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract.errors import IntegrityError, Refused, SpaceError, UsageError
+from deployer.contract.base.errors import IntegrityError, Refused, SpaceError, UsageError
 from deployer.site.install import install as installing
 from deployer.site.storage.store import Store
-from deployer.system import files, policy
+from deployer.system import files
+from deployer.system.trust import policy
 from tests import bundles
 from tests.signing import TestKey, signed
 
@@ -154,7 +155,7 @@ def test_a_policy_judges_before_anything_is_parsed(tmp_path, store, signers, mon
     def parsed(data, what):
         raise AssertionError("parsed")
 
-    monkeypatch.setattr("deployer.contract.manifest.read", parsed)
+    monkeypatch.setattr("deployer.contract.bundle.manifest.read", parsed)
     for data in (bundles.build(), signed(bundles.build(), OTHER)):
         with pytest.raises(Refused):
             installing.install(write(tmp_path, data), store, signers_file=signers)

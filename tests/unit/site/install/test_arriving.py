@@ -9,9 +9,10 @@ from contextlib import closing
 
 import pytest
 
-from deployer.contract import delta, tarformat
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError
-from deployer.contract.tarformat import FILES, REST, TarEntry
+from deployer.contract.base import tarformat
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError
+from deployer.contract.base.tarformat import FILES, REST, TarEntry
+from deployer.contract.bundle import delta
 from deployer.site.install import arriving, incoming
 from deployer.site.install import receive as receiving
 from deployer.site.storage import inventory, space

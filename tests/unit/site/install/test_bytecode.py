@@ -4,7 +4,7 @@ import pytest
 
 from deployer.site.container import runtime_check
 from deployer.site.install import bytecode
-from deployer.system import verify
+from deployer.system.trust import verify
 from tests import bundles, running
 
 

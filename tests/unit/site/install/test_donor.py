@@ -7,8 +7,19 @@ import stat
 
 import pytest
 
-from deployer.contract.errors import IntegrityError, SpaceError
-from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, HARDLINK, LINKS, MTIME, REST, TarEntry, encode
+from deployer.contract.base.errors import IntegrityError, SpaceError
+from deployer.contract.base.tarformat import (
+    FILE,
+    FILES,
+    FOLDER,
+    FOLDERS,
+    HARDLINK,
+    LINKS,
+    MTIME,
+    REST,
+    TarEntry,
+    encode,
+)
 from deployer.site.install import donor, gc, remove
 from deployer.site.install import install as installing
 from deployer.site.storage import frames, inventory

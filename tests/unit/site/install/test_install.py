@@ -7,15 +7,16 @@ from unittest.mock import ANY
 
 import pytest
 
-from deployer.contract import json_records, plan
-from deployer.contract.errors import DeployerError, IntegrityError, SpaceError, UsageError
-from deployer.contract.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, TarEntry, encode
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import DeployerError, IntegrityError, SpaceError, UsageError
+from deployer.contract.base.tarformat import FILE, FILES, FOLDER, FOLDERS, LINKS, MTIME, REST, TarEntry, encode
+from deployer.contract.site import plan
 from deployer.site.install import install as installing
 from deployer.site.install.remove import remove
 from deployer.site.storage import store as stores
 from deployer.site.storage.store import Store
 from tests import bundles
-from tests.unit.contract.test_plan import PLAN
+from tests.unit.contract.site.test_plan import PLAN
 
 
 @pytest.fixture

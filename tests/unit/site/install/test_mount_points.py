@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deployer.contract.errors import IntegrityError
+from deployer.contract.base.errors import IntegrityError
 from deployer.site.install import install as installing
 from deployer.site.install import kit, mount_points
 from deployer.site.install.remove import remove

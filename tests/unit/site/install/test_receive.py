@@ -11,14 +11,14 @@ import pytest
 
 from deployer.cli.site import main
 from deployer.cli.site.meter import Meter
-from deployer.contract import delta, sealed_file
-from deployer.contract.delta import Ending
-from deployer.contract.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.base.errors import DeployerError, IntegrityError, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.bundle import delta, sealed_file
+from deployer.contract.bundle.delta import Ending
 from deployer.site.install import gc, incoming, remove
 from deployer.site.install import receive as receiving
 from deployer.site.install.receive import receive
 from deployer.site.storage.store import Store
-from deployer.system import policy
+from deployer.system.trust import policy
 from tests import bundles
 from tests.others import somebody_else
 from tests.signing import TestKey, signed

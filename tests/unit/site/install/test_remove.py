@@ -8,8 +8,8 @@ import time
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract.errors import EXIT_DONE, Refused, Unknown, UsageError
-from deployer.contract.evidence import Launch
+from deployer.contract.base.errors import EXIT_DONE, Refused, Unknown, UsageError
+from deployer.contract.proof.evidence import Launch
 from deployer.site.install import gc
 from deployer.site.install.install import install, keep
 from deployer.site.jobs import jobs

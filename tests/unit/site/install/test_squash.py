@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site import main as site_cli
-from deployer.contract.errors import JobFailed, MissingTool, SpaceError
-from deployer.contract.tarformat import FILE, FOLDER, TarEntry
+from deployer.contract.base.errors import JobFailed, MissingTool, SpaceError
+from deployer.contract.base.tarformat import FILE, FOLDER, TarEntry
 from deployer.site.install import squash
 from deployer.site.install.install import install
 from deployer.site.storage import unfinished

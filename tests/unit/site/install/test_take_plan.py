@@ -6,11 +6,12 @@ import os
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import sshsig
-from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.plan_update import PlanUpdate
+from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.contract.bundle import sshsig
+from deployer.contract.bundle.plan_update import PlanUpdate
 from deployer.site.install import take_plan
-from deployer.system import files, policy
+from deployer.system import files
+from deployer.system.trust import policy
 from tests import running
 from tests.signing import TestKey
 

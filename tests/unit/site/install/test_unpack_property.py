@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.site.install.install import install
 from deployer.site.storage.store import Store
 from tests import bundles

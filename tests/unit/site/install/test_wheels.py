@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from deployer.contract.errors import IntegrityError
-from deployer.contract.plan import Bind
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.site.plan import Bind
 from deployer.site.container import container
 from deployer.site.install import install as installing
 from deployer.site.install import wheels
 from deployer.site.storage.store import Store
-from deployer.system import observations
+from deployer.system.observe import observations
 from tests import bundles, running
 from tests.wheels import file_name, wheel
 

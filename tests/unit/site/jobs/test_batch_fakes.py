@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.plan import GpuRequest
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.site.plan import GpuRequest
 from deployer.site.jobs import jobs
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobRequest
-from deployer.site.run import agent_script
+from deployer.site.run.job_script import agent_script
 
 FAKES = Path(__file__).resolve().parent / "fakes"
 COMMANDS = {

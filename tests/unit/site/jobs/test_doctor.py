@@ -10,12 +10,12 @@ import types
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import json_records, records
-from deployer.contract import plan as plans
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.findings import Finding
-from deployer.contract.json_records import Fields
-from deployer.contract.verdict import Checked
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.json_records import Fields
+from deployer.contract.rules.findings import Finding
+from deployer.contract.rules.verdict import Checked
+from deployer.contract.site import plan as plans
 from deployer.site.doctor import climb, cluster, here, ladder, problem_report
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import run

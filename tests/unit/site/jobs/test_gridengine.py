@@ -2,8 +2,8 @@
 
 import pytest
 
-from deployer.contract.errors import Refused, TransferError, UsageError
-from deployer.contract.plan import GpuRequest
+from deployer.contract.base.errors import Refused, TransferError, UsageError
+from deployer.contract.site.plan import GpuRequest
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobRequest, Queue
 

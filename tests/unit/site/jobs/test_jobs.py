@@ -9,8 +9,8 @@ import time
 import pytest
 
 from deployer.cli.site import common, main
-from deployer.contract.errors import EXIT_DONE, MissingTool, Refused, TransferError, UsageError
-from deployer.contract.evidence import Launch
+from deployer.contract.base.errors import EXIT_DONE, MissingTool, Refused, TransferError, UsageError
+from deployer.contract.proof.evidence import Launch
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.storage.store import Receipt, Store

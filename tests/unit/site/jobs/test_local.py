@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from deployer.contract.errors import JobFailed, MissingTool, Refused, UsageError
+from deployer.contract.base.errors import JobFailed, MissingTool, Refused, UsageError
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import run

@@ -6,10 +6,10 @@ import os
 import pytest
 
 from deployer.cli.site.main import main
-from deployer.contract import nodes
-from deployer.contract.errors import JobFailed
-from deployer.contract.evidence import HostRecord
+from deployer.contract.base.errors import JobFailed
+from deployer.contract.proof.evidence import HostRecord
 from deployer.site.jobs import ending, jobs, result
+from deployer.site.proof import nodes
 from tests import evidence, running
 
 

@@ -6,8 +6,8 @@ import stat
 
 import pytest
 
-from deployer.contract.evidence import HostRecord, Launch
-from deployer.contract.network import NodeAddress
+from deployer.contract.proof.evidence import HostRecord, Launch
+from deployer.contract.site.network import NodeAddress
 from deployer.site.jobs import rendezvous
 
 LAUNCH = Launch("j", "b", "1", "sha256:0", "s", "o", "r", "charliecloud", 0, 3, 1, "01:00:00", ["true"], None, None, 0)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deployer.contract.result import StepOutcome
 from deployer.site.jobs import result
+from deployer.site.proof.result import StepOutcome
 from deployer.system import files
 from tests import evidence
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from deployer.contract.errors import Refused, TransferError
+from deployer.contract.base.errors import Refused, TransferError
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.jobs.schedulers.interface import JobRequest, NotTaken
 

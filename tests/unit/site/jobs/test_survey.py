@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.site.capture import report
 from deployer.site.capture.report import CaptureReport
 from deployer.site.jobs import survey

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from deployer.contract.evidence import NetworkRecord, read_network
-from deployer.contract.network import NodeAddress
+from deployer.contract.proof.evidence import NetworkRecord, read_network
+from deployer.contract.site.network import NodeAddress
 from deployer.site.rank import interfaces, meeting
 
 SECRET = bytes(32)

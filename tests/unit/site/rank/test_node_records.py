@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from deployer.contract import rank_record
 from deployer.site.jobs import result
+from deployer.site.proof import rank_record
 from deployer.site.rank import node_records
 from deployer.site.rank.node_records import NodeRecords, node_name
 

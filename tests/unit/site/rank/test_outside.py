@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from deployer.contract import evidence, rank_record
-from deployer.contract.payload import read_payload
+from deployer.contract.proof import evidence
+from deployer.contract.proof.payload import read_payload
+from deployer.site.proof import rank_record
 from deployer.site.rank import outside, payload_monitor, rank
 from deployer.system import elf
 from tests.evidence import recorded

@@ -11,14 +11,17 @@ import tempfile
 
 import pytest
 
-from deployer.contract import evidence, hostfiles, rank_record
-from deployer.contract.errors import DeployerError
-from deployer.site.rank import host_probe, mapped_mpi, mpi, probe
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.proof import evidence
+from deployer.contract.rules import hostfiles
+from deployer.site.proof import rank_record
+from deployer.site.rank import host_probe, mpi, probe
 from deployer.site.rank.node_records import node_name
+from deployer.site.rank.observed import mapped_mpi
 from deployer.system import elf
 from tests import running
 from tests.evidence import recorded
-from tests.unit.contract.test_result import LAUNCH
+from tests.unit.site.proof.test_result import LAUNCH
 
 MAPS = """\
 55d0-55d1 r--p 00000000 00:2f 11 /usr/bin/python3.11

@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from deployer.contract import hostfiles
-from deployer.site.rank import mapped_mpi, payload_monitor, rank
+from deployer.contract.rules import hostfiles
+from deployer.site.rank import payload_monitor, rank
+from deployer.site.rank.observed import mapped_mpi
 from deployer.system import elf
 from tests.evidence import recorded
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from deployer.contract.rank_record import SAVED
+from deployer.site.proof.rank_record import SAVED
 from deployer.site.rank import payload_monitor
 from tests.evidence import recorded
 

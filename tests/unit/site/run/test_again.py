@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from deployer.contract import json_records
-from deployer.contract.errors import JobFailed, Refused, TransferError, UsageError
-from deployer.contract.evidence import Launch
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import JobFailed, Refused, TransferError, UsageError
+from deployer.contract.proof.evidence import Launch
 from deployer.site.jobs import jobs, result
-from deployer.site.run import again, script
-from tests.unit.site.run.test_script import CASES
+from deployer.site.run import again
+from deployer.site.run.job_script import script
+from tests.unit.site.run.job_script.test_script import CASES
 
 ROOT = Path(__file__).resolve().parents[4]
 NAME = "hello-20261122T150000-0a1b"

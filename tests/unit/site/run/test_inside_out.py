@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from deployer.contract import plan as plans
-from deployer.contract.errors import Refused
-from deployer.contract.image_launcher import ImageLauncher
-from deployer.contract.plan import Bind, InsideWay
+from deployer.contract.base.errors import Refused
+from deployer.contract.bundle.image_launcher import ImageLauncher
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind, InsideWay
 from deployer.site.run import inside_out, run
 from deployer.site.run.request import RunRequest
 from tests import running as made
@@ -49,7 +49,7 @@ def test_a_plan_carries_both_ways_and_the_users_word_decides():
 
 
 def made_bytes(plan):
-    from deployer.contract import json_records
+    from deployer.contract.base import json_records
 
     return json_records.dumps(plan.record())
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from deployer.contract.layout import lay_out
-from deployer.contract.plan import NodeShape
+from deployer.contract.site.layout import lay_out
+from deployer.contract.site.plan import NodeShape
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.launchers.interface import LaunchRequest
 

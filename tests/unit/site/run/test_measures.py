@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from deployer.contract.hostfiles import FILE, HostFile
-from deployer.contract.plan import Bind
+from deployer.contract.rules.hostfiles import FILE, HostFile
+from deployer.contract.site.plan import Bind
 from deployer.site.rank import gpu
 from deployer.site.run import exec as execs
 from deployer.site.storage import packages

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.plan import StartOption
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.site.plan import StartOption
 from deployer.site.run import rehearse
 from deployer.site.run.exec import ExecRequest
 from tests import running as made

@@ -2,10 +2,11 @@
 
 import pytest
 
-from deployer.contract import limits, verdict
-from deployer.contract.errors import Refused, UsageError
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import Limits
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.bundle import limits
+from deployer.contract.rules import verdict
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.site.plan import Limits
 from deployer.site.run.request import RunRequest, foresee, settle
 from deployer.site.storage import site_plans
 from tests import running as made

@@ -19,23 +19,24 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract import hostfiles, json_records, records, verdict
-from deployer.contract.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
-from deployer.contract.evidence import HostRecord
-from deployer.contract.findings import ERROR, WARNING, Finding
-from deployer.contract.job import Job
-from deployer.contract.plan import Batch, Bind, GpuPlace, GpuRequest, NodeShape, StartOption
-from deployer.contract.result import StepOutcome, assemble
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import IntegrityError, JobFailed, Refused, SpaceError, TransferError, UsageError
+from deployer.contract.bundle.job import Job
+from deployer.contract.proof.evidence import HostRecord
+from deployer.contract.rules import hostfiles, verdict
+from deployer.contract.rules.findings import ERROR, WARNING, Finding
+from deployer.contract.site.plan import Batch, Bind, GpuPlace, GpuRequest, NodeShape, StartOption
 from deployer.site.container import container, runtime_check
 from deployer.site.container import home as homes
 from deployer.site.install import gc
 from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers.interface import JobState
+from deployer.site.proof.result import StepOutcome, assemble
 from deployer.site.rank import host_probe
 from deployer.site.run import exec as execs
 from deployer.site.run import run
+from deployer.site.run.job_script.submission import SubmissionOptions
 from deployer.site.run.request import RunRequest
-from deployer.site.run.submission import SubmissionOptions
 from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made

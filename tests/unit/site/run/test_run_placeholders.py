@@ -6,9 +6,9 @@ import stat
 
 import pytest
 
-from deployer.contract import plan as plans
-from deployer.contract.errors import UsageError
-from deployer.contract.plan import Bind
+from deployer.contract.base.errors import UsageError
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind
 from deployer.site.run import placeholders
 from tests import running as made
 

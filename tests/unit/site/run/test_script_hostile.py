@@ -10,19 +10,22 @@ import typing
 
 import pytest
 
-from deployer.contract import evidence, hostfiles, layout
-from deployer.contract import plan as plans
-from deployer.contract.errors import DeployerError
-from deployer.contract.findings import ERROR, Finding
-from deployer.contract.plan import Bind
-from deployer.contract.verdict import judged
+from deployer.contract.base.errors import DeployerError
+from deployer.contract.proof import evidence
+from deployer.contract.rules import hostfiles
+from deployer.contract.rules.findings import ERROR, Finding
+from deployer.contract.rules.verdict import judged
+from deployer.contract.site import layout
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
-from deployer.site.run import run, script
+from deployer.site.run import run
+from deployer.site.run.job_script import script
+from deployer.site.run.job_script.staging_script import StagedImage
+from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
 from deployer.site.run.launchers import LAUNCHERS
 from deployer.site.run.request import RunRequest
-from deployer.site.run.staging_script import StagedImage
-from deployer.site.run.submission import BatchRequest, SubmissionOptions, ask
 from tests import running
 
 #: Each would make the file that stands for %s if it were shell.

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from deployer.cli.site.main import main
-from deployer.contract import evidence
-from deployer.contract import plan as plans
-from deployer.contract.errors import Refused
-from deployer.contract.tarformat import FILE, FOLDER, TarEntry
+from deployer.contract.base.errors import Refused
+from deployer.contract.base.tarformat import FILE, FOLDER, TarEntry
+from deployer.contract.proof import evidence
+from deployer.contract.site import plan as plans
 from deployer.site.install import bytecode, kit, squash
 from deployer.site.install.install import install, keep
 from deployer.site.jobs import result

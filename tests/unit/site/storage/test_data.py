@@ -6,12 +6,12 @@ import os
 import pytest
 
 from deployer.cli.site import main
-from deployer.contract.errors import EXIT_DONE, IntegrityError, Refused, UsageError
+from deployer.contract.base.errors import EXIT_DONE, IntegrityError, Refused, UsageError
 from deployer.site.install.install import install
 from deployer.site.run import run
 from deployer.site.storage import data
 from deployer.site.storage.store import Store
-from deployer.system.verify import verify
+from deployer.system.trust.verify import verify
 from tests import bundles, running
 from tests.unit.site.run.test_run import REQUEST, fake_slurm, programs
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deployer.contract.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
+from deployer.contract.base.tarformat import FILE, FOLDER, HARDLINK, SYMLINK, TarEntry
 from deployer.site.install import gc
 from deployer.site.install.install import install
 from deployer.site.install.remove import remove

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from deployer.contract.errors import IntegrityError, Refused
+from deployer.contract.base.errors import IntegrityError, Refused
 from deployer.site.install import install as installing
 from deployer.site.install import remove
 from deployer.site.storage import inventory

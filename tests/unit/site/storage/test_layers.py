@@ -7,8 +7,8 @@ import stat
 
 import pytest
 
-from deployer.contract.errors import IntegrityError, Refused, UsageError
-from deployer.contract.tarformat import FILE, TarEntry
+from deployer.contract.base.errors import IntegrityError, Refused, UsageError
+from deployer.contract.base.tarformat import FILE, TarEntry
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.install import gc, remove
 from deployer.site.install import install as installing

@@ -4,7 +4,7 @@ from collections import namedtuple
 
 import pytest
 
-from deployer.contract.errors import SpaceError
+from deployer.contract.base.errors import SpaceError
 from deployer.site.storage import space
 
 State = namedtuple("State", "f_frsize f_bavail f_files f_favail")

@@ -14,7 +14,7 @@ from deployer.connected.linker.job_filesystem import JobFilesystem
 from deployer.connected.linker.starts import started
 from deployer.connected.linker.starts.started import Started, Surroundings
 from deployer.connected.linker.starts.words import UnknownWord
-from deployer.contract import command
+from deployer.contract.bundle import command
 from tests.unit.connected.linker.starts.test_started import files
 
 #: Programs that end with 0; ``no`` ends with 1.

@@ -12,12 +12,13 @@ from deployer.connected.linker import commands
 from deployer.connected.linker.index import Index, Indexed
 from deployer.connected.linker.job_filesystem import FILE, FOLDER, LINK, BoundFiles, JobFilesystem, folders_of
 from deployer.connected.linker.package_imports import PackageImports
-from deployer.connected.linker.starts import python_path, started
-from deployer.connected.linker.starts.python_packages import Around, MissingModule
+from deployer.connected.linker.starts import started
+from deployer.connected.linker.starts.python import python_path
+from deployer.connected.linker.starts.python.python_packages import Around, MissingModule
 from deployer.connected.linker.starts.removed import Removed
 from deployer.connected.linker.starts.started import Started, Surroundings
-from deployer.contract.dynamic import Dynamic, Facts
-from deployer.contract.plan import APP
+from deployer.contract.elf.dynamic import Dynamic, Facts
+from deployer.contract.site.plan import APP
 
 ELF = Facts(Dynamic(62, "/lib64/ld.so", None, [], [], [], {}, [], False, None), [], [])
 PROGRAMS = """

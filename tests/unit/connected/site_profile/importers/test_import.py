@@ -8,7 +8,7 @@ import pytest
 from deployer.cli.laptop.main import main
 from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 
 SLURM = "ClusterName=one\nNodeName=n[1-2] Sockets=1 CoresPerSocket=4 Gres=gpu:4\nPartitionName=p Nodes=ALL\n"
 GRES = "NodeName=n[1-2] Name=gpu File=/dev/nvidia[0-3]\n"

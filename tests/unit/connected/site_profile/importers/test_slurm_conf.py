@@ -8,7 +8,7 @@ from deployer.connected.site_profile.importers import files as importers
 from deployer.connected.site_profile.importers import slurm_conf
 from deployer.connected.site_profile.importers.draft import Draft
 from deployer.connected.site_profile.profile import load
-from deployer.contract.errors import UsageError
+from deployer.contract.base.errors import UsageError
 from tests.lab import config
 from tests.lab.site import Site
 

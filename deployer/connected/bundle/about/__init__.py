@@ -1,0 +1,1 @@
+"""What a bundle contains, for people: SBOM, list, diff, page."""

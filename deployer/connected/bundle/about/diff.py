@@ -1,0 +1,190 @@
+"""diff: the files and packages that differ between two bundles, and how many bytes push must send.
+
+Only frames that differ are decompressed, and only their files are hashed.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import IO, NamedTuple
+
+from deployer.connected.bundle.about import packages
+from deployer.connected.bundle.shipment import shipment_for
+from deployer.connected.rootfs.entries import shown
+from deployer.contract.base import json_records, records, tarformat
+from deployer.contract.base.errors import IntegrityError
+from deployer.contract.base.tarformat import TarEntry
+from deployer.contract.bundle import delta, sealed_file, wheel
+from deployer.contract.bundle.manifest import HEADER, PADDING, WHEELS_PREFIX, Manifest, Segment
+from deployer.contract.bundle.sealed_file import Seal
+from deployer.system import codec
+from deployer.system.trust.verify import opened, read_manifest_block, read_seal
+
+_PIP = re.compile(rb"/(?:site|dist)-packages/([^/]+?)-([^/-]+)\.(?:dist|egg)-info/METADATA$")
+
+#: A unit is a frame with complete entries, or all frames of a large file.
+_Unit = tuple[Segment, ...]
+
+
+class PackageChange(NamedTuple):
+    """A package whose version differs.
+
+    Attributes:
+        kind: ``dpkg`` or ``pip``.
+        name: the package.
+        old: the version in the old bundle, None if absent.
+        new: the version in the new bundle, None if absent.
+    """
+
+    kind: str
+    name: str
+    old: str | None
+    new: str | None
+
+    def line(self) -> str:
+        """Return the line to print."""
+        return f"{self.kind} {self.name}: {self.old or 'absent'} -> {self.new or 'absent'}"
+
+
+class Difference(NamedTuple):
+    """The differences of two bundles.
+
+    Paths of files in the image start with ``/``. Other paths are bundle members, such as ``deployer/app/train.py``.
+
+    Attributes:
+        bytes_to_ship: bytes that push sends if the site has the old bundle.
+        added: paths that only the new bundle has.
+        removed: paths that only the old bundle has.
+        changed: paths with different content or mode.
+        packages: packages whose versions differ.
+    """
+
+    bytes_to_ship: int
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    packages: list[PackageChange]
+
+    def record(self) -> json_records.Record:
+        return dict(records.plain(self))
+
+
+def diff(old: str, new: str) -> Difference:
+    """Compare the bundles at two paths.
+
+    Raises:
+        UsageError: a file cannot be read.
+        IntegrityError: a bundle is damaged.
+    """
+    with ExitStack() as stack:
+        a = _Bundle(stack.enter_context(opened(old)), old)
+        b = _Bundle(stack.enter_context(opened(new)), new)
+        held = delta.read_held(delta.held_text(segment.sha256 for segment in a.manifest.segments))
+        size = shipment_for(b.stream, b.seal, b.manifest, held).size
+        if a.seal.sha256 == b.seal.sha256:
+            size = 0  # push sends nothing: the site has it
+        before, after = {**a.members(), **a.files(b)}, {**b.members(), **b.files(a)}
+        return Difference(
+            size,
+            sorted(after.keys() - before.keys()),
+            sorted(before.keys() - after.keys()),
+            sorted(path for path in before.keys() & after.keys() if before[path] != after[path]),
+            _packages(a, b),
+        )
+
+
+def _packages(a: "_Bundle", b: "_Bundle") -> list[PackageChange]:
+    found = []
+    before, after = a.packages(b), b.packages(a)
+    for kind, name in sorted(before.keys() | after.keys()):
+        old, new = before.get((kind, name)), after.get((kind, name))
+        if old != new:
+            found.append(PackageChange(kind, name, old, new))
+    return found
+
+
+class _Bundle:
+    """One side of the comparison. It reads only layer units that the other side lacks."""
+
+    def __init__(self, stream: IO[bytes], path: str) -> None:
+        self.stream = stream
+        self.seal: Seal = read_seal(stream, path)
+        self.manifest: Manifest = sealed_file.read_manifest(read_manifest_block(stream, self.seal), self.seal)
+        self._decompress = codec.decompressor(str(self.manifest.codec["name"]))
+        layer = sealed_file.member_segments(self.manifest, sealed_file.layer_member(self.manifest))
+        self._units: list[_Unit] = []
+        for segment in layer:
+            if segment.holds == tarformat.REST and self._units:
+                self._units[-1] += (segment,)
+            else:
+                self._units.append((segment,))
+
+    def members(self) -> dict[str, object]:
+        """Return the members under deployer/, each with its mode and digests for comparison."""
+        found: dict[str, object] = {}
+        content = iter(segment for segment in self.manifest.segments if segment.kind not in (HEADER, PADDING))
+        for member in self.manifest.members:
+            digests = []
+            left = member.size
+            while left:
+                segment = next(content)
+                left -= segment.size
+                digests.append(segment.sha256)
+            if member.name.startswith("deployer"):
+                found[shown(member.name.encode("utf-8", "surrogateescape"))] = (member.mode, digests)
+        return found
+
+    def files(self, other: "_Bundle") -> dict[str, object]:
+        """Return image entries in units that only this side has, each with its properties for comparison."""
+        found: dict[str, object] = {}
+        for entry, content in self._entries(other):
+            digest = hashlib.sha256()
+            for piece in content:
+                digest.update(piece)
+            found["/" + shown(entry.path)] = (*entry._replace(path=b""), digest.digest())
+        return found
+
+    def packages(self, other: "_Bundle") -> dict[tuple[str, str], str]:
+        """Return the versions of wheels, and of packages with metadata in units that only this side has."""
+        found = {}
+        for member in self.manifest.members:
+            if member.name.startswith(WHEELS_PREFIX):
+                with suppress(IntegrityError):  # for names that pack never writes
+                    name, version = wheel.distribution(member.name.rpartition("/")[2])
+                    found["pip", name] = version
+        for entry, content in self._entries(other):
+            match = _PIP.search(b"/" + entry.path)
+            if match:
+                found["pip", match.group(1).decode()] = match.group(2).decode()
+            elif entry.path == packages.DPKG_STATUS:
+                for fields in packages.dpkg_paragraphs(b"".join(content)):
+                    found["dpkg", fields["Package"]] = fields["Version"]
+        return found
+
+    def _entries(self, other: "_Bundle") -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
+        known = {tuple(segment.sha256 for segment in unit) for unit in other._units}
+        for unit in self._units:
+            if tuple(segment.sha256 for segment in unit) not in known:
+                yield from self._unit_entries(unit)
+
+    def _unit_entries(self, unit: _Unit) -> Iterator[tuple[TarEntry, Iterator[bytes]]]:
+        first = self._frame(unit[0])
+        position = 0
+        while first[position : position + 1].strip(b"\0"):  # the tar ends with zeros
+            entry, position = tarformat.decode(first, position)
+            yield entry, self._content(first, position, entry.size, unit[1:])
+            position += entry.size + tarformat.padding(entry.size)
+
+    def _content(self, first: bytes, position: int, size: int, rest: _Unit) -> Iterator[bytes]:
+        piece = first[position : position + size]
+        yield piece
+        size -= len(piece)
+        for segment in rest:
+            piece = self._frame(segment)[:size]
+            size -= len(piece)
+            yield piece
+
+    def _frame(self, segment: Segment) -> bytes:
+        self.stream.seek(segment.offset)
+        return bytes(self._decompress(self.stream.read(segment.size), segment.raw or 0))

@@ -1,0 +1,182 @@
+"""The page of a bundle for a security officer: ``inspect --html``."""
+
+import datetime as dt
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deployer import __version__
+from deployer.connected.bundle.about import end_of_support
+from deployer.connected.bundle.about import sbom as sboms
+from deployer.connected.bundle.about.diff import diff
+from deployer.connected.bundle.about.listing import files_of
+from deployer.connected.bundle.package_files import PackageFiles
+from deployer.connected.check import rehearsed
+from deployer.connected.ground import progress
+from deployer.connected.ground.html_page import page
+from deployer.connected.rootfs.entries import shown
+from deployer.connected.rootfs.flatten import CHANGES
+from deployer.contract.base.shell import quoted
+from deployer.contract.base.tarformat import FILE, TarEntry
+from deployer.contract.bundle.manifest import APP_PREFIX, DATA_PREFIX, PLANS_PREFIX, Manifest
+from deployer.contract.bundle.sealed_file import member_segments
+from deployer.contract.site import plan as plans
+from deployer.system.trust.verify import Verification, begin, opened, verify
+
+_SECTIONS = (
+    "What it is",
+    "Files outside of packages",
+    "Addresses",
+    "Verdict and rehearsal",
+    "Packages",
+    "Changes by flatten",
+    "Files of the bundle",
+    "Differences from the previous bundle",
+)
+#: Bytes of each file to search for addresses; bytes of a package's file list to read; findings to list per kind.
+_HEAD, _LIST, _LISTED = 64 * 1024, 16 * 1024 * 1024, 500
+_URL = re.compile(rb"\b(?:https?|ftp|ssh|git|s3|gs)://[^\s\"'<>`\\)\]}]{3,300}")
+#: Addresses of licences, as licence texts contain them.
+_LICENCE = re.compile(
+    r"https?://(www\.)?(gnu\.org/(licenses|copyleft)|apache\.org/licenses|opensource\.org/licen[cs]es?"
+    r"|creativecommons\.org/(licenses|publicdomain)|mozilla\.org/MPL|perlfoundation\.org/artistic_license"
+    r"|spdx\.org/licenses|boost\.org/LICENSE)"
+)
+
+
+class Searched(NamedTuple):
+    """Findings in the files of a bundle.
+
+    Attributes:
+        files: the number of files searched.
+        programs: the number of executable files.
+        outside: the files that no package lists, executable ones first.
+        executables: the number of executable files outside packages.
+        own: files that no package lists, or bundle members, each with the addresses in it.
+        packaged: the hosts of addresses in scripts from packages, each with the scripts.
+        licences: the number of licence addresses left out.
+    """
+
+    files: int
+    programs: int
+    outside: list[str]
+    executables: int
+    own: list[tuple[str, list[str]]]
+    packaged: dict[str, list[str]]
+    licences: int
+
+
+def make(path: str, before: str | None, today: dt.date) -> str:
+    """Return the page of a bundle after verifying every byte.
+
+    Args:
+        path: the path of the bundle.
+        before: an earlier bundle for comparison, or None.
+        today: the date for checking the ends of support.
+    """
+    with opened(path) as stream:
+        with progress.bar("verify", Path(path).stat().st_size) as advance:
+            verified = verify(stream, path, progress=advance)
+        bundle = begin(stream, path)
+        manifest = bundle.manifest
+        document = sboms.parsed(sboms.read(stream, manifest))
+        found = _searched(bundle)
+        made = [plans.read(_content(bundle, name), name) for name in _members(manifest, PLANS_PREFIX)]
+        rehearsals = rehearsed.of(bundle)
+    return page(
+        "bundle.html",
+        title=f"Bundle {manifest.name} {manifest.version}",
+        sections=_SECTIONS,
+        deployer=__version__,
+        file=Path(path).name,
+        manifest=manifest,
+        verified=verified,
+        jobs=[(job, quoted(job.command)) for job in manifest.jobs],
+        plans=made,
+        rehearsals=[
+            (each.job, dt.datetime.fromtimestamp(each.date, dt.timezone.utc).date(), each.summary())
+            for each in rehearsals
+        ],
+        packages=list(_packages(document, today)),
+        late=len(end_of_support.flags(document, today)),
+        today=today,
+        meanings=CHANGES,
+        found=found,
+        searched=_HEAD,
+        data=[member.size for member in manifest.members if member.name.startswith(DATA_PREFIX)],
+        members=[member for member in manifest.members if not member.name.startswith("blobs/")],
+        before=Path(before).name if before else "",
+        difference=diff(before, path) if before else None,
+        most=_LISTED,
+    )
+
+
+def _packages(document: Mapping[str, Any], today: dt.date) -> Iterator[tuple[str, str, str, dt.date | None, str]]:
+    """Yield name, version and licence of each component, its end of support, and whether it has passed."""
+    components = document.get("components", ())
+    for item in sorted(components, key=lambda item: (str(item.get("type")), str(item.get("name")))):
+        passed = "; ".join(flag.line() for flag in end_of_support.flags({"components": [item]}, today))
+        known = str(item.get("name", "")), str(item.get("version", "")), _licence(item)
+        yield (*known, end_of_support.end(item), passed)
+
+
+def _licence(item: Mapping[str, Any]) -> str:
+    found = []
+    for each in item.get("licenses", ()):
+        licence = each.get("license", {})
+        found.append(str(each.get("expression") or licence.get("id") or licence.get("name") or ""))
+    return ", ".join(filter(None, found)) or "not stated"
+
+
+def _searched(bundle: Verification) -> Searched:
+    packages, regular, scripts = PackageFiles(), [], []
+    for listed in files_of(bundle, _wanted):
+        entry = listed.entry
+        if entry.kind == FILE:
+            path = os.fsdecode(entry.path)
+            regular.append((not entry.mode & 0o111, path))
+            packages.add(path, listed.head)
+            if listed.head.startswith(b"#!"):
+                scripts.append((path, _urls(listed.head[:_HEAD])))
+    outside = sorted(each for each in regular if each[1] not in packages)
+    own = [(_shown(path), urls) for path, urls in scripts if path not in packages]
+    packaged: dict[str, list[str]] = {}
+    for path, url in ((path, url) for path, urls in scripts if path in packages for url in urls):
+        if not _LICENCE.match(url):
+            packaged.setdefault(url.split("/")[2], []).append(_shown(path))
+    app = _members(bundle.manifest, APP_PREFIX)
+    own += [(shown(name.encode()), _urls(_content(bundle, name)[:_HEAD])) for name in app]
+    named = [(path, [url for url in urls if not _LICENCE.match(url)]) for path, urls in own]
+    return Searched(
+        len(regular) + len(app),
+        sum(not plain for plain, _ in regular),
+        [_shown(path) for _, path in outside],
+        sum(not plain for plain, _ in outside),
+        [(path, urls[:_LISTED]) for path, urls in named if urls],
+        {host: sorted({*paths}) for host, paths in sorted(packaged.items())},
+        sum(bool(_LICENCE.match(url)) for _, urls in [*own, *scripts] for url in urls),
+    )
+
+
+def _wanted(entry: TarEntry) -> int:
+    """Return the number of bytes to read from a file."""
+    return _LIST if PackageFiles.is_list(os.fsdecode(entry.path)) else _HEAD
+
+
+def _shown(path: str) -> str:
+    return "/" + shown(os.fsencode(path))
+
+
+def _urls(content: bytes) -> list[str]:
+    """Return the distinct addresses in a text."""
+    return list(dict.fromkeys(url.decode("utf-8", "replace").rstrip(".,;") for url in _URL.findall(content)))
+
+
+def _members(manifest: Manifest, prefix: str) -> list[str]:
+    return [member.name for member in manifest.members if member.name.startswith(prefix)]
+
+
+def _content(bundle: Verification, name: str) -> bytes:
+    return b"".join(bundle.read(segment) for segment in member_segments(bundle.manifest, name))

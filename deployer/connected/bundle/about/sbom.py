@@ -1,0 +1,252 @@
+"""The SBOM: the components of a bundle as CycloneDX 1.6 JSON (https://cyclonedx.org/docs/1.6/json/).
+
+It depends only on the bundle's content: it has no date, and its serial number is derived from the other fields. Each
+component is one line. The hash of a line decides whether a piece ends there, so a changed package or a new bundle
+version changes only a few of the pieces that push sends.
+"""
+
+import hashlib
+import io
+import json
+import re
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.component_evidence import ComponentEvidence, Occurrence
+from cyclonedx.model.license import DisjunctiveLicense, License
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+import deployer
+from deployer.connected.bundle.about.packages import DEB, PYPI, Package, PackageInventory, System, of_metadata
+from deployer.connected.bundle.contents import SBOM_MEMBER
+from deployer.connected.rootfs.entries import FileContent
+from deployer.contract.base import json_records
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.bundle import sealed_file
+from deployer.contract.bundle.manifest import Manifest
+from deployer.system import files, wheel
+
+MEMBER = SBOM_MEMBER
+
+#: Members that are Python packages.
+WHEELS = re.compile(r"^deployer/(?:wheels|kit|variants/[^/]+)/[^/]+\.whl$")
+_METADATA = re.compile(r"^[^/]+\.dist-info/METADATA$")
+_MAX_METADATA = 4 * 1024 * 1024
+#: The memory limit in bytes for reading an SBOM (records.memory): about 100,000 packages.
+MAX_MEMORY = 200_000_000
+_CHUNK = 1024 * 1024
+#: The type of a package URL (purl).
+_KIND = re.compile(r"[a-z][a-z0-9.+-]*")
+
+#: The distribution of the Debian packages in the kit.
+_KIT_SYSTEM = System("debian", "12")
+
+#: On average, one line in this many ends a piece; the line's hash decides.
+_PIECE_ODDS = 16
+
+
+def of_wheel(content: FileContent, member: str) -> Package:
+    """Return the package of a wheel. Raises UsageError if the file is not a wheel."""
+    digest = hashlib.sha256()
+    for start in range(0, content.size, _CHUNK):
+        digest.update(content.read(start, _CHUNK))
+    package = None
+    try:
+        with wheel.archive(io.BufferedReader(files.RandomAccessFile(content.read, content.size))) as archive:
+            names = [name for name in archive.namelist() if _METADATA.match(name)]
+            if len(names) == 1 and archive.getinfo(names[0]).file_size <= _MAX_METADATA:
+                package = of_metadata(archive.read(names[0]), member, digest.hexdigest())
+    except wheel.BROKEN as error:
+        raise UsageError(f"{member} is not a wheel: {error}") from error
+    if package is None:
+        raise UsageError(f"{member} is not a wheel: it does not name its package")
+    return package
+
+
+def make(
+    name: str, version: str, installed: PackageInventory, wheels: Iterable[Package], data: Iterable[str]
+) -> list[bytes]:
+    """Return the SBOM of the bundle NAME:VERSION in pieces. Each piece becomes a segment.
+
+    Args:
+        installed: the packages of the image.
+        wheels: the wheels and other package files among the bundle's members.
+        data: the names of the data folders.
+    """
+    components = [*_system(installed.system), *_packages(installed, wheels), *map(_data, sorted(data))]
+    ours = Component(name="deployer", version=deployer.__version__, type=ComponentType.APPLICATION, bom_ref="deployer")
+    bom = Bom(components=components, metadata=BomMetaData(tools=ToolRepository(components=[ours])))
+    document = json.loads(JsonV1Dot6(bom).output_as_string())
+    # Remove random, time-dependent and unknown values. The library always adds empty dependencies.
+    for keys, key in ((document["metadata"], "timestamp"), (document, "serialNumber"), (document, "dependencies")):
+        keys.pop(key, None)
+    document["metadata"]["component"] = {"bom-ref": "bundle", "name": name, "type": "container", "version": version}
+    return _pieces(document)
+
+
+def _pieces(document: dict[str, Any]) -> list[bytes]:
+    lines = list(_lines(document))
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sha256:" + hashlib.sha256(b"".join(lines)).hexdigest())
+    lines.append(b'"serialNumber":"%s"}\n' % serial.urn.encode())
+    pieces = [b""]
+    for line in lines:
+        pieces[-1] += line
+        if zlib.crc32(line) % _PIECE_ODDS == 0:
+            pieces.append(b"")
+    return [piece for piece in pieces if piece]
+
+
+def _lines(document: dict[str, Any]) -> Iterator[bytes]:
+    """Yield the document without its end: the constant part, one line per component, then the rest."""
+    components = document.pop("components", [])
+    first = {key: document.pop(key) for key in ("$schema", "bomFormat", "specVersion", "version")}
+    yield _json(first)[:-1] + b',"components":[\n'
+    for number, component in enumerate(components, 1):
+        # The library sorts these by random references.
+        for several in (component.get("licenses", []), component.get("evidence", {}).get("occurrences", [])):
+            several.sort(key=_json)
+        yield _json(component) + (b",\n" if number < len(components) else b"\n")
+    yield b"],\n"
+    for key in sorted(document):
+        yield b"%s:%s,\n" % (_json(key), _json(document[key]))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+
+
+def _system(system: System) -> list[Component]:
+    if not system.name:
+        return []
+    kind = ComponentType.OPERATING_SYSTEM
+    return [Component(name=system.name, version=system.version or None, type=kind, bom_ref="os")]
+
+
+def _packages(installed: PackageInventory, wheels: Iterable[Package]) -> list[Component]:
+    """Return one component per package. If a package is in several places of the image, list all of them."""
+    places: dict[Package, list[str]] = {}
+    for package in installed.packages:
+        places.setdefault(package._replace(where=""), []).append(package.where)
+    components = [_component(package, where, installed.system) for package, where in places.items()]
+    components += [_component(wheel, [wheel.where], _KIT_SYSTEM) for wheel in wheels]
+    return components
+
+
+def _component(package: Package, places: list[str], system: System) -> Component:
+    qualifiers = {}
+    namespace = None
+    if package.kind == DEB:
+        namespace = system.name or "debian"
+        distribution = "-".join(filter(None, system)) if system.name else ""
+        qualifiers = {"arch": package.architecture, "distro": distribution}
+    purl = PackageURL(
+        package.kind, namespace, package.name, package.version, {k: v for k, v in qualifiers.items() if v}
+    )
+    return Component(
+        name=package.name,
+        version=package.version,
+        purl=purl,
+        bom_ref=_reference(package, places, purl),
+        licenses=_licences(package.licences),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)] if package.sha256 else [],
+        evidence=ComponentEvidence(occurrences=[Occurrence(location=place) for place in sorted(places)])
+        if package.kind == PYPI or package.sha256
+        else None,
+    )
+
+
+def _reference(package: Package, places: list[str], purl: PackageURL) -> str:
+    """Return a reference that no other component uses.
+
+    A Python package may occur twice: as wheels for two MPIs, or in two places with different licences.
+    """
+    if package.sha256:
+        return package.where
+    return purl.to_string() + (f"#{min(places)}" if package.licences and package.kind != DEB else "")
+
+
+def _licences(texts: Sequence[str]) -> list[License]:
+    """Return licences in CycloneDX form: one expression, or any number of SPDX ids and names."""
+    if len(texts) == 1:
+        return [LicenseFactory().make_from_string(texts[0])]
+    return [DisjunctiveLicense(name=text) for text in texts]
+
+
+def _data(name: str) -> Component:
+    return Component(name=name, type=ComponentType.DATA, bom_ref=f"deployer/data/{name}")
+
+
+def read(stream: IO[bytes], manifest: Manifest) -> bytes | None:
+    """Return the SBOM of an open bundle, or None if it has none. Raises IntegrityError if the bundle is damaged."""
+    pieces = b""
+    segments = sealed_file.contents(manifest.members, manifest.segments).get(MEMBER, ())
+    if sum(segment.size for segment in segments) > sealed_file.MAX_MANIFEST:
+        raise IntegrityError(f"{MEMBER} is too large to be read")
+    for segment in segments:
+        stream.seek(segment.offset)
+        piece = stream.read(segment.size)
+        if hashlib.sha256(piece).hexdigest() != segment.sha256:
+            raise IntegrityError(f"{MEMBER} does not match the bundle's manifest")
+        pieces += piece
+    return pieces or None
+
+
+def parsed(data: bytes | None) -> json_records.Record:
+    """Return the SBOM from ``read`` as a document, or an empty one if the bundle has none.
+
+    Each component is an object with a name; its version, type, purl and licences have CycloneDX types.
+
+    Raises:
+        IntegrityError: the SBOM has an unexpected structure.
+    """
+    if data is None:
+        return {}
+    document = json_records.parse(data, "the SBOM", IntegrityError, MAX_MEMORY)
+    components = document.get("components", []) if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(components, list):
+        raise IntegrityError("the SBOM is not a CycloneDX document: its components are not a list")
+    for number, component in enumerate(components):
+        if not _is_component(component):
+            raise IntegrityError(f"the SBOM's component {number} is not one of CycloneDX", "pack the bundle again")
+    return document
+
+
+def _is_component(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return False
+    licences = value.get("licenses", [])
+    if not isinstance(licences, list) or not all(map(_is_licence, licences)):
+        return False
+    return _has_texts(value, "type", "version", "purl") and _is_purl(value.get("purl"))
+
+
+def _is_licence(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    named = value.get("license", {})
+    return isinstance(named, dict) and _has_texts(value, "expression") and _has_texts(named, "id", "name")
+
+
+def _has_texts(value: Mapping[str, Any], *keys: str) -> bool:
+    return all(isinstance(value.get(key, ""), str) for key in keys)
+
+
+def _is_purl(text: str | None) -> bool:
+    try:
+        return not text or _KIND.fullmatch(PackageURL.from_string(text).type) is not None
+    except ValueError:
+        return False
+
+
+def counts(document: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of packages of each kind in an SBOM, e.g. ``{"deb": 90, "pypi": 40}``."""
+    kinds = [PackageURL.from_string(item["purl"]).type for item in document.get("components", ()) if item.get("purl")]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}

@@ -1,0 +1,1 @@
+"""The layer of a bundle and the caches that make it quickly."""

@@ -1,0 +1,492 @@
+"""A definition, ``bundles/NAME/bundle.yaml``: the contents of a bundle and its jobs."""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
+
+from deployer.connected.ground.yaml_model import KeyPath, Model, Problems, Sha256, form, load_model
+from deployer.connected.image.definition import dockerfile as dockerfiles
+from deployer.contract.base import variables
+from deployer.contract.base.errors import UsageError
+from deployer.contract.bundle.job import MOST_GPUS, Job, check_stdin, check_time, check_workdir
+from deployer.contract.site import links as linked
+from deployer.contract.site.plan import MPICH_ABI, NO_MPI
+from deployer.system import files
+
+FILE = "bundle.yaml"
+DOCKERFILE = "Dockerfile"
+_INIT = "deployer init NAME writes a new one"
+
+Framework = Literal["tensorflow", "pytorch"]
+
+#: A name or version is part of an image's tag and of file names.
+BundleName = Annotated[
+    str,
+    form(
+        r"^[a-z0-9]+([._-][a-z0-9]+)*$",
+        "lower-case letters and digits, joined by single dots, dashes or underscores: resnet-50",
+        100,
+    ),
+]
+BundleVersion = Annotated[
+    str,
+    form(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        "letters, digits, dots, dashes and underscores, and begin with a letter or digit: 1.10",
+        100,
+    ),
+]
+Reference = Annotated[
+    str,
+    form(
+        r"^[a-z0-9]+([._-][a-z0-9]+)*(:[A-Za-z0-9][A-Za-z0-9._-]*)?$",
+        "the name of a bundle, or NAME:VERSION: imagenet:2",
+    ),
+]
+DebianPackage = Annotated[
+    str, form(r"^[a-z0-9][a-z0-9.+-]+(:[a-z0-9-]+)?$", "the name of a Debian package: python3-numpy")
+]
+
+_IMAGE = re.compile(r"^[a-z0-9][a-zA-Z0-9._/:-]*@sha256:[0-9a-f]{64}$")
+
+
+def _checked(check: Callable[[str], str]) -> AfterValidator:
+    """Return a validator that fails if ``check`` raises UsageError."""
+
+    def validate(text: str) -> str:
+        try:
+            return check(text)
+        except UsageError as error:  # pydantic collects ValueErrors and reports all of them at once
+            raise ValueError(f"{error.message} ({error.hint})") from error
+
+    return AfterValidator(validate)
+
+
+def _image(reference: str) -> str:
+    """Require a digest in an image's name. A tag can change its meaning, so builds would not be repeatable."""
+    if not _IMAGE.match(reference):
+        text = f"{reference!r} does not name an image by its digest, and the meaning of a tag can change: "
+        text += f"write NAME@sha256:HEX; deployer init --from-image {reference} finds it, or saves an image without one"
+        raise ValueError(text)
+    return reference
+
+
+def _there(is_it: Callable[[Path], bool], what: str) -> AfterValidator:
+    """Return a validator that requires an existing path, relative to the definition's folder."""
+
+    def check(path: str, info: ValidationInfo) -> str:
+        if isinstance(info.context, Path) and not is_it(info.context / path):
+            raise ValueError(f"there is no {what} {info.context / path}")
+        return path
+
+    return AfterValidator(check)
+
+
+ExistingFile = Annotated[str, _there(Path.is_file, "file")]
+ExistingFolder = Annotated[str, _there(Path.is_dir, "folder")]
+
+
+class Base(Model):
+    """The image that the Dockerfile starts from; exactly one of ``debian``, ``image`` and ``archive``.
+
+    Attributes:
+        debian: a Debian suite: its smallest system, made by mmdebstrap from this machine's mirror
+        include: Debian packages to add to it: ``[libgomp1, python3]``
+        image: a registry's image by digest, NAME@sha256:HEX; pulled if the engine lacks it
+        archive: a docker save or OCI archive or a flat tar, relative to this file; plain, gzip or zstd:
+            ``image.tar.gz``
+        sha256: the SHA-256 that the archive must have, as ``sha256sum`` prints it
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [kind]} for kind in ("debian", "image", "archive")]}
+    )
+
+    debian: Literal["bullseye", "bookworm", "trixie"] | None = None
+    include: list[DebianPackage] = []
+    image: Annotated[str, AfterValidator(_image)] | None = None
+    archive: ExistingFile | None = None
+    sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "Base":
+        given = [kind for kind in ("debian", "image", "archive") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"exactly one of debian, image and archive, not {' and '.join(given) or 'none of them'}")
+        for option, kind in (("include", "debian"), ("sha256", "archive")):
+            if getattr(self, option) and given != [kind]:
+                raise Problems([((option,), f"goes with {kind}, not with {given[0]}")])
+        return self
+
+
+class Python(Model):
+    """The wheelhouse: Python packages beside the image, so that changing one ships only its wheel.
+
+    Attributes:
+        requirements: a pip requirements file, relative to this file, with the requested packages:
+            ``requirements.txt``
+    """
+
+    requirements: ExistingFile
+
+
+class Horovod(Model):
+    """Horovod, compiled for each family of ``mpi`` against the framework in a stage of the Dockerfile.
+
+    Attributes:
+        version: the release of Horovod: ``0.28.1``
+        stage: the stage of the Dockerfile with the complete framework: ``framework``
+    """
+
+    version: Annotated[str, form(r"^\d+(\.\d+)+$", "numbers with dots between them: 0.28.1")]
+    stage: str
+
+
+class DataFolder(Model):
+    """Files that jobs read at ``/deployer/data/NAME``: a folder of this bundle, or of another bundle.
+
+    Attributes:
+        folder: a folder of this bundle, relative to this file: ``data``
+        bundle: NAME or NAME:VERSION of another installed bundle with a data folder of this name:
+            ``mnist:1.0.0``
+    """
+
+    folder: ExistingFolder | None = None
+    bundle: Reference | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "DataFolder":
+        if (self.folder is None) == (self.bundle is None):
+            raise ValueError("data is either a folder or a bundle")
+        return self
+
+
+class JobDefinition(Model):
+    """One way to run the bundle. The options of ``run`` can replace the numbers.
+
+    Attributes:
+        command: runs in the container, once per rank: ``[python3, /deployer/app/train.py]``
+        nodes: number of nodes: ``2``
+        ranks_per_node: ranks (processes) per node: ``4``
+        threads: threads per rank: ``12``
+        time: time limit, [D-]HH:MM:SS or 90m, 24h, 2d: ``1-12:00:00``
+        workdir: absolute path in the container that the command starts in; default: the image's WORKDIR, and
+            without one the job's folder, ``/deployer/job``
+        stdin: absolute path of a file in the container, ``/deployer/app/in.txt``: every rank reads it from its
+            beginning as standard input; default: empty input
+        memory: memory that one rank needs, in MiB: ``4096``; the batch system is asked for it; default: its own
+        environment: variables of every rank, ``OMP_PROC_BIND: close``, over the image's and under the site's;
+            ``run --env`` replaces them
+        launch: what starts on a node: a process per rank; ``torchrun``, which starts the command
+            ``ranks_per_node`` times; or one process, with the CPUs and the memory of ``ranks_per_node`` ranks
+        gpus: number of GPUs that each rank sees, ``1``, with ``launch: ranks``; default: all of the job's on
+            its node
+        links: files and folders of the bundle where the program looks for them: ``~/PATH`` in the private HOME
+            (``~``: a folder with all its files), or a path below the job's folder; each leads to
+            ``data/NAME/PATH`` or ``app/PATH``
+    """
+
+    many_lines = frozenset({"command", "environment"})
+    variables = frozenset({"environment"})
+
+    command: list[str] = Field(min_length=1)
+    nodes: int = Field(default=1, ge=1)
+    ranks_per_node: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1)
+    time: Annotated[str, _checked(check_time)] = "01:00:00"
+    workdir: Annotated[str, _checked(check_workdir)] | None = None
+    stdin: Annotated[str, _checked(check_stdin)] | None = None
+    memory: int | None = Field(default=None, ge=1)
+    environment: dict[str, str] = {}
+
+    launch: Literal["ranks", "torchrun", "node"] = "ranks"
+    gpus: int | None = Field(default=None, ge=1, le=MOST_GPUS)
+
+    links: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _ranks_have_gpus(self) -> "JobDefinition":
+        if self.gpus is not None and self.launch != "ranks":
+            raise Problems([(("gpus",), f"goes with launch: ranks, not {self.launch}: its one process sees all GPUs")])
+        return self
+
+    @field_validator("links")
+    @classmethod
+    def _linked(cls, links: dict[str, str]) -> dict[str, str]:
+        """Refuse links that a job cannot have."""
+        try:
+            linked.check(links)
+        except UsageError as error:
+            raise ValueError(f"{error.message.partition(': ')[2]} ({error.hint})") from error
+        return links
+
+    @field_validator("environment")
+    @classmethod
+    def _possible(cls, environment: dict[str, str]) -> dict[str, str]:
+        """Refuse variables that a job cannot have."""
+        found: list[tuple[KeyPath, str]] = []
+        for name, value in environment.items():
+            try:
+                variables.check({name: value})
+            except UsageError as error:
+                found.append(((name,), f"{error.message.partition(': ')[2]} ({error.hint})"))
+        if found:
+            raise Problems(found)
+        variables.check(environment)
+        return environment
+
+
+class Definition(Model):
+    """The contents of a bundle, and its jobs. The folder of this file is the build context.
+
+    Without a base, the bundle has only data: folders that other bundles use.
+
+    Attributes:
+        name: part of the image's tag and of the bundle's name: ``my-model``
+        version: in quotes if YAML would read a number: ``"1.10"``
+        description: one line of text: ``ResNet50 on ImageNet``
+        base: without it, the bundle has only data folders
+        context: folder with the Dockerfile and the files that it copies, relative to this file; definitions with one
+            context and base share an image: ``../shared``; default: the folder of this file
+        dockerfile: relative to the context: ``Dockerfile.gpu``; without a Dockerfile, the image is the base
+        app: folder of the files that jobs use, relative to this file: programs, scripts, input; default:
+            ``app``, if it exists
+        python: Python packages beside the image
+        framework: what Horovod is built for
+        horovod: Horovod, compiled for each family of ``mpi``
+        mpi: MPI families to run on, the family of the image's own MPI first; empty: the ranks do without MPI;
+            default: ``pack`` finds them in the image, and with Horovod mpich-abi
+        data: folders that jobs read at /deployer/data/NAME
+        jobs: ways to run it; the first is the default; at least one if there is a base
+    """
+
+    many_lines = frozenset({"description"})
+
+    # The order of the fields matters: a validator has access only to the fields before its own.
+    name: BundleName
+    version: BundleVersion
+    description: str = ""
+    base: Base | None = None
+    context: ExistingFolder | None = None
+    dockerfile: str = DOCKERFILE
+    app: ExistingFolder | None = None
+    python: Python | None = None
+    framework: Framework | None = None
+    horovod: Horovod | None = None
+    mpi: list[Literal["mpich-abi", "openmpi"]] | None = None
+    data: dict[BundleName, DataFolder] = {}
+    jobs: dict[BundleName, JobDefinition] = {}
+
+    _folder: Path = PrivateAttr(default=Path())
+
+    @field_validator("dockerfile")
+    @classmethod
+    def _in_the_context(cls, name: str, info: ValidationInfo) -> str:
+        """Refuse a named Dockerfile that does not exist or is outside the build context."""
+        if isinstance(info.context, Path):
+            context = info.context / (info.data.get("context") or "")
+            path = context / name
+            if not path.is_file():
+                raise ValueError(f"there is no file {path}")
+            if not path.resolve().is_relative_to(context.resolve()):
+                what = "definition's folder" if context == info.context else "context"
+                raise ValueError(f"{path} is outside the {what}, which is all that a build can read")
+        return name
+
+    @field_validator("horovod")
+    @classmethod
+    def _has_what_it_needs(cls, horovod: Horovod | None, info: ValidationInfo) -> Horovod | None:
+        """Refuse Horovod without a framework, or with a stage that is not in the Dockerfile."""
+        if horovod is None:
+            return None
+        found: list[tuple[KeyPath, str]] = []
+        if "framework" in info.data and info.data["framework"] is None:
+            found.append(((), "needs a framework: write framework: tensorflow, or pytorch"))
+        if isinstance(info.context, Path) and "dockerfile" in info.data:
+            stages = _stages(info.context / (info.data.get("context") or "") / str(info.data["dockerfile"]))
+            if horovod.stage not in stages:
+                known = ", ".join(stages) or "none"
+                found.append((("stage",), f"the Dockerfile has no stage {horovod.stage!r}; it names: {known}"))
+        if found:
+            raise Problems(found)
+        return horovod
+
+    @field_validator("mpi")
+    @classmethod
+    def _families(cls, families: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        """Refuse duplicate families, and an empty list with Horovod."""
+        given = families or []
+        twice = [((str(number),), "is given twice") for number, name in enumerate(given) if name in given[:number]]
+        if twice:
+            raise Problems(twice)
+        if families == [] and info.data.get("horovod"):
+            raise ValueError("must not be empty with horovod: its ranks find each other by MPI")
+        return families
+
+    @model_validator(mode="after")
+    def _links_lead_somewhere(self, info: ValidationInfo) -> "Definition":
+        """Refuse links to data and files that are not in the bundle."""
+        found: list[tuple[KeyPath, str]] = []
+        for name, job in self.jobs.items():
+            for place, source in job.links.items():
+                problem = self._unlinked(source, info.context if isinstance(info.context, Path) else None)
+                if problem:
+                    found.append((("jobs", name, "links", place), problem))
+        if found:
+            raise Problems(found)
+        return self
+
+    def _unlinked(self, source: str, folder: Path | None) -> str | None:
+        """Return why a link cannot lead to ``source``, or None."""
+        kind, _, below = source.partition("/")
+        if kind == "app":
+            top: Path | str | None = self.app or "app"
+        else:
+            name, _, below = below.partition("/")
+            if name not in self.data:
+                return f"there is no data {name!r}; known: {', '.join(sorted(self.data)) or 'none'}"
+            top = self.data[name].folder
+        if folder is None or top is None or (folder / top / below).exists():
+            return None
+        return f"there is no {folder / top / below}"
+
+    @model_validator(mode="after")
+    def _image_or_data(self) -> "Definition":
+        """Require one of the two kinds of definition: an image with jobs, or data only."""
+        for name, data in self.data.items():
+            if data.bundle and data.bundle.partition(":")[0] == self.name:
+                raise Problems([(("data", name, "bundle"), "is this bundle itself: give its folder")])
+        if self.base is not None:
+            if not self.jobs:
+                raise Problems([(("jobs",), "must not be empty: with a base there is at least one job")])
+            return self
+        image = {
+            "app",
+            "python",
+            "framework",
+            "horovod",
+            "mpi",
+            "context",
+            "dockerfile",
+            "jobs",
+        } & self.model_fields_set
+        if image or not self.data or any(data.folder is None for data in self.data.values()):
+            also = f", and has {', '.join(sorted(image))}" if image else ""
+            message = "either give a base (base: {debian: bookworm}), or data folders alone, for others to use"
+            raise ValueError(f"it has no base{also}: {message}")
+        return self
+
+    @property
+    def is_data(self) -> bool:
+        """Return whether the bundle has only data. In this case, there is nothing to build."""
+        return self.base is None
+
+    @property
+    def needs_engine(self) -> bool:
+        """Return whether the Docker engine is needed because the base is not used unchanged."""
+        of_the_engine = self.base is not None and self.base.image is not None
+        return of_the_engine or bool(self.dockerfile_path or self.python or self.horovod)
+
+    @property
+    def families(self) -> Sequence[str] | None:
+        """Return the MPI families that its programs run on, or ``NO_MPI``; None: determined from the image."""
+        if self.mpi is None:
+            return [MPICH_ABI] if self.horovod else None
+        return self.mpi or [NO_MPI]
+
+    @property
+    def own_jobs(self) -> list[Job]:
+        """Return the jobs in the form that a bundle contains."""
+        return [Job(name, **job.model_dump()) for name, job in self.jobs.items()]
+
+    @property
+    def data_folders(self) -> dict[str, Path]:
+        """Return the data folders that the bundle contains, by name."""
+        return {name: self._folder / data.folder for name, data in self.data.items() if data.folder is not None}
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the definition."""
+        return self._folder
+
+    @property
+    def context_folder(self) -> Path:
+        """Return the folder with the files that a build can read."""
+        return self._folder / self.context if self.context else self._folder
+
+    @property
+    def dockerfile_path(self) -> Path | None:
+        """Return the Dockerfile, or None if there is none. In this case, the image is the base."""
+        path = self.context_folder / self.dockerfile
+        return path if files.is_file(str(path)) else None
+
+    @property
+    def app_folder(self) -> Path | None:
+        """Return the app folder, which is not part of the image, or None if there is none."""
+        folder = self._folder / (self.app or "app")
+        return folder if self.app or files.is_folder(str(folder)) else None
+
+    @property
+    def tag(self) -> str:
+        """Return the name of the built image in the engine."""
+        return f"deployer/{self.name}:{self.version}"
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a definition, for completion in editors."""
+    return Definition.model_json_schema()
+
+
+def load(path: str | Path) -> Definition:
+    """Return the definition at ``path``, which is a ``bundle.yaml`` or its folder.
+
+    Raises:
+        UsageError: the definition does not exist (the hint lists those nearby), or has errors (all are listed).
+    """
+    file = _find(Path(path))
+    definition = load_model(Definition, file, "a definition (bundle.yaml)")
+    definition._folder = file.parent
+    if definition.dockerfile_path is None:
+        _refuse_another_name(file, definition)
+    return definition
+
+
+def _refuse_another_name(file: Path, definition: Definition) -> None:
+    """Refuse a similarly named Dockerfile, or a context without one, because only the base would be built."""
+    if definition.context:
+        hint = "name the folder of another definition's Dockerfile, or remove the line"
+        raise UsageError(f"{file}: context: there is no {DOCKERFILE} in {definition.context_folder}", hint)
+    for name in sorted(os.listdir(file.parent)):
+        if name.lower() in ("dockerfile", "containerfile") or name.lower().endswith(".dockerfile"):
+            hint = f"add `dockerfile: {name}` to it"
+            raise UsageError(f"{file}: there is no {DOCKERFILE}, but there is a {name}", hint)
+
+
+def _stages(path: Path) -> list[str]:
+    """Return the names of a Dockerfile's stages, empty if it cannot be read."""
+    try:
+        return [stage.name for stage in dockerfiles.parse(path.read_text("utf-8")).stages if stage.name]
+    except (OSError, ValueError):
+        return []
+
+
+def _find(path: Path) -> Path:
+    file = path if path.suffix in (".yaml", ".yml") else path / FILE
+    if file.is_file():
+        return file
+    if path.is_dir():
+        raise UsageError(f"there is no {FILE} in {path}", _others(path))
+    raise UsageError(f"there is no definition {path}", _others(file.parent.parent))
+
+
+def _others(folder: Path) -> str:
+    """Return a hint that lists the definitions in ``folder``, or in its subfolder ``bundles`` if there are none."""
+    for near in (folder, Path("bundles")):
+        found = sorted(str(file.parent) for file in near.glob(f"*/{FILE}"))
+        if found:
+            return f"definitions here: {', '.join(found)}; {_INIT}"
+    return f"a definition is a folder with a {FILE}: {_INIT}"

@@ -1,0 +1,1 @@
+"""What machine code in a file needs: instructions, kernels."""

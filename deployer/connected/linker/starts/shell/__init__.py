@@ -1,0 +1,1 @@
+"""What a shell script starts."""

@@ -1,0 +1,122 @@
+"""The known state of a shell at one point of its script: variables, functions, arguments, folder. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deployer.connected.linker.starts.removed import Removed, of_branches
+from deployer.connected.linker.starts.shell.shell_syntax import Node
+from deployer.connected.linker.starts.words import UnknownWord
+
+#: The status of a command that is not found, and an unknown status that is not 0.
+NOT_FOUND, FAILED = 127, -1
+
+#: A value: a string, or the elements of an array.
+VariableValue = str | tuple[str, ...]
+
+
+@dataclass
+class State:
+    """The known state at one point of a script.
+
+    Attributes:
+        name: ``$0``.
+        file: the path of the file being read, for ``BASH_SOURCE``.
+        arguments: the positional parameters; None if unknown.
+        folder: the working folder; None if unknown.
+        pushed: the folders of ``pushd``, the last one at the end.
+        variables: known and unknown values; other variables are unset.
+        exported: names of variables that programs receive.
+        functions: function bodies; None if a function has several.
+        certain: whether this point is reached whenever the script runs.
+        alive: whether it is reached at all.
+        ended: whether the shell ended before it without an error.
+        may_have_ended: whether it did so in an earlier branch.
+        status: ``$?``: FAILED if it is nonzero but otherwise unknown; None if it is unknown.
+        tested: whether a condition uses the status of the commands that run here.
+        stops: whether the script ends at the first command that fails (``set -e``).
+        pipefail: whether a pipeline fails if one of its commands fails.
+        removed: variables that were unset.
+    """
+
+    name: str
+    file: str
+    arguments: tuple[str, ...] | None
+    folder: str | None
+    variables: dict[str, VariableValue]
+    exported: frozenset[str]
+    functions: dict[str, Node | None] = field(default_factory=dict)
+    certain: bool = True
+    alive: bool = True
+    ended: bool = False
+    pushed: tuple[str | None, ...] = ()
+    may_have_ended: bool = False
+    status: int | None = 0
+    tested: bool = False
+    stops: bool = False
+    pipefail: bool = False
+    removed: frozenset[Removed] = frozenset()
+
+    def copy(self) -> "State":
+        """Return an independent copy."""
+        return State(**{**vars(self), "variables": dict(self.variables), "functions": dict(self.functions)})
+
+    def assign(self, name: str, value: VariableValue) -> None:
+        """Set a variable."""
+        self.variables[name] = value
+
+    def become(self, others: Sequence["State"]) -> None:
+        """Keep what holds in all given states that are alive."""
+        alive = [other for other in others if other.alive]
+        self.alive = bool(alive)
+        if not alive:
+            return
+        first = alive[0]
+        self.arguments = first.arguments if all(each.arguments == first.arguments for each in alive) else None
+        self.status = either([each.status for each in alive])
+        self.stops = all(each.stops for each in alive)
+        self.pipefail = all(each.pipefail for each in alive)
+        self.removed = of_branches([each.removed for each in alive])
+        self.folder = first.folder if all(each.folder == first.folder for each in alive) else None
+        self.pushed = first.pushed if all(each.pushed == first.pushed for each in alive) else ()
+        names = dict.fromkeys(name for each in alive for name in each.variables)
+        self.variables = {name: _same(name, [each.variables.get(name) for each in alive]) for name in names}
+        self.exported = frozenset(name for each in alive for name in each.exported)
+        functions = dict.fromkeys(name for each in alive for name in each.functions)
+        self.functions = {name: _body([each.functions.get(name) for each in alive]) for name in functions}
+
+    def merge(self, others: Sequence["State"], certain: bool) -> None:
+        """Keep what holds after one of several branches. ``certain``: whether the branches are certainly reached."""
+        self.become(others)
+        self.may_have_ended = any(each.ended or each.may_have_ended for each in others)
+        self.certain = certain and not self.may_have_ended
+        self.ended = not self.alive and all(each.ended for each in others)
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that programs receive."""
+        return {
+            name: value for name, value in self.variables.items() if name in self.exported and isinstance(value, str)
+        }
+
+
+def either(statuses: Sequence[int | None]) -> int | None:
+    """Return the status of one of several branches: FAILED if all are nonzero but differ; None if unknown."""
+    if None in statuses or not statuses or (0 in statuses and any(statuses)):
+        return None
+    return statuses[0] if len(set(statuses)) == 1 else FAILED
+
+
+def piped(statuses: Sequence[int | None]) -> int | None:
+    """Return the status of a pipeline that fails if one of its commands fails."""
+    failed = [each for each in statuses if each]
+    return failed[-1] if failed else either(statuses)
+
+
+def _same(name: str, values: Sequence[VariableValue | None]) -> VariableValue:
+    first = values[0]
+    if first is not None and all(type(each) is type(first) and each == first for each in values):
+        return first
+    return UnknownWord(f"${name}")
+
+
+def _body(bodies: Sequence[Node | None]) -> Node | None:
+    return bodies[0] if all(each is bodies[0] for each in bodies) else None

@@ -1,0 +1,193 @@
+"""Shell commands that change the known state: variables, arguments, the folder."""
+
+import posixpath
+import re
+from collections.abc import Sequence
+
+from deployer.connected.linker.starts.removed import Removed
+from deployer.connected.linker.starts.shell.shell_state import State, VariableValue
+from deployer.connected.linker.starts.shell.shell_syntax import Node
+from deployer.connected.linker.starts.shell.shell_words import Words, joined
+from deployer.connected.linker.starts.words import UnknownWord, known
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
+
+
+class ShellVariables:
+    """Follows shell commands that change a state."""
+
+    _words: Words
+
+    def _unclear(self, reason: str) -> None:
+        """Report something that is not followed."""
+        raise NotImplementedError
+
+    def _nested(self, node: Node, state: State) -> int | None:
+        """Follow what words start, and return the last one's status."""
+        raise NotImplementedError
+
+    def _assign(self, node: Node, state: State) -> None:
+        name = str((node.get("Name") or {}).get("Value", ""))
+        value: VariableValue
+        if node.get("Array"):
+            elements = node["Array"].get("Elems") or []
+            if any(each.get("Index") for each in elements):
+                value = UnknownWord(f"${name}")
+            else:
+                value = tuple(self._words.fields([each["Value"] for each in elements if each.get("Value")], state))
+        else:
+            value = self._words.text(node.get("Value"), state)
+        if node.get("Index"):
+            value = UnknownWord(f"${name}")
+        if node.get("Append"):
+            value = _appended(state.variables.get(name, ""), value, name)
+        state.assign(name, value)
+
+    def _declare(self, node: Node, state: State) -> None:
+        variant = str(node["Variant"]["Value"])
+        self._nested(node, state)
+        options = ""
+        for each in node.get("Args") or []:
+            if each.get("Naked") and each.get("Value"):
+                for word in self._words.fields([each["Value"]], state):
+                    if word.startswith(("-", "+")) and not isinstance(word, UnknownWord):
+                        options += word
+                    else:
+                        self._export(variant, [word], state)
+            elif each.get("Naked"):
+                self._export(variant, [str(each["Name"]["Value"])], state)
+            else:
+                self._assign(each, state)
+                name = str(each["Name"]["Value"])
+                if variant == "export" or "x" in options:
+                    state.exported |= {name}
+                if set(options) & set("niluc"):
+                    state.assign(name, UnknownWord(f"${name}"))
+
+    def _export(self, variant: str, words: Sequence[str], state: State) -> None:
+        for word in words:
+            text = word.prefix if isinstance(word, UnknownWord) else word
+            match = _ASSIGNMENT.match(text)
+            if match:
+                value = word[match.end() :]
+                unknown = isinstance(word, UnknownWord) or match[2]
+                state.assign(match[1], UnknownWord(f"${match[1]}", text[match.end() :]) if unknown else value)
+                if variant == "export":
+                    state.exported |= {match[1]}
+            elif isinstance(word, UnknownWord):
+                self._unclear(f"{variant} of {word}, which is only known when it runs")
+            elif variant == "export":
+                state.exported |= {word}
+            elif variant in ("local", "declare", "typeset"):
+                state.assign(word, UnknownWord(f"${word}") if word in state.variables else "")
+
+    def _export_words(self, words: list[str], state: State) -> None:
+        """Follow ``export`` and similar commands in shells that parse them like other commands."""
+        if "-f" not in words:
+            self._export(words[0], [word for word in words[1:] if not word.startswith("-")], state)
+
+    def _unset(self, words: list[str], state: State) -> None:
+        names = [each for each in words[1:] if isinstance(each, UnknownWord) or not each.startswith("-")]
+        for each in names:
+            if not isinstance(each, UnknownWord):
+                state.variables.pop(each, None)
+                state.functions.pop(each, None)
+        if words[1:2] != ["-f"]:
+            state.removed |= {_removed(each) for each in names}
+        prefixes = tuple(each.prefix for each in names if isinstance(each, UnknownWord))
+        known_prefixes = tuple(filter(None, prefixes))  # else assumed to be a launcher's: see ``removed``
+        for name in state.variables:
+            if name.startswith(prefixes if name not in state.exported else known_prefixes):
+                state.assign(name, UnknownWord(f"${name}"))
+
+    def _read(self, words: list[str], state: State) -> None:
+        """Follow ``read`` and ``getopts``."""
+        for each in [*words[1:], "REPLY", "OPTARG", "OPTIND"]:
+            if _NAME.fullmatch(each):
+                state.assign(each, UnknownWord(f"${each}"))
+        if not known(words):
+            self._lost(state)
+
+    def _printf(self, words: list[str], state: State) -> None:
+        if words[1:2] == ["-v"]:
+            for each in words[2:3]:
+                state.assign(each, UnknownWord(f"${each}"))
+
+    def _cd(self, words: list[str], state: State) -> None:
+        rest = [word for word in words[1:] if isinstance(word, UnknownWord) or word not in ("--", "-P", "-L", "-e")]
+        state.folder = self._folder(rest, state)
+        state.assign("OLDPWD", UnknownWord("$OLDPWD"))
+
+    def _pushd(self, words: list[str], state: State) -> None:
+        before = state.folder
+        self._cd(words, state)
+        state.pushed = (*state.pushed, before)[-50:] if len(words) == 2 else ()
+
+    def _popd(self, words: list[str], state: State) -> None:
+        last = state.pushed[-1] if state.pushed and len(words) == 1 else None
+        state.folder, state.pushed = last, state.pushed[:-1]
+
+    def _folder(self, words: Sequence[str], state: State) -> str | None:
+        if len(words) != 1 or not known(words) or words[0] in ("-", "") or "CDPATH" in state.variables:
+            return None
+        if words[0].startswith("/"):
+            return posixpath.normpath(words[0])
+        return posixpath.normpath(f"{state.folder}/{words[0]}") if state.folder else None
+
+    def _shift(self, words: list[str], state: State) -> None:
+        count = words[1] if len(words) > 1 else "1"
+        if state.arguments is None or isinstance(count, UnknownWord) or not count.isdecimal() or len(count) > 4:
+            state.arguments = None
+            return
+        gone = state.arguments[: int(count)]
+        if any(isinstance(word, UnknownWord) and not word.single for word in gone):
+            state.arguments = None
+        elif len(gone) == int(count):
+            state.arguments = state.arguments[int(count) :]
+
+    def _set(self, words: list[str], state: State) -> None:
+        rest = words[1:]
+        while (
+            rest and not isinstance(rest[0], UnknownWord) and rest[0][:1] in ("-", "+") and rest[0] not in ("-", "--")
+        ):
+            option = rest.pop(0)
+            names = rest[: option.count("o")]  # a name follows each: set -euo pipefail
+            rest = rest[len(names) :]
+            if "e" in option[1:] or "errexit" in names:
+                state.stops = option.startswith("-")
+            if "pipefail" in names:
+                state.pipefail = option.startswith("-")
+            if "n" in option[1:] or "t" in option[1:]:
+                self._unclear(f"set {option} is not followed")
+        if rest and rest[0] in ("-", "--") and not isinstance(rest[0], UnknownWord):
+            state.arguments = tuple(rest[1:])
+        elif rest:
+            state.arguments = None if isinstance(rest[0], UnknownWord) else tuple(rest)
+
+    def _forget(self, state: State) -> None:
+        """Mark everything that a loop may have changed as unknown."""
+        state.variables = {name: UnknownWord(f"${name}") for name in state.variables}
+        state.arguments = state.folder = None
+        state.functions = dict.fromkeys(state.functions)
+
+    def _lost(self, state: State) -> None:
+        """Mark everything that unread text may change as unknown."""
+        self._forget(state)
+        for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH"):
+            state.assign(name, UnknownWord(f"${name}"))
+        state.certain = False
+
+
+def _removed(word: str) -> Removed:
+    """Return what ``unset`` removes for a word."""
+    unknown = isinstance(word, UnknownWord)
+    return Removed(f"{word.prefix}*" if isinstance(word, UnknownWord) else word, not unknown, f"unset {word}")
+
+
+def _appended(before: VariableValue, more: VariableValue, name: str) -> VariableValue:
+    if isinstance(before, tuple) and isinstance(more, tuple):
+        return (*before, *more)
+    if isinstance(before, str) and isinstance(more, str):
+        return joined([before, more])
+    return UnknownWord(f"${name}")

@@ -1,0 +1,1 @@
+"""A rehearsal from its request to its verdict."""

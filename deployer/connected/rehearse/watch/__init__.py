@@ -1,0 +1,1 @@
+"""Observe the programs of a rehearsal."""

@@ -1,0 +1,1 @@
+"""What all other rooms use: errors, records, texts, words of a shell."""

@@ -1,0 +1,1 @@
+"""What travels: the manifest, its jobs, the seal and deltas."""

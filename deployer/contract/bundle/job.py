@@ -1,0 +1,239 @@
+"""A job from a definition: the command, and numbers that the user may override."""
+
+import re
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from deployer.contract.base import records, variables
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.guess import guess
+from deployer.contract.base.json_records import Fields, Record
+from deployer.contract.base.text import counted, is_label
+from deployer.contract.site import links as linked
+from deployer.contract.site.plan import APP
+
+#: What starts on a node: a process per rank; torchrun, which starts the ranks of its node; or one process, whose
+#: command starts the ranks itself or needs no others.
+RANKS, TORCHRUN, NODE = "ranks", "torchrun", "node"
+LAUNCHES = (RANKS, TORCHRUN, NODE)
+
+#: More GPUs than a node has.
+MOST_GPUS = 1024
+
+_PYTHON = re.compile(r"python[0-9.]*")
+_TIME = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
+_SHORT = re.compile(r"([0-9]{1,8})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class Job(NamedTuple):
+    """A job from a definition.
+
+    Attributes:
+        name: the job's name.
+        command: runs in the container, once per rank.
+        nodes: number of nodes.
+        ranks_per_node: ranks per node.
+        threads: threads per rank.
+        time: the time limit, [D-]HH:MM:SS.
+        workdir: the folder in the container where the command starts; None: the image's own, else the job's folder.
+        stdin: the file in the container that every rank reads as its standard input; None: empty input.
+        memory: MiB that one rank needs; None: not limited.
+        environment: variables of every rank.
+        launch: what starts on a node: one of ``LAUNCHES``.
+        gpus: the number of GPUs that each rank sees; None: all the job's GPUs on its node.
+        links: files and folders of the data or the app, by the place where the program expects them (``links``).
+    """
+
+    name: str
+    command: List[str]
+    nodes: int
+    ranks_per_node: int
+    threads: int
+    time: str
+    workdir: Optional[str] = None
+    stdin: Optional[str] = None
+    memory: Optional[int] = None
+    environment: Mapping[str, str] = {}
+    launch: str = RANKS
+    gpus: Optional[int] = None
+    links: Mapping[str, str] = {}
+
+    def record(self) -> Record:
+        """Return the job as a JSON object."""
+        return records.short(self)
+
+    def lacks_gpus(self, there: Optional[int]) -> str:
+        """Return why a node with ``there`` GPUs has too few for the ranks; empty if they suffice or are unknown."""
+        needed = self.ranks_per_node * (self.gpus or 0)
+        if there is None or needed <= there:
+            return ""
+        each = "%s per node x %s" % (counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
+        return "%s = %d, but a node has %s" % (each, needed, counted(there, "GPU") if there else "no GPU")
+
+    @property
+    def whole_nodes(self) -> bool:
+        """Return whether each node runs one process, which starts the node's ranks itself."""
+        return self.launch != RANKS
+
+    @staticmethod
+    def read(fields: Fields) -> "Job":
+        return records.read(
+            Job,
+            fields,
+            name=_name(fields),
+            command=fields.words("command"),
+            time=check_time(fields.text("time")),
+            workdir=_path(fields, "workdir", check_workdir),
+            stdin=_path(fields, "stdin", check_stdin),
+            environment=_environment(fields),
+            launch=_launch(fields),
+            gpus=_gpus(fields),
+            links=_links(fields),
+        )
+
+
+def _name(fields: Fields) -> str:
+    """Return the name, which is used in commands, file names and lines for ``bundle.yaml``."""
+    found = fields.text("name")
+    if not is_label(found):
+        hint = "a name is like train-small: lower-case letters and digits, joined by single dots, dashes or underscores"
+        raise fields.error("%s: field 'name': a job cannot be called %r" % (fields.what, found), hint)
+    return found
+
+
+def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[str]:
+    """Return an optional field that is a path in the container."""
+    path = fields.maybe_text(name)
+    try:
+        return path if path is None else check(path)
+    except UsageError as error:
+        raise fields.error("%s: field %r: %s" % (fields.what, name, error.message)) from error
+
+
+def _launch(fields: Fields) -> str:
+    found = fields.maybe_text("launch") or RANKS
+    if found not in LAUNCHES:
+        raise fields.error("%s: field 'launch': %r is not one of %s" % (fields.what, found, ", ".join(LAUNCHES)))
+    return found
+
+
+def _gpus(fields: Fields) -> Optional[int]:
+    found = fields.maybe_number("gpus")
+    if found is not None and not 1 <= found <= MOST_GPUS:
+        raise fields.error("%s: field 'gpus': %d is not a number from 1 to %d" % (fields.what, found, MOST_GPUS))
+    return found
+
+
+def started(job: Job) -> List[str]:
+    """Return the words that start on a node: the command, or torchrun with it.
+
+    PET_* variables give the node's number and the first node's address and port (``site.rank.rendezvous``).
+    """
+    if job.launch != TORCHRUN:
+        return job.command
+    python = job.command[0] if _PYTHON.fullmatch(job.command[0].rpartition("/")[2]) else "python3"
+    words = [python, "-m", "torch.distributed.run", "--nnodes=%d" % job.nodes]
+    return [*words, "--nproc_per_node=%d" % job.ranks_per_node, "--rdzv_backend=static", "--no_python", *job.command]
+
+
+def _links(fields: Fields) -> Mapping[str, str]:
+    if "links" not in fields.record:
+        return {}
+    try:
+        return linked.check(fields.mapping("links"))
+    except UsageError as error:
+        raise fields.error("%s: field 'links': %s" % (fields.what, error.message), error.hint) from error
+
+
+def _environment(fields: Fields) -> Dict[str, str]:
+    if "environment" not in fields.record:
+        return {}
+    found = fields.environment("environment", lines=True)
+    try:
+        variables.check(found)
+    except UsageError as error:
+        raise fields.error("%s: field 'environment': %s" % (fields.what, error.message), error.hint) from error
+    return found
+
+
+def check_workdir(path: str) -> str:
+    """Return ``path`` if a job can start in it: an absolute path in the container. Raises UsageError."""
+    if not _is_plain(path):
+        raise UsageError("invalid working folder: %r" % path, "write an absolute path of the container without ..")
+    return path
+
+
+def check_stdin(path: str) -> str:
+    """Return ``path`` if a job can read it as its standard input: an absolute path in the container.
+
+    Raises UsageError.
+    """
+    if not _is_plain(path) or path.endswith("/"):
+        hint = "write an absolute path of the container without ..: a file of app/ is %s/FILE" % APP
+        raise UsageError("invalid file for standard input: %r" % path, hint)
+    return path
+
+
+def _is_plain(path: str) -> bool:
+    return path.startswith("/") and ".." not in path.split("/") and path.isprintable()
+
+
+def seconds(limit: str) -> int:
+    """Return a time limit in seconds, from [D-]HH:MM:SS or any form that Slurm accepts: [D-]HH[:MM[:SS]], MM[:SS].
+
+    Raises:
+        UsageError: the text is not a time limit.
+    """
+    days, dash, clock = limit.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdigit() for part in parts) or len(parts) > 3 or (dash and not days.isdigit()):
+        raise UsageError("invalid time limit: %r" % limit, "for instance 2-00:00:00")
+    numbers = [int(part) for part in parts]
+    if not dash and len(numbers) < 3:
+        numbers.insert(0, 0)  # minutes come first
+    hours, minutes, rest = [*numbers, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest
+
+
+def clock(seconds: int) -> str:
+    """Return a time limit as HH:MM:SS, with more than 24 hours if necessary."""
+    return "%02d:%02d:%02d" % (seconds // 3600, seconds // 60 % 60, seconds % 60)
+
+
+def check_time(text: str) -> str:
+    """Return a time limit in the form [D-]HH:MM:SS; a number with a unit is also accepted: 90s, 30m, 24h, 2d.
+
+    Raises UsageError, also for 0.
+    """
+    short = _SHORT.fullmatch(text)
+    days, rest = divmod(int(short.group(1)) * _UNITS[short.group(2)], _UNITS["d"]) if short else (0, 0)
+    found = "%d-%s" % (days, clock(rest)) if days else clock(rest) if short else text
+    hint = "for instance 00:30:00, 90m, 24h or 2-00:00:00"
+    if not _TIME.fullmatch(found):
+        raise UsageError("time limit %r is not [D-]HH:MM:SS, and not a number with s, m, h or d" % text, hint)
+    if not seconds(found):
+        raise UsageError("invalid time limit %r: for Slurm, zero means no limit" % text, hint)
+    return found
+
+
+def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[str] = (), command: str = "") -> Job:
+    """Return the job with this name, or the first if no name is given.
+
+    Args:
+        label: the bundle, for errors.
+        extra: the user's words; for a bundle without jobs they are the command.
+        command: what the user must type to give such words, for errors.
+
+    Raises:
+        UsageError: the bundle has no such job.
+    """
+    for job in jobs:
+        if name in (None, job.name):
+            return job
+    if name is None and extra and not jobs:
+        return Job("command", [], 1, 1, 1, "01:00:00")
+    known = [job.name for job in jobs]
+    raise UsageError(
+        "%s has no job %s%s" % (label, name, guess(name, known)) if name else "%s has no job" % label,
+        "its jobs: " + (", ".join(known) or "none") if known or name else "give the command: %s -- COMMAND" % command,
+    )

@@ -1,0 +1,267 @@
+"""The sealed file: the position of its manifest, and the check that its segment table matches its members.
+
+Pure: bytes in, exceptions out. A bundle is ``members | bundle.json | seal``. The seal is one tar record of 10,240 bytes
+at the end of the file. It holds the manifest's offset and digest and any signatures, so that signing rewrites only the
+tail. The segment table covers everything before bundle.json, and bundle.json is covered by its digest. The tail and the
+headers are functions of what they describe and are compared byte for byte. A later format that adds to the seal must
+raise its min_reader: unknown fields, which readers skip elsewhere, would be bytes that no check covers.
+"""
+
+import functools
+import hashlib
+import json
+import re
+from typing import Dict, Iterable, List, NamedTuple, Tuple
+
+from deployer.contract.base import json_records, tarformat
+from deployer.contract.base.errors import IntegrityError, UsageError
+from deployer.contract.base.tarformat import BLOCK, TarEntry
+from deployer.contract.bundle import manifest as manifests
+from deployer.contract.bundle import oci, sshsig
+from deployer.contract.bundle.manifest import DATA, FRAME, HEADER, MAX_RAW, PADDING, BundleMember, Manifest, Segment
+
+MANIFEST_FILE = "deployer/bundle.json"
+SEAL_FILE = "deployer/seal.json"
+TAIL = 10240
+_SEAL_SIZE = TAIL - 3 * BLOCK  # one header before it, and tar's end (two empty blocks) after it
+_MODE = 0o644
+_HEX = re.compile(r"^[0-9a-f]{64}$")
+
+#: A manifest is in memory several times during parsing; manifest.MAX_MEMORY limits its content.
+MAX_MANIFEST = 64 * 1024 * 1024
+#: A larger manifest is not kept after it was read, because docs/limits.md promises how much memory an install needs.
+_MAX_KEPT = 1024 * 1024
+
+
+class Seal(NamedTuple):
+    """The seal of a bundle.
+
+    Attributes:
+        offset: where the tar header of bundle.json starts.
+        size: bytes of bundle.json.
+        sha256: of bundle.json, hexadecimal.
+        signatures: OpenSSH signatures over the bytes of bundle.json, as ``sshsig`` reads them, sorted; may be empty.
+    """
+
+    offset: int
+    size: int
+    sha256: str
+    signatures: Tuple[bytes, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Return the bundle's digest, which people can compare by phone or on paper."""
+        return "sha256:" + self.sha256
+
+    @property
+    def end(self) -> int:
+        """Return where the tail starts."""
+        return self.offset + BLOCK + self.size + tarformat.padding(self.size)
+
+
+def member_header(member: BundleMember) -> bytes:
+    """Return the tar header of a member of the bundle."""
+    try:
+        name = member.name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise IntegrityError("a member's name is not Unicode text: %r" % member.name) from None
+    tarformat.check_path(name)
+    if member.mode > 0o777:  # the most that a header can hold
+        raise IntegrityError("a member has the mode %o: %r" % (member.mode, member.name))
+    return tarformat.encode(TarEntry(tarformat.FILE, name, member.mode, member.size))
+
+
+def manifest_block(data: bytes) -> bytes:
+    """Return bundle.json as in the file: header, content and padding."""
+    header = member_header(BundleMember(MANIFEST_FILE, len(data), _MODE))
+    return header + data + b"\0" * tarformat.padding(len(data))
+
+
+def tail(seal: Seal) -> bytes:
+    """Return the last 10,240 bytes of the file. Raises UsageError if the signatures do not fit."""
+    fields = {"offset": seal.offset, "size": seal.size, "sha256": seal.sha256}
+    signed = {"signatures": [sshsig.encode(blob) for blob in seal.signatures]} if seal.signatures else {}
+    content = json_records.dumps(json_records.stamped("seal", dict(fields, **signed)))
+    if len(content) > _SEAL_SIZE:
+        raise UsageError("the seal has no room for another signature", "a signature of an ed25519 key is the smallest")
+    header = member_header(BundleMember(SEAL_FILE, _SEAL_SIZE, _MODE))
+    return header + content.ljust(_SEAL_SIZE, b"\n") + b"\0" * (2 * BLOCK)
+
+
+def read_tail(data: bytes, file_size: int) -> Seal:
+    """Parse the last 10,240 bytes of a file of ``file_size`` bytes. Raises IntegrityError."""
+    if len(data) != TAIL or SEAL_FILE.encode() not in data[:100]:
+        raise IntegrityError("the file is not a bundle, or its end is missing")
+    fields = json_records.loads(data[BLOCK : BLOCK + _SEAL_SIZE], "seal", "the bundle's seal", IntegrityError)
+    texts = fields.texts("signatures") if "signatures" in fields.record else []
+    signatures = tuple(sshsig.decode(text) for text in texts)
+    seal = Seal(fields.number("offset"), fields.number("size"), fields.text("sha256"), signatures)
+    if not _HEX.match(seal.sha256) or seal.size > MAX_MANIFEST or seal.end + TAIL != file_size:
+        raise IntegrityError("the bundle's seal does not match the file: the file was truncated or extended")
+    if tail(seal) != data or sorted(set(signatures)) != list(signatures):
+        raise IntegrityError("the bundle's tail is not in its canonical form")
+    return seal
+
+
+def manifest_bytes(block: bytes, seal: Seal) -> bytes:
+    """Return bundle.json, which a signature covers, from ``block``, the bytes from ``seal.offset`` to the tail."""
+    data = block[BLOCK : BLOCK + seal.size]
+    header = member_header(BundleMember(MANIFEST_FILE, len(data), _MODE))
+    padding = b"\0" * tarformat.padding(len(data))
+    whole = block.startswith(header) and len(block) == BLOCK + len(data) + len(padding) and block.endswith(padding)
+    if not whole or hashlib.sha256(data).hexdigest() != seal.sha256:
+        raise IntegrityError("the bundle's manifest does not match its seal")
+    return data
+
+
+def read_manifest(block: bytes, seal: Seal) -> Manifest:
+    """Check and parse bundle.json from ``block``."""
+    return parse_manifest(manifest_bytes(block, seal), seal)
+
+
+def parse_manifest(data: bytes, seal: Seal) -> Manifest:
+    """Parse bundle.json, whose bytes ``manifest_bytes`` has verified.
+
+    An install needs each manifest several times, and manifests have thousands of segments. Therefore the last ones are
+    kept, except large ones, which would need too much memory. The result is shared and must not be changed.
+    """
+    return (_kept if len(data) <= _MAX_KEPT else _parse)(data, seal)
+
+
+def _parse(data: bytes, seal: Seal) -> Manifest:
+    found = manifests.read(data, MANIFEST_FILE)
+    check(found, seal.offset)
+    return found
+
+
+_kept = functools.lru_cache(maxsize=4)(_parse)
+
+
+def check(manifest: Manifest, end: int) -> None:
+    """Raise IntegrityError unless the segment table matches the file that the members describe, from 0 to ``end``."""
+    _check_names([member.name for member in manifest.members] + [MANIFEST_FILE, SEAL_FILE])
+    position = 0
+    segments = iter(manifest.segments)
+
+    def take(kind: str) -> Segment:
+        nonlocal position
+        segment = next(segments, None)
+        if segment is None or segment.kind != kind or segment.offset != position or not _HEX.match(segment.sha256):
+            raise IntegrityError("the segment table has a gap or a stray segment at byte %d" % position)
+        position += segment.size
+        return segment
+
+    def take_known(kind: str, data: bytes) -> None:
+        segment = take(kind)
+        if segment.size != len(data) or segment.sha256 != hashlib.sha256(data).hexdigest():
+            raise IntegrityError("the %s at byte %d does not match the member list" % (kind, segment.offset))
+
+    layer = layer_member(manifest)
+    for member in manifest.members:
+        take_known(HEADER, member_header(member))
+        content_end = position + member.size
+        while position < content_end:
+            _check_content(take(FRAME if member.name == layer else DATA))
+        if position != content_end:
+            raise IntegrityError("the segments of %s do not end where the member ends" % member.name)
+        if tarformat.padding(member.size):
+            take_known(PADDING, b"\0" * tarformat.padding(member.size))
+    if next(segments, None) is not None or position != end:
+        raise IntegrityError("the segment table does not end where the manifest starts")
+    if manifest.image.raw_size != sum(segment.raw or 0 for segment in manifest.segments):
+        raise IntegrityError("the frames do not add up to the size of the image")  # the space check relies on that size
+    _check_oci(manifest)
+
+
+def layer_member(manifest: Manifest) -> str:
+    """Return the name of the member that is the layer."""
+    return oci.Blob(manifest.image.layer_digest, 0).member
+
+
+def member_segments(manifest: Manifest, name: str) -> List[Segment]:
+    """Return the content segments of a member, in order. Raises IntegrityError if the member does not exist."""
+    position = 0
+    for member in manifest.members:
+        start = position + len(member_header(member))
+        if member.name == name:
+            end = start + member.size
+            return [
+                segment
+                for segment in manifest.segments
+                if start <= segment.offset < end and segment.kind in (DATA, FRAME)
+            ]
+        position = start + member.size + tarformat.padding(member.size)
+    raise IntegrityError("the bundle has no member %s" % name)
+
+
+def payload(manifest: Manifest) -> str:
+    """Return the hexadecimal digest of everything in a bundle before the outcomes of its rehearsals."""
+    position = 0
+    for member in manifest.members:
+        if member.name.startswith(manifests.REHEARSALS_PREFIX):
+            break
+        position += len(member_header(member)) + member.size + tarformat.padding(member.size)
+    fields = manifest.record()
+    del fields["members"], fields["segments"]
+    before = [(each.kind, each.size, each.sha256) for each in manifest.segments if each.offset < position]
+    return hashlib.sha256(json.dumps([fields, before], sort_keys=True).encode()).hexdigest()
+
+
+def contents(members: Iterable[BundleMember], segments: Iterable[Segment]) -> Dict[str, List[Segment]]:
+    """Return the content segments of every member, in order. The manifest must have been checked."""
+    found: Dict[str, List[Segment]] = {}
+    content = iter([segment for segment in segments if segment.kind in (DATA, FRAME)])
+    for member in members:
+        found[member.name] = []
+        left = member.size
+        while left:
+            segment = next(content)
+            found[member.name].append(segment)
+            left -= segment.size
+    return found
+
+
+def _check_content(segment: Segment) -> None:
+    is_frame = segment.raw is not None and segment.holds in tarformat.HOLDINGS
+    if segment.size == 0 or is_frame != (segment.kind == FRAME):
+        raise IntegrityError("the segment at byte %d is empty or lacks a field" % segment.offset)
+    if (segment.raw or 0) > MAX_RAW:
+        raise IntegrityError("the frame at byte %d announces %d bytes" % (segment.offset, segment.raw or 0))
+
+
+def _check_names(names: List[str]) -> None:
+    """Raise IntegrityError unless all members can exist beside each other in one folder."""
+    if len(set(names)) != len(names):
+        raise IntegrityError("a member appears twice in the bundle")
+    folders = {name[:end] for name in names for end in range(len(name)) if name[end] == "/"}
+    if folders.intersection(names):
+        raise IntegrityError("a member of the bundle is both a file and a folder")
+
+
+def _check_oci(manifest: Manifest) -> None:
+    """Raise IntegrityError unless the OCI documents match config, layer, name and version."""
+    sizes = {member.name: member.size for member in manifest.members}
+    codec = str(manifest.codec["name"])
+    if codec not in oci.codecs():
+        raise IntegrityError("unknown codec of the layer: %r" % codec)
+
+    def blob(digest: str) -> oci.Blob:
+        name = oci.Blob(digest, 0).member
+        if not re.match(r"^sha256:[0-9a-f]{64}$", digest) or name not in sizes:
+            raise IntegrityError("the bundle has no blob %s" % digest)
+        return oci.Blob(digest, sizes[name])
+
+    config = blob(manifest.image.config_digest)
+    layer = blob(manifest.image.layer_digest)
+    image_manifest = oci.manifest(config, layer, codec)
+    index = oci.index(oci.blob(image_manifest), manifest.name, manifest.version, manifest.image.architecture)
+    expected = {
+        oci.LAYOUT_FILE: hashlib.sha256(oci.LAYOUT).hexdigest(),
+        oci.INDEX_FILE: hashlib.sha256(index).hexdigest(),
+        oci.blob(image_manifest).member: hashlib.sha256(image_manifest).hexdigest(),
+        config.member: config.digest.split(":")[1],
+    }
+    for name, sha256 in expected.items():
+        segments = member_segments(manifest, name)
+        if [segment.sha256 for segment in segments] != [sha256]:
+            raise IntegrityError("%s does not match config and layer" % name)

@@ -1,0 +1,1 @@
+"""What an ELF file says of itself."""

@@ -1,0 +1,1 @@
+"""What a job proves: measurements, the payload, evidence."""

@@ -1,0 +1,151 @@
+"""The probe's measurements besides the ranks themselves: records, and the findings about them. Pure."""
+
+import re
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Pattern, Sequence, Tuple
+
+from deployer.contract.base import records
+from deployer.contract.base.json_records import Record
+
+#: What a job can be required to prove: GPUs that CUDA can use; Intel's extension active in TensorFlow.
+GPU, ITEX = "gpu", "itex"
+
+#: libfabric's providers that pin the memory that they send from: Omni-Path, InfiniBand, Slingshot, EFA.
+_PINNING = ("psm2", "psm3", "opx", "verbs", "mlx", "ucx", "cxi", "efa")
+#: Bytes of Horovod's default send buffer (HOROVOD_FUSION_THRESHOLD: 128 MiB in 0.28, 64 before). With less pinned
+#: memory the library fails, or copies through small buffers. The kernel's default is 64 KiB, or 8 MiB since Linux 5.16.
+_PINNED = 64 * 1024 * 1024
+#: Bytes of /dev/shm per rank of a node. Ranks of a node communicate through it. If less is free, this may explain a
+#: crash of MPI at its start: the kernel ends ranks with SIGBUS, without a message, when /dev/shm is full.
+_SHARED = 8 * 1024 * 1024
+
+
+class Limit(NamedTuple):
+    """A process limit that batch systems pass on from the shell that submits a job.
+
+    Attributes:
+        words: what it limits, and its unit.
+        low: a limit below this value may explain a crash of MPI at its start; 0: it never does.
+        signals: the numbers of the signals that the kernel sends to a process that exceeds it.
+        line: how programs report that they reached it.
+    """
+
+    words: str
+    low: int
+    signals: Tuple[int, ...]
+    line: Pattern[str]
+
+
+#: The limits by `ulimit` option, with values in the units of that option.
+LIMITS: Mapping[str, Limit] = {
+    "v": Limit("KiB of address space", 4 << 20, (), re.compile("^MemoryError|Cannot allocate memory|bad_alloc")),
+    "n": Limit("open files", 64, (), re.compile("Too many open files")),
+    "u": Limit("processes of the user", 64, (), re.compile("can't start new thread|fork: .*temporarily unavailable")),
+    "f": Limit("KiB per file", 1 << 14, (25,), re.compile("File too large")),
+    "t": Limit("seconds of processor time", 0, (24,), re.compile("CPU time limit exceeded")),
+}
+
+
+class Allreduce(NamedTuple):
+    """A short MPI_Allreduce of doubles over all ranks, measured on this rank.
+
+    Attributes:
+        nanoseconds: the median time for 8 bytes.
+        bytes: the size of the large message.
+        bytes_per_second: that size divided by its median time; not the resulting traffic.
+        wrong: the incorrect sum that resulted, or None.
+    """
+
+    nanoseconds: int
+    bytes: int
+    bytes_per_second: int
+    wrong: Optional[str] = None
+
+    def shown(self) -> Record:
+        """Return the figures in common units: microseconds and 10^6 bytes per second."""
+        return {
+            "latency_us": round(self.nanoseconds / 1e3, 1),
+            "bytes": self.bytes,
+            "bandwidth_mb_s": round(self.bytes_per_second / 1e6, 1),
+        }
+
+
+class GpuMeasurement(NamedTuple):
+    """A node's GPUs as CUDA sees them in the container.
+
+    Attributes:
+        driver: the version of the kernel module.
+        cuda: the CUDA version that the driver's library offers.
+        devices: the number of devices.
+        reason: why they cannot be used, or None.
+    """
+
+    driver: Optional[str]
+    cuda: Optional[str]
+    devices: Optional[int]
+    reason: Optional[str]
+
+
+class Measures(NamedTuple):
+    """The measurements of one rank's probe.
+
+    Attributes:
+        memlock: the limit for locked memory in bytes; None: no limit.
+        allreduce: the figures of a short MPI_Allreduce; None: not measured.
+        gpu: the node's GPUs; None: not measured.
+        shm: bytes that were free in /dev/shm before MPI started; None: not measured.
+        limits: the limits of its processes by their names in ``LIMITS``; those without a limit are left out.
+    """
+
+    memlock: Optional[int]
+    allreduce: Optional[Allreduce] = None
+    gpu: Optional[GpuMeasurement] = None
+    shm: Optional[int] = None
+    limits: Mapping[str, int] = {}
+
+
+def explain(free: Optional[int], ranks_per_node: int, note: Callable[..., Any], sure: bool = False) -> None:
+    """Call ``note`` if too little free space in /dev/shm may have ended a rank.
+
+    Args:
+        free: bytes that were free; None if unknown.
+        note: receives the code and the values of a finding.
+        sure: a signal shows that this was the reason; otherwise the rank ended in MPI_Init.
+    """
+    if (ranks_per_node > 1 or sure) and free is not None and free < ranks_per_node * _SHARED:
+        note("limits.shm", folder="/dev/shm", free=free, ranks=ranks_per_node)  # noqa: S108
+
+
+def low(limits: Mapping[str, int], note: Callable[..., Any]) -> None:
+    """Call ``note`` for each process limit that may have ended MPI at its start."""
+    _note(limits, [name for name, limit in LIMITS.items() if limits.get(name, limit.low) < limit.low], note)
+
+
+def reached(limits: Mapping[str, int], signal: Optional[int], said: str, note: Callable[..., Any]) -> None:
+    """Call ``note`` for each process limit that was reached according to a signal or the line ``said``."""
+    _note(limits, [name for name, each in LIMITS.items() if each.line.search(said) or signal in each.signals], note)
+
+
+def _note(limits: Mapping[str, int], names: Sequence[str], note: Callable[..., Any]) -> None:
+    for name in names:
+        if name in limits:
+            note("limits.process", value=limits[name], option=name, limit=LIMITS[name].words)
+
+
+def judge(found: Measures, expects: Sequence[str], provider: Optional[str], note: Callable[..., Any]) -> None:
+    """Call ``note`` with the code and values of each finding about one rank; ``provider`` is libfabric's provider."""
+    if (provider or "").split(";")[0] in _PINNING and found.memlock is not None and found.memlock < _PINNED:
+        note("limits.memlock", limit=found.memlock, provider=provider, needed=_PINNED)
+    if found.allreduce and found.allreduce.wrong:
+        note("mpi.allreduce", wrong=found.allreduce.wrong)
+    if GPU in expects and found.gpu and found.gpu.reason:
+        note("gpu.unusable", reason=found.gpu.reason)
+
+
+def shown(found: Optional[Measures]) -> Record:
+    """Return a rank's measurements for result.json; GPUs are shown only for the rank that measured them."""
+    return {
+        "memlock": found.memlock if found else None,
+        "shm": found.shm if found else None,
+        "allreduce": found.allreduce.shown() if found and found.allreduce else None,
+        "gpu": records.plain(found.gpu) if found else None,
+    }

@@ -1,0 +1,369 @@
+"""The report on several jobs: measured figures, efficiency, and container compared with native. Pure.
+
+A payload describes its figures in the file that DEPLOYER_RESULT specifies; they become part of result.json::
+
+    "measured": {"workload": "ResNet50", "settings": "batch 256 per rank", "unit": "images/s", "values": [74.1, 74.9]}
+
+``values`` are for the whole job: an image rate is the sum over its ranks. Without that section, the older form of
+results is read: ``epochs`` with ``seconds``, and ``iterations`` of one rank.
+"""
+
+import csv
+import math
+from collections import OrderedDict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract.base import json_records, records
+from deployer.contract.base.errors import UsageError
+from deployer.contract.base.json_records import Fields, Record
+from deployer.contract.base.text import printable
+from deployer.contract.proof import interval
+from deployer.contract.site.plan import NATIVE
+
+SCHEMA = "report"
+
+#: The units of figures.
+SECONDS, IMAGES = "s/epoch", "images/s"
+UNITS = {SECONDS: "seconds per epoch", IMAGES: "images per second, all ranks together"}
+
+#: The most numbers that one job may report, one per epoch or iteration.
+_MAX_VALUES = 10000
+#: The smallest and the largest figure.
+_LEAST, _MOST = 1e-9, 1e15
+_MOST_PROCESSES = 10**7
+_HINT = "a program writes figures to $DEPLOYER_RESULT, as JSON under `measured`"
+
+
+class Run(NamedTuple):
+    """A measured job, or a row of a published table.
+
+    Attributes:
+        job: its name.
+        workload: what was computed; runs of one workload and unit make a table.
+        settings: what else must be equal for runs to be comparable, such as the batch size; may be empty.
+        unit: SECONDS or IMAGES.
+        site: where it ran.
+        runtime: its runtime; NATIVE without a container.
+        nodes: number of nodes.
+        ranks: number of ranks, or of training processes if torchrun starts several per rank.
+        threads: threads per rank; None: unknown.
+        values: one figure per epoch or iteration.
+        published: the printed efficiency of a published row; None: your own job.
+    """
+
+    job: str
+    workload: str
+    settings: str
+    unit: str
+    site: str
+    runtime: str
+    nodes: int
+    ranks: int
+    threads: Optional[int]
+    values: Sequence[float]
+    published: Optional[float] = None
+
+    @property
+    def mean(self) -> float:
+        """The mean of its figures."""
+        return interval.mean(self.values)
+
+    @property
+    def slower_is_more(self) -> bool:
+        """Whether a larger figure is a slower run."""
+        return self.unit == SECONDS
+
+    @property
+    def speed(self) -> float:
+        """The speed; twice the value is twice as fast."""
+        return 1 / self.mean if self.slower_is_more else self.mean
+
+    @property
+    def native(self) -> bool:
+        """Whether it ran without a container."""
+        return self.runtime == NATIVE
+
+    def record(self) -> Record:
+        return OrderedDict(self._asdict(), values=list(self.values))
+
+
+class Row(NamedTuple):
+    """A run in its table.
+
+    Attributes:
+        run: the run.
+        efficiency: its speed per rank, divided by that of the smallest run of the same kind.
+        of_native: the speed of a container divided by the speed of the same job without one; None: no such job.
+        base: the smallest runs of the same kind.
+    """
+
+    run: Run
+    efficiency: float
+    of_native: Optional[float]
+    base: Sequence[Run]
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def of_result(result: Fields) -> Run:
+    """Return the run of a job. Raises UsageError if the job did not end well or has no figures."""
+    exit_code = result.record.get("exit_code")
+    if exit_code != 0:
+        why = "has not ended" if exit_code is None else "failed with exit code %s" % exit_code
+        raise UsageError("it %s" % why, "run it again; its findings: %s" % result.what)
+    ranks = result.items("ranks")
+    if not ranks:
+        raise UsageError("%s has no evidence of any rank" % result.what, "run it again")
+    started = (result.maybe_number("world_size") or len(ranks)) * (result.maybe_number("workers") or 1)
+    count = _own_count(result) or started
+    workload, settings, unit, values = _figures(result, count)
+    threads = {rank.maybe_number("threads") for rank in ranks}
+    return Run(
+        job=result.text("job"),
+        workload=workload,
+        settings=settings,
+        unit=unit,
+        site=result.text("site"),
+        runtime=result.text("runtime"),
+        nodes=len({rank.text("host") for rank in ranks}),
+        ranks=count,
+        threads=threads.pop() if len(threads) == 1 else None,
+        values=values,
+    )
+
+
+def _own_count(result: Fields) -> Optional[int]:
+    """Return how many processes trained, according to the payload's result, because it may start some itself."""
+    payload = result.child("payload") if isinstance(result.record.get("payload"), dict) else None
+    measured = payload.maybe_child("measured") if payload else None
+    count = measured.maybe_number("processes") if measured else None
+    if measured and count is not None and not 1 <= count <= _MOST_PROCESSES:
+        raise UsageError("%s: field 'processes': not a number of processes: %d" % (measured.what, count), _HINT)
+    return count
+
+
+def _figures(result: Fields, ranks: int) -> Tuple[str, str, str, List[float]]:
+    """Return workload, settings, unit and values of the payload's own result."""
+    if not isinstance(result.record.get("payload"), dict):
+        raise UsageError("%s has no figures: the payload wrote no result of its own" % result.what, _HINT)
+    payload, bundle = result.child("payload"), result.text("bundle")
+    measured = payload.maybe_child("measured")
+    if measured is not None:
+        unit = measured.text("unit")
+        if unit not in UNITS:
+            raise UsageError("%s: unknown unit: %r" % (measured.what, unit), "write one of: " + ", ".join(UNITS))
+        settings = measured.maybe_text("settings") or ""
+        return measured.text("workload"), settings, unit, _numbers(measured, "values")
+    if isinstance(payload.record.get("epochs"), list):
+        seconds = [_positive(epoch, "seconds") for epoch in payload.items("epochs")]
+        # The first epoch includes the time in which the framework builds its graph.
+        return bundle, "", SECONDS, _some(seconds[1:] or seconds, payload, "epochs")
+    if isinstance(payload.record.get("iterations"), list):
+        rates = [ranks * rate for rate in _numbers(payload, "iterations")]
+        settings = (
+            "batch %d per rank" % (payload.maybe_number("batch_size") or 0) if "batch_size" in payload.record else ""
+        )
+        return payload.maybe_text("network") or bundle, settings, IMAGES, rates
+    raise UsageError("%s has no figures: neither measured, epochs nor iterations" % payload.what, _HINT)
+
+
+def _numbers(fields: Fields, name: str) -> List[float]:
+    values = fields.record.get(name)
+    if not isinstance(values, list):
+        raise UsageError("%s: field %r is not a list of numbers" % (fields.what, name), _HINT)
+    wrapped = (Fields({name: value}, fields.what, own=True) for value in values[: _MAX_VALUES + 1])
+    return _some([_positive(value, name) for value in wrapped], fields, name)
+
+
+def _some(values: List[float], fields: Fields, name: str) -> List[float]:
+    if not 0 < len(values) <= _MAX_VALUES:
+        count = "more than %d" % _MAX_VALUES if values else "no"
+        raise UsageError("%s: field %r has %s numbers" % (fields.what, name, count), _HINT)
+    return values
+
+
+def _positive(fields: Fields, name: str) -> float:
+    """Return a positive number for calculations; JSON may also have NaN, infinity, and integers that are too large."""
+    value = fields.record.get(name)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and _LEAST <= value <= _MOST:
+        return float(value)
+    shown = printable(repr(value)[:40])
+    message = "%s: field %r: not a number from %g to %g: %s" % (fields.what, name, _LEAST, _MOST, shown)
+    raise UsageError(message, _HINT)
+
+
+def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
+    """Return the runs from a report that ``--json`` printed, and the omitted jobs, each with the reason."""
+    runs = []
+    for item in record.items("runs"):
+        unit = item.text("unit")
+        if unit not in UNITS or not all(1 <= item.number(name) <= _MOST for name in ("nodes", "ranks")):
+            raise UsageError("%s is not a run: its unit is %r" % (item.what, unit), "write it with report --json")
+        published = _positive(item, "published") if item.record.get("published") is not None else None
+        runs.append(records.read(Run, item, values=_numbers(item, "values"), published=published))
+    return runs, [(item.text("job"), item.text("reason")) for item in record.items("left_out")]
+
+
+# ------------------------------------------------------------------------------------------------ computing
+
+
+def rows(runs: Sequence[Run], all_layouts: bool = False) -> List[Row]:
+    """Return the rows in the order of the tables.
+
+    Args:
+        all_layouts: compare each run with the smallest run of any layout, instead of the smallest with the same ranks
+            per node and threads per rank.
+    """
+
+    def kind(run: Run) -> Tuple[Any, ...]:
+        layout = () if all_layouts else (run.ranks / run.nodes, run.threads)
+        series = run.job if run.published is not None else ""
+        return (*_same(run), run.native, layout, series)
+
+    bases: Dict[Any, List[Run]] = {}
+    for run in runs:
+        known = bases.setdefault(kind(run), [])
+        if known and run.ranks < known[0].ranks:
+            known.clear()
+        if not known or run.ranks == known[0].ranks:
+            known.append(run)
+    natives: Dict[Any, List[Run]] = {}
+    for run in runs:
+        if run.native:
+            natives.setdefault(_place(run), []).append(run)
+    found = []
+    for run in sorted(runs, key=_order):
+        base = bases[kind(run)]
+        efficiency = run.speed / run.ranks / interval.mean([each.speed / each.ranks for each in base])
+        without = [] if run.native or run.published is not None else natives.get(_place(run), [])
+        of_native = run.speed / interval.mean([each.speed for each in without]) if without else None
+        found.append(Row(run, efficiency if run.published is None else run.published, of_native, base))
+    return found
+
+
+def _same(run: Run) -> Tuple[Any, ...]:
+    return run.workload, run.unit, run.published is None, run.site, "" if run.published is not None else run.settings
+
+
+def series(run: Run) -> str:
+    """Return the name of the plot line to which a run belongs."""
+    if run.published is not None:
+        return run.job
+    layout = "%.4g x %s" % (run.ranks / run.nodes, "-" if run.threads is None else run.threads)
+    return ", ".join(filter(None, (run.site, run.runtime, layout, run.settings)))
+
+
+def _place(run: Run) -> Tuple[Any, ...]:
+    return (*_same(run), run.nodes, run.ranks, run.threads)
+
+
+def _order(run: Run) -> Tuple[Any, ...]:
+    """Tables by workload, your own jobs before published rows, layouts apart, and the fewest nodes first."""
+    series = run.job if run.published is not None else ""
+    layout = (run.ranks / run.nodes, run.threads or 0)
+    return (*_same(run)[:2], run.published is not None, run.site, series, run.settings, layout, run.nodes, run.job)
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+_HEAD = ("NODES", "RANKS", "THREADS", "RUNTIME", "%s", "+-", "EFFICIENCY", "/NATIVE", "JOB")
+#: The right-aligned columns.
+RIGHT = frozenset((*_HEAD[:3], *_HEAD[5:8], *UNITS))
+_COLUMNS = (
+    *("job", "workload", "settings", "unit", "site", "runtime", "nodes", "ranks", "threads", "samples", "mean"),
+    *("interval_95", "spread_1_96_sd", "efficiency", "container_to_native", "published"),
+)
+
+#: The characters with which a formula begins in a spreadsheet.
+_FORMULA = ("=", "+", "-", "@")
+
+_Table = Callable[..., List[str]]
+
+
+def lines(found: Sequence[Row], table: _Table) -> List[str]:
+    """Return the tables for people; ``table`` lays out head, rows and right-aligned columns."""
+    said: List[str] = []
+    groups: Dict[Tuple[str, str], List[Row]] = OrderedDict()
+    for row in found:
+        groups.setdefault((row.run.workload, row.run.unit), []).append(row)
+    for (workload, unit), members in groups.items():
+        head = tuple(unit if name == "%s" else name for name in _HEAD)
+        cells = [[printable(cell) for cell in _cells(row)] for row in members]
+        title = "%s: %s, mean and half of its 95 %% interval" % (printable(workload), UNITS[unit])
+        said += [*([""] if said else []), title, *table(head, cells, RIGHT)]
+    return said
+
+
+def _cells(row: Row) -> List[str]:
+    run = row.run
+    half = interval.half_width(run.values)
+    return [
+        "%d" % run.nodes,
+        "%d" % run.ranks,
+        "-" if run.threads is None else "%d" % run.threads,
+        run.runtime,
+        _figure(run.mean, run.mean),
+        "-" if half is None else _figure(half, run.mean),
+        "%.1f %%" % (100 * row.efficiency),
+        "-" if row.of_native is None else "%.3f" % row.of_native,
+        _name(run),
+    ]
+
+
+def _name(run: Run) -> str:
+    settings = " (%s)" % run.settings if run.settings else ""
+    return ("published, %s%s" if run.published is not None else "%s%s") % (run.job, settings)
+
+
+def _figure(value: float, mean: float) -> str:
+    """Return a number with as many decimals as give ``mean`` about four digits."""
+    return "%.*f" % (max(0, min(6, 3 - math.floor(math.log10(mean)))), value)
+
+
+def csv_text(found: Sequence[Row]) -> str:
+    """Return all rows as one CSV table."""
+    text = _Pieces()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in found:
+        figures = _computed(row)
+        known = dict(row.run._asdict(), **figures)
+        known["published"] = "yes" if row.run.published is not None else "no"
+        writer.writerow(["" if known[name] is None else _cell(known[name]) for name in _COLUMNS])
+    return "".join(text)
+
+
+class _Pieces(List[str]):
+    """A list that a CSV writer can write to."""
+
+    write = list.append
+
+
+def _cell(value: Any) -> str:
+    """Return a cell. Text that a spreadsheet would read as a formula gets a leading apostrophe, which stays hidden."""
+    if isinstance(value, (int, float)):
+        return "%.6g" % value if isinstance(value, float) else str(value)
+    text = printable(str(value))
+    return "'" + text if text.startswith(_FORMULA) else text
+
+
+def record(found: Sequence[Row], left_out: Sequence[Tuple[str, str]]) -> Record:
+    """Return the report for programs; ``of_record`` reads it."""
+    runs = [OrderedDict(row.run.record(), **_computed(row)) for row in found]
+    without = [OrderedDict([("job", job), ("reason", reason)]) for job, reason in left_out]
+    return json_records.stamped(SCHEMA, OrderedDict([("runs", runs), ("left_out", without)]))
+
+
+def _computed(row: Row) -> Dict[str, Any]:
+    values = row.run.values
+    return OrderedDict(
+        [
+            ("samples", len(values)),
+            ("mean", row.run.mean),
+            ("interval_95", interval.half_width(values)),
+            ("spread_1_96_sd", interval.spread(values) if len(values) > 1 else None),
+            ("efficiency", row.efficiency),
+            ("container_to_native", row.of_native),
+        ]
+    )

@@ -1,0 +1,1 @@
+"""What a rehearsal observed, and what it means."""

@@ -1,0 +1,1 @@
+"""Findings and verdicts, and the tables that they come from."""

@@ -1,0 +1,158 @@
+"""Choose a start option: the first in the plan that the nodes, their memory and the site allow, with the reason.
+
+Facts about the site can rule out a start option but never add one.
+"""
+
+from typing import List, Mapping, NamedTuple, Optional
+
+from deployer.contract.base.errors import Refused
+from deployer.contract.base.text import counted
+from deployer.contract.site import memory_copies, runtime_table
+from deployer.contract.site.plan import DISK, NOT_STAGED, STAGINGS, Plan, StartOption
+
+
+class Choice(NamedTuple):
+    """The start option for a job.
+
+    Attributes:
+        start_option: the chosen option.
+        reason: why it was chosen, in words.
+    """
+
+    start_option: StartOption
+    reason: str
+
+
+class Obstacle(NamedTuple):
+    """Why a start option cannot be used.
+
+    Attributes:
+        reason: in words.
+        remedy: what to do about it; empty: depends on the site.
+    """
+
+    reason: str
+    remedy: str = ""
+
+
+class StagingNeed(NamedTuple):
+    """What a node must hold.
+
+    Attributes:
+        sizes: size of the image in MiB, by staging.
+        ranks_mb: MiB that all ranks of a node need; 0 if not specified.
+        objections: why the image cannot be staged at all, by staging.
+    """
+
+    sizes: Mapping[str, int]
+    ranks_mb: int = 0
+    objections: Mapping[str, Obstacle] = {}
+
+    def size(self, staging: str) -> int:
+        """Return the size of the image in MiB on a node with this staging."""
+        return self.sizes.get(staging, 0)
+
+
+_NOTHING = StagingNeed({})
+
+
+def explained(plan: Plan) -> List[str]:
+    """Describe what ranks would use: MPI, the runtimes in order, and what any of them prevents."""
+    return [plan.way, plan.tries, *memory_copies.reasons(plan)]
+
+
+def choose(
+    plan: Plan,
+    nodes: int,
+    vetoes: Mapping[str, str],
+    need: StagingNeed = _NOTHING,
+    staging: Optional[str] = None,
+    runtime: Optional[str] = None,
+) -> Choice:
+    """Return the start option of ``plan`` to use on ``nodes`` nodes.
+
+    Args:
+        vetoes: why a runtime or launcher cannot be used here, by its name ("no ch-run in PATH"). Others are usable
+            unless the plan rules them out.
+        need: what one node must hold.
+        staging: the user's choice; it overrides a start option's limit on the number of nodes.
+        runtime: the user's choice; None selects among the containers.
+
+    Raises:
+        Refused: no start option is left; the message lists the reason against each.
+    """
+    against: List[str] = []
+    remedies: List[str] = []
+    vetoes = dict(plan.against, **vetoes)
+    among = plan.containers if runtime is None else [each for each in plan.start_options if each.runtime == runtime]
+    offered = [option for option in among if staging in (None, option.staging)]
+    asked = "".join("--%s %s: " % pair for pair in (("runtime", runtime), ("staging", staging)) if pair[1])
+    for option in offered:
+        objection = _objection(option, plan, nodes, vetoes, need, staging)
+        if objection is None:
+            return Choice(option, asked + _reason(plan, nodes, against + _without_option(plan, runtime)))
+        against.append("%s (%s)" % (option.name, objection.reason))
+        remedies.append(objection.remedy)
+    raise Refused(
+        "no way to start %s on %d nodes of %s: %s"
+        % (
+            plan.bundle,
+            nodes,
+            plan.site,
+            ", ".join(against + _without_option(plan, runtime)) or _no_option(runtime, staging),
+        ),
+        "; or ".join(dict.fromkeys(filter(None, remedies)))
+        or "the plan's start options come from the site's profile: correct it, and on the laptop: deployer plan",
+    )
+
+
+def _without_option(plan: Plan, runtime: Optional[str]) -> List[str]:
+    """Return why the runtimes that the policy allows without a start option cannot be used."""
+    tried = [option.runtime for option in plan.start_options]
+    over = [name for name in plan.against if name not in tried and runtime in (None, name)]
+    return ["%s (%s)" % (name, plan.against[name]) for name in over]
+
+
+def _no_option(runtime: Optional[str], staging: Optional[str]) -> str:
+    known = runtime_table.RUNTIMES.get(runtime or "")
+    if known and staging and staging not in known.stagings:
+        return "%s cannot use an image that is staged so; it can: %s" % (known.name, ", ".join(known.stagings))
+    said = "the plan has no start option"
+    said += " with %s, which the site's policy must allow" % runtime if runtime else ""
+    return said + (" that stages to " + staging if staging else "")
+
+
+def _reason(plan: Plan, nodes: int, against: List[str]) -> str:
+    first = "first in the plan for %d node%s that %s can use" % (nodes, "" if nodes == 1 else "s", plan.site)
+    return first + ("; skipped: " + ", ".join(against) if against else "")
+
+
+def _objection(
+    option: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
+) -> Optional[Obstacle]:
+    if staging is None and option.max_nodes is not None and nodes > option.max_nodes:
+        reason = "meant for at most %s" % counted(option.max_nodes, "node")
+        return Obstacle(reason, "use it on more nodes all the same: --staging %s" % option.staging)
+    if option.staging != NOT_STAGED:
+        if option.staging not in STAGINGS or option.place is None:
+            return Obstacle("this deployer does not know its staging")
+        objection = need.objections.get(option.staging) or _too_large(option, plan, need)
+        if objection:
+            return objection
+    veto = vetoes.get(option.runtime) or vetoes.get(option.launcher)
+    return Obstacle(veto) if veto else None
+
+
+def _too_large(option: StartOption, plan: Plan, need: StagingNeed) -> Optional[Obstacle]:
+    """Return the calculation if the image does not fit into a node, else None."""
+    size, memory = need.size(option.staging), plan.node.memory_mb
+    if option.room_mb is not None and size > option.room_mb:
+        return Obstacle("the image takes %d MiB, but %s has %d MiB" % (size, option.place, option.room_mb))
+    whole = size + need.ranks_mb
+    if option.staging != DISK and whole > memory:
+        sums = (size, need.ranks_mb, whole, memory)
+        return Obstacle(
+            "%d MiB for the image + %d MiB for the ranks = %d MiB, but a job may use %d MiB per node" % sums,
+            "use fewer ranks per node",
+        )
+    return None

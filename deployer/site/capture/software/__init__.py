@@ -1,0 +1,1 @@
+"""The MPI and fabric libraries of a site, and the modules that load them."""

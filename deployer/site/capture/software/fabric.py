@@ -1,0 +1,136 @@
+"""The fabric and the GPU driver: devices, libfabric's providers, and the user-space libraries of each."""
+
+import glob
+import os
+import re
+import shutil
+from typing import List, NamedTuple, Optional
+
+from deployer.contract.base.json_records import Record
+from deployer.site.capture.software.libraries import Libraries, LibraryTree
+from deployer.site.capture.tools import Tools
+
+#: The libraries that MPI and libfabric's providers load for a fabric: Omni-Path, verbs, UCX, EFA.
+_FABRIC = ("libpsm2.so.2", "libpsm_infinipath.so.1", "libibverbs.so.1", "librdmacm.so.1", "libmlx5.so.1", "libefa.so.1",
+           "libucp.so.0", "libuct.so.0", "libucs.so.0", "libucm.so.0", "libfabric.so.1", "libcxi.so.1",
+           "libnuma.so.1")  # fmt: skip
+#: The compute libraries of NVIDIA's driver; the vendor-neutral libGL and libOpenCL do not belong to the driver.
+_NVIDIA = ("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1",
+           "libnvidia-nvvm.so.4", "libnvidia-cfg.so.1")  # fmt: skip
+_GPUCOMP = re.compile(r"^libnvidia-gpucomp\.so\.[\d.]+$")
+#: Network interfaces that are not part of a fabric.
+_LOCAL = re.compile(r"^(lo|docker|virbr|veth|br-|cni|tun|tap|bonding_masters|dummy|ip6?tnl|sit|gre|erspan|teql)")
+#: The kernel's type for InfiniBand interfaces (ARPHRD_INFINIBAND).
+_INFINIBAND = "32"
+_PROVIDER = re.compile(r"^([a-z0-9_;]+):$")
+
+
+class FabricFacts(NamedTuple):
+    """The fabric and the GPU driver of a machine.
+
+    Attributes:
+        fabric: a profile's ``fabric``.
+        driver: a profile's ``driver``, or None.
+        system: the facts of their libraries.
+    """
+
+    fabric: Record
+    driver: Optional[Record]
+    system: LibraryTree
+
+
+def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev") -> FabricFacts:
+    """Return this machine's fabric and GPU driver."""
+    tree = LibraryTree({}, {})
+    verbs = _names(os.path.join(sys, "class/infiniband"))
+    omni_path = [name for name in verbs if name.startswith("hfi1")] or _names(dev, "hfi1_[0-9]*")
+    wires = [name for name in _names(os.path.join(sys, "class/net")) if not _LOCAL.match(name)]
+    infiniband = [name for name in verbs if _link_layer(sys, name) == "InfiniBand"]
+    slingshot = _names(os.path.join(sys, "class/cxi")) or _names(dev, "cxi[0-9]*")
+    fabric: Record = {}
+    if slingshot or omni_path or infiniband or wires:
+        fast = "slingshot" if slingshot else "omni-path" if omni_path else "infiniband" if infiniband else None
+        fabric["kind"] = fast or "ethernet"
+        hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for programs without a provider
+        # IP over InfiniBand or Omni-Path, for programs that use neither MPI nor verbs.
+        over = [name for name in wires if fast and _read(sys, "class/net/%s/type" % name) == _INFINIBAND]
+        fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
+    providers = _providers(tools)
+    if providers:
+        fabric["providers"] = providers
+    known = libraries.system(_FABRIC)
+    if known:
+        fabric["libraries"] = known
+    plugins = _plugins(known)
+    driver = _driver(tools, libraries)
+    paths = [*known.values(), *plugins, *(driver or {}).get("libraries", {}).values()]
+    reals = [libraries.add(tree, path) for path in paths]
+    closure = libraries.closure(reals)
+    tree.files.update(closure.files)
+    tree.links.update(closure.links)
+    return FabricFacts(fabric, driver, tree)
+
+
+def _names(folder: str, pattern: str = "*") -> List[str]:
+    return sorted(os.path.basename(path) for path in glob.glob(os.path.join(glob.escape(folder), pattern)))
+
+
+def _link_layer(sys: str, device: str) -> str:
+    ports = glob.glob(os.path.join(sys, "class/infiniband", device, "ports/*/link_layer"))
+    return next(filter(None, (_read("", path) for path in ports)), "")
+
+
+def _read(sys: str, path: str) -> str:
+    """Return the text of a short kernel file; empty if it cannot be read."""
+    try:
+        with open(os.path.join(sys, path)) as stream:
+            return stream.read(100).strip()
+    except OSError:
+        return ""
+
+
+def _providers(tools: Tools) -> List[str]:
+    """Return the providers of the system's own libfabric."""
+    said = tools.ask(["fi_info", "--list"]) if shutil.which("fi_info") else None
+    return [
+        match.group(1) for line in (said.out.splitlines() if said else ()) for match in [_PROVIDER.match(line)] if match
+    ]
+
+
+def _plugins(known: Record) -> List[str]:
+    """Return the libraries that verbs, UCX and libfabric load on their own: device drivers, transports, providers.
+
+    A verbs driver may be a link to a library next to its folder. It is loaded under the link's name.
+    """
+    found: List[str] = []
+    for name, pattern in (
+        ("libibverbs.so.1", "libibverbs/*.so"),
+        ("libucp.so.0", "ucx/*.so*"),
+        ("libfabric.so.1", "libfabric/*-fi.so"),
+    ):
+        if name in known:
+            for folder in {os.path.dirname(known[name]), os.path.dirname(os.path.realpath(known[name]))}:
+                found += sorted(glob.glob(os.path.join(glob.escape(folder), pattern)))
+    return list({os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)): None for path in found})
+
+
+def _driver(tools: Tools, libraries: Libraries) -> Optional[Record]:
+    names = [*_NVIDIA, *filter(_GPUCOMP.match, libraries.cached)]
+    known = libraries.system(names)
+    version = None
+    said = tools.ask(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], any_status=True)
+    match = re.match(r"^(\d+\.[\d.]+)\s", said.out) if said and said.status == 0 else None
+    if match:
+        version = match.group(1)
+    elif "libcuda.so.1" in known:
+        named = re.search(r"\.so\.(\d+\.[\d.]+)$", os.path.realpath(known["libcuda.so.1"]))
+        version = named.group(1) if named else None
+    if not known and version is None:
+        return None
+    found: Record = {"kind": "nvidia", "libraries": known}
+    if version:
+        found["version"] = version
+    program = shutil.which("nvidia-smi")
+    if program:
+        found["smi"] = program
+    return found

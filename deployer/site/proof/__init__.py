@@ -1,0 +1,1 @@
+"""The result of a job, from the records of its ranks."""

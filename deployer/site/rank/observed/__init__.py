@@ -1,0 +1,1 @@
+"""What a running payload has loaded, and what the kernel says of it."""

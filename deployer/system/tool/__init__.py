@@ -1,0 +1,1 @@
+"""The program file itself: its sources, bytecode and pages."""

@@ -1,0 +1,1 @@
+"""Who signed a bundle, and whether each byte is theirs."""

@@ -1,0 +1,170 @@
+"""A site's requirements for bundles, which a bundle cannot change.
+
+A policy is a JSON file. The admin's policy has a fixed path. A root folder may have its own, which is stored when its
+first bundle is installed with --signers. All policies apply, so another policy can only tighten the rules.
+"""
+
+import os
+import time
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from deployer.contract.base import json_records, version
+from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.bundle.sshsig import Key
+from deployer.system import files
+from deployer.system.trust import signers
+from deployer.system.trust.signers import Signer
+
+SCHEMA = "policy"
+
+#: The admin's policy. Its path is fixed, so that no user can choose another.
+SYSTEM_FILE = "/etc/deployer/policy.json"
+POLICY_FILE, SIGNERS_FILE = "policy.json", "allowed_signers"
+
+_FIELDS = ("require_signature", "refuse_rollback")
+_PATHS = ("allowed_signers", "revoked_keys")
+
+
+class Policy(NamedTuple):
+    """The rules of one file or option.
+
+    Attributes:
+        source: where the rules come from, for errors.
+        require_signature: refuse a bundle without an accepted signature.
+        allowed: the allowed signers; None: the policy lists none.
+        revoked_keys: the path of a file of revoked keys, or None.
+        refuse_rollback: refuse a version older than an installed one.
+        given: the text of --signers, which may be a pipe and is therefore read once.
+    """
+
+    source: str
+    require_signature: bool = False
+    allowed: Optional[Tuple[Signer, ...]] = None
+    revoked_keys: Optional[str] = None
+    refuse_rollback: bool = False
+    given: Optional[str] = None
+
+
+def load(root: Optional[str] = None, signers_file: Optional[str] = None) -> List[Policy]:
+    """Return the policies that apply: the admin's, the root folder's and --signers, as far as they exist.
+
+    Raises:
+        UsageError: a policy cannot be read or is invalid. It is never treated as missing.
+    """
+    paths = [SYSTEM_FILE] + ([os.path.join(root, POLICY_FILE)] if root else [])
+    # A folder that cannot be searched is an error; otherwise anyone who locks it would lift the policy.
+    policies = [read(path) for path in paths if files.lexists(path)]
+    if signers_file:
+        text = signers.given(signers_file)
+        allowed = tuple(signers.parse(text, signers_file))
+        policies.append(Policy("--signers " + signers_file, True, allowed, given=text))
+    return policies
+
+
+def read(path: str) -> Policy:
+    """Parse a policy file and the files that it names, relative to its folder. Raises UsageError."""
+    fields = json_records.loads(files.read_text(path).encode(), SCHEMA, path)
+    unknown = set(fields.record) - {"schema", "format", "min_reader"} - set(_FIELDS) - set(_PATHS)
+    if unknown:  # a misspelt rule must not be ignored
+        known = ", ".join(_FIELDS + _PATHS)
+        raise UsageError("%s: unknown field %r" % (path, sorted(unknown)[0]), "a policy has: " + known)
+    demands = [fields.flag(name) if name in fields.record else False for name in _FIELDS]
+    names = [fields.maybe_text(name) for name in _PATHS]
+    allowed, revoked = (os.path.join(os.path.dirname(path), name) if name else None for name in names)
+    if demands[0] and not allowed:
+        raise UsageError("%s: require_signature needs allowed_signers: anyone can sign" % path)
+    return Policy(path, demands[0], tuple(signers.read(allowed)) if allowed else None, revoked, demands[1])
+
+
+def judge(
+    policies: Iterable[Policy], keys: Sequence[Key], now: Optional[float] = None, what: str = "bundle"
+) -> List[str]:
+    """Return the names under which the policies know the signers; empty for a bundle without signatures.
+
+    Args:
+        keys: the keys whose signatures of the bundle are valid. Each policy that requires or names signers must accept
+            one of them that no policy revokes.
+        now: seconds since the epoch; None: the current time.
+        what: what was signed, for errors.
+
+    Raises:
+        Refused: a policy does not accept the bundle; the message has the reasons.
+    """
+    now = time.time() if now is None else now
+    policies = list(policies)
+    reasons = {}
+    for key in keys:
+        for policy in policies:
+            if policy.revoked_keys and signers.is_revoked(policy.revoked_keys, key):
+                reasons[key] = "%s is revoked by %s" % (key.fingerprint, policy.revoked_keys)
+    if keys and len(reasons) == len(set(keys)):
+        _refuse(reasons.values(), "each key that signed the %s is revoked" % what, what)
+    good = [key for key in keys if key not in reasons]
+    names = []
+    for policy in policies:
+        if policy.allowed is None:
+            continue
+        if not keys and not policy.require_signature:
+            continue
+        if not keys:
+            _refuse([], "the %s is not signed, and %s demands it" % (what, policy.source), what)
+        answers = [_answer(policy.allowed, key, now) for key in good]
+        accepted = [who for who, _ in answers if who]
+        if not accepted:
+            told = list(reasons.values()) + [reason for _, reason in answers]
+            _refuse(told, "no signer of the %s is accepted by %s" % (what, policy.source), what)
+        names += accepted
+    return sorted(set(names))
+
+
+def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: Iterable[str]) -> List[str]:
+    """Return a warning if a later version of the bundle ``name`` is among ``installed``; ``new`` is its version.
+
+    Raises:
+        Refused: a policy forbids an older version.
+    """
+    later = [there for there in installed if version.is_older(new, there)]
+    if not later:
+        return []
+    latest = max(later, key=version.key)
+    message = "%s:%s is older than the installed %s:%s" % (name, new, name, latest)
+    for policy in policies:
+        if policy.refuse_rollback:
+            hint = "install a newer bundle, or remove %s:%s first if you may" % (name, latest)
+            raise Refused("%s, and %s forbids downgrades" % (message, policy.source), hint)
+    return ["%s; from now on %s means the older one" % (message, name)]
+
+
+def pin_policy(root: str, given: str) -> Optional[str]:
+    """Store the text of --signers as the policy of a root folder without one; return its path, or None if one exists.
+
+    The file of signers is written first: a policy without it is an error, but it has no effect without a policy.
+    """
+    path = os.path.join(root, POLICY_FILE)
+    if files.lexists(path):
+        return None
+    files.write_text(os.path.join(root, SIGNERS_FILE), given)
+    policy = {"require_signature": True, "allowed_signers": SIGNERS_FILE}
+    files.write_text(path, json_records.pretty(json_records.stamped(SCHEMA, policy)))
+    return path
+
+
+def _answer(allowed: Iterable[Signer], key: Key, now: float) -> Tuple[str, str]:
+    """Return the name under which a key is accepted, or "" and the reason why it is not."""
+    reasons = []
+    for signer in allowed:
+        if signer.key == key:
+            reason = signer.refusal(now)
+            if not reason:
+                return "%s (%s)" % (signer.who, key.fingerprint), ""
+            reasons.append(reason)
+    return "", "; ".join(reasons) or "%s is not among the allowed signers" % key.fingerprint
+
+
+def _refuse(reasons: Iterable[str], message: str, what: str) -> None:
+    told = "; ".join(reasons)
+    hint = (
+        "on the laptop, `deployer sign` signs the %s with an allowed key; or ask the site's admin about its policy"
+        % what
+    )
+    raise Refused(message + (": " + told if told else ""), hint)

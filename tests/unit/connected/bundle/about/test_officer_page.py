@@ -1,0 +1,181 @@
+"""The page of a bundle for a security officer."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from deployer.cli.laptop.main import main
+from deployer.contract.base import json_records
+from deployer.contract.base.tarformat import FILE, TarEntry
+from deployer.contract.bundle.job import Job
+from deployer.contract.rules.verdict import judged
+from deployer.system.trust import policy
+from tests import bundles, running
+from tests.bundles import END, ENTRIES, stream
+from tests.pages import HOSTILE, Page
+from tests.signing import TestKey, signed
+
+FETCH = b"#!/bin/sh\ncurl https://models.example/<b>w.bin\n"
+SBOM = {
+    "components": [
+        {"name": "python", "type": "library", "version": "3.11.2", "purl": "pkg:generic/python@3.11.2"},
+        {
+            "name": "tar",
+            "type": "library",
+            "version": "1.34",
+            "purl": "pkg:deb/debian/tar@1.34",
+            "licenses": [{"license": {"id": "GPL-3.0"}}],
+        },
+        {"name": "python", "type": "library", "version": "3.6.15", "purl": "pkg:generic/python@3.6.15"},
+        {
+            "name": HOSTILE,
+            "type": "library",
+            "version": HOSTILE,
+            "purl": "pkg:pypi/x@1",
+            "licenses": [{"expression": HOSTILE}],
+        },
+    ]
+}
+
+
+PACKAGED = b"#!/bin/sh\n# see <https://www.gnu.org/licenses/>\ncurl https://mirror.example/debian.\n"
+PYTHON = "lib/python3.11/site-packages/"
+#: Files of the image besides ENTRIES: path, mode, content.
+FILES = (
+    ("bin/fetch", 0o755, FETCH),
+    (f"{PYTHON}__pycache__/x.cpython-311.pyc", 0o644, b""),
+    (
+        f"{PYTHON}x-1.dist-info/RECORD",
+        0o644,
+        b'x.py,sha256=a,1\n../bin/x,,\nx-1.dist-info/RECORD,,\n"a,b.py",,\n',
+    ),
+    (f"{PYTHON}x.py", 0o644, b""),
+    (f"{PYTHON}y.py", 0o644, b""),
+    ("lib/python3.11/bin/x", 0o755, b""),
+    ("opt/model.bin", 0o644, b""),
+    ("usr/bin/packaged", 0o755, PACKAGED),
+    ("var/lib/dpkg/info/curl.list", 0o644, b"/.\n/bin/packaged\n"),
+    ("var/lib/dpkg/info/curl.postinst", 0o755, PACKAGED),
+    ("var/lib/dpkg/info/other.postinst", 0o755, b""),
+)
+
+
+def write(
+    path: Path,
+    app: bytes,
+    files: Sequence[tuple[str, int, bytes]] = FILES,
+    components: Sequence[object] = SBOM["components"],
+) -> str:
+    more = [(TarEntry(FILE, name.encode(), mode, len(content)), content) for name, mode, content in files]
+    entries = [*ENTRIES[:3], *more[:1], *ENTRIES[3:], *more[1:]]
+    extra = [("deployer/app/t.py", app), ("deployer/sbom.cdx.json", json.dumps({"components": components}).encode())]
+    job = Job("train", ["python3", HOSTILE], 1, 4, 1, "00:10:00")
+    pieces = [("files", stream(entries[:4])), ("rest", stream(entries[4:])), ("links", END)]
+    path.write_bytes(bundles.build(pieces=pieces, extra=extra, jobs=[job]))
+    return str(path)
+
+
+def test_the_page_shows_what_an_officer_asks_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = write(tmp_path / "a.tar", b"1"), write(tmp_path / "b.tar", b'x = "http://data.example/d"')
+    page = tmp_path / "page.html"
+    assert main(["inspect", new, "--html", str(page), "--since", old]) == 0
+    assert capsys.readouterr().out == f"wrote {page}\n"
+    read = Page(page.read_text())
+    assert "<p></p>" not in page.read_text()
+    for text in (
+        "nobody: compare the digest",
+        "/bin/fetch",
+        "https://models.example/",
+        "http://data.example/d",
+        "until 2027-10-31",
+        "GPL-3.0",
+        "not stated",
+        "out of support: Python 3.6",
+        "Files changed: 1",
+        "1 node, 4 ranks per node",
+        "executable files of the image: 6.",
+        "mirror.example2/usr/bin/packaged, /var/lib/dpkg/info/curl.postinst",
+        "Addresses of known licences were left out: 2.",
+        "No package differs.",
+        "deployer/app/t.py",
+        "no verdict of check",
+        "No rehearsal is recorded",
+        "<script>alert(1)</script>",
+    ):
+        assert text in read.text.replace("\n", ""), text
+    assert "https://www.gnu.org" not in read.text
+    assert re.findall("<li><code>(.*?)</code></li>", page.read_text())[:6] == [
+        "/bin/fetch",
+        "/bin/tool",
+        "/var/lib/dpkg/info/other.postinst",
+        "/etc/odd\\xff\\nname",
+        f"/{PYTHON}y.py",
+        "/opt/model.bin",
+    ]
+
+
+def test_a_bundle_of_data_has_no_image_and_its_data_were_not_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    definition = tmp_path / "d"
+    (definition / "set").mkdir(parents=True)
+    (definition / "set" / "fetch.sh").write_bytes(FETCH)
+    (definition / "bundle.yaml").write_text("name: set\nversion: '1'\ndata: {set: {folder: set}}\n")
+    bundle, page = str(tmp_path / "d.tar"), tmp_path / "page.html"
+    assert main(["pack", str(definition), "-o", bundle]) == 0
+    assert main(["inspect", bundle, "--html", str(page)]) == 0
+    read = Page(page.read_text())
+    assert "none: the bundle has only data" in read.text
+    assert "image digest" not in read.text
+    assert f"The data folders were not searched: 1 file, {len(FETCH)} bytes." in read.text
+    assert "Executable files: 0Other files: 0Addresses" in "".join(read.text.split("\n"))
+    capsys.readouterr()
+    for words in (["pack", str(definition), "-o", str(tmp_path)], ["inspect", bundle, "--html", str(tmp_path)]):
+        assert main(words) == 2
+        assert f"cannot write {tmp_path}: it is a folder" in capsys.readouterr().err
+    assert main(["inspect", bundle]) == 0
+    assert f"data set: 1 file, {len(FETCH)} B" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_signature_names_a_person_only_if_a_policy_does(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, page, key = tmp_path / "a.tar", tmp_path / "page.html", TestKey()
+    path.write_bytes(signed(bundles.build(), key))
+    rules = {"allowed_signers": "allowed_signers"} if known else {}
+    (tmp_path / "allowed_signers").write_text(key.allowed("stager@lab"))
+    (tmp_path / "policy.json").write_bytes(
+        json_records.dumps({"schema": "deployer.policy", "format": 1, "min_reader": 1, **rules})
+    )
+    monkeypatch.setattr(policy, "SYSTEM_FILE", str(tmp_path / "policy.json"))
+    assert main(["inspect", str(path), "--html", str(page)]) == 0
+    read = Page(page.read_text())
+    assert key.key.fingerprint in read.text
+    assert "A fingerprint does not name a person" in read.text
+    assert ("stager@lab" in read.text) is known
+    assert ('<span class="bad">unknown: no policy' in page.read_text()) is not known
+    assert "The bundle defines no job." in read.text
+    assert "No script of a package names an address." in read.text
+
+
+def test_a_verdict_of_another_deployer_is_marked(tmp_path: Path) -> None:
+    plan = running.PLAN._replace(checked=judged([])._replace(deployer="0.0.1"))
+    carried = [("deployer/plans/lab.json", json_records.dumps(plan.record()))]
+    path, page = tmp_path / "a.tar", tmp_path / "page.html"
+    path.write_bytes(bundles.build(extra=carried))
+    assert main(["inspect", str(path), "--html", str(page)]) == 0
+    assert "RUN (by deployer 0.0.1; this is " in Page(page.read_text()).text
+
+
+def test_a_damaged_bundle_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(write(tmp_path / "a.tar", b"1"))
+    data = bytearray(path.read_bytes())
+    data[600] ^= 1
+    path.write_bytes(data)
+    assert main(["inspect", str(path), "--html", str(tmp_path / "page.html")]) == 4
+    assert not (tmp_path / "page.html").exists()
+    assert main(["inspect", str(path), "--since", "b.tar"]) == 2

@@ -1,0 +1,55 @@
+"""The image of the container of a rehearsal: made by mmdebstrap if that is possible here, else by Docker."""
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docker.errors import ImageNotFound
+
+from deployer.connected.rehearse.ask import container_image
+
+#: Without root and without user namespaces; mmdebstrap 1.3.5 was seen to end so. It counts its calls.
+MMDEBSTRAP = """#!/bin/sh
+[ "$1" != --version ] || exec echo mmdebstrap 1.3.5
+echo called >>"$0.calls"
+echo "E: unable to pick chroot mode automatically (use --mode for manual selection)" >&2
+exit 25
+"""
+
+
+class Api:
+    """An engine that has the images that it builds."""
+
+    def __init__(self) -> None:
+        self.images: list[str] = []
+        self.hooks: dict[str, list[object]] = {"response": []}
+
+    def inspect_image(self, name: str) -> dict[str, object]:
+        if name not in self.images:
+            raise ImageNotFound("none")
+        return {}
+
+    def build(self, tag: str, **_: object) -> list[dict[str, object]]:
+        self.images.append(tag)
+        return [{"aux": {"ID": "sha256:0"}}]
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="mmdebstrap makes images for its own machine")
+def test_where_mmdebstrap_cannot_work_docker_makes_the_image_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "mmdebstrap"
+    program.write_text(MMDEBSTRAP)
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    client: Any = SimpleNamespace(api=Api())
+    said: list[str] = []
+    made = container_image.ensure(client, said.append)
+    assert made == container_image.ensure(client, said.append) == client.api.images[0]
+    assert made.startswith("deployer/rehearsal:")
+    assert len(client.api.images) == len((tmp_path / "mmdebstrap.calls").read_text().splitlines()) == 1
+    assert any("Docker makes it instead, because mmdebstrap cannot make bookworm: E: unable" in line for line in said)
