@@ -47,7 +47,7 @@ def _gzip(frame: bytes, size: int) -> bytes:
     try:
         data = stream.decompress(frame, size + 1)
     except zlib.error as error:
-        raise IntegrityError("a gzip frame is broken: %s" % error) from error
+        raise IntegrityError(f"a gzip frame is broken: {error}") from error
     if not stream.eof or stream.unused_data:
         raise IntegrityError("a gzip frame does not end where it should")
     return data
@@ -66,7 +66,7 @@ def _zstd() -> Callable[[bytes, int], Buffer]:
     )
 
 
-class _ZstdLibrary(object):
+class _ZstdLibrary:
     """libzstd through ctypes, with one context and buffer for all frames: new ones cost as much as a small frame."""
 
     def __init__(self, library: Any) -> None:
@@ -103,7 +103,7 @@ class _ZstdLibrary(object):
             self._free(context)
 
 
-class _ZstdModule(object):
+class _ZstdModule:
     """Python's own ``compression.zstd``, since 3.14, for machines without libzstd.so.1."""
 
     def __init__(self, module: Any) -> None:
@@ -115,7 +115,7 @@ class _ZstdModule(object):
             # One byte more than announced, to detect a larger frame and to stop a decompression bomb.
             data = stream.decompress(frame, size + 1)
         except (self._module.ZstdError, EOFError) as error:
-            raise IntegrityError("a zstd frame is broken: %s" % error) from error
+            raise IntegrityError(f"a zstd frame is broken: {error}") from error
         if not stream.eof or stream.unused_data:
             raise IntegrityError("a zstd frame does not end where it should")
         return bytes(data)

@@ -13,7 +13,7 @@ _FORBIDDEN = re.compile(rb"(%s)|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]
 _BEGUN = re.compile(rb"(\x1b(\[[0-9;:]{0,30})?|\xc2)\Z")
 
 
-class Harmless(object):
+class Harmless:
     """Shows forbidden characters of a stream as text."""
 
     def __init__(self) -> None:

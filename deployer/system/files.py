@@ -70,7 +70,7 @@ def check_not_folder(path: str) -> None:
     """Raise UsageError if a folder with the file's name prevents writing it, or as ``errors_named`` does."""
     with errors_named("write " + path), suppress(FileNotFoundError):
         if stat.S_ISDIR(os.lstat(path).st_mode):
-            raise UsageError("cannot write %s: it is a folder" % path, "give the path of a file")
+            raise UsageError(f"cannot write {path}: it is a folder", "give the path of a file")
 
 
 def flush(path: str) -> None:
@@ -93,7 +93,7 @@ def _new_part(folder: str, name: str) -> Tuple[int, str]:
     """Make a temporary file, locked while it is open; return its descriptor and path."""
     while True:
         # mkstemp does the same, but its module takes longer to import than a node needs to write its record.
-        path = os.path.join(os.path.abspath(folder), ".%s.%s.part" % (name, os.urandom(4).hex()))
+        path = os.path.join(os.path.abspath(folder), f".{name}.{os.urandom(4).hex()}.part")
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileExistsError:
@@ -206,7 +206,7 @@ def names(folder: str) -> List[str]:
 def refuse_unseen(path: str, error: OSError) -> NoReturn:
     """Raise UsageError for a path that cannot be accessed although it may exist."""
     hint = "check the access rights of its folders"
-    raise UsageError("cannot access %s: %s" % (path, error.strerror or error), hint) from error
+    raise UsageError(f"cannot access {path}: {error.strerror or error}", hint) from error
 
 
 def write_text(path: str, text: str, mode: int = 0o666) -> None:
@@ -257,7 +257,7 @@ def read_text(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = Fa
     try:
         return read_bytes(path, hint, limit, piped).decode("utf-8")
     except UnicodeDecodeError:
-        raise UsageError("%s is not UTF-8 text" % path, hint) from None
+        raise UsageError(f"{path} is not UTF-8 text", hint) from None
 
 
 def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = False, follow: bool = True) -> bytes:
@@ -266,7 +266,7 @@ def read_bytes(path: str, hint: str = "", limit: int = MAX_TEXT, piped: bool = F
         with open_regular(path, piped=piped, follow=follow) as stream:
             data = stream.read(limit + 1)
     except OSError as error:
-        raise UsageError("cannot read %s: %s" % (path, error.strerror), hint) from error
+        raise UsageError(f"cannot read {path}: {error.strerror}", hint) from error
     if len(data) > limit:
         raise UsageError("%s has more than the %d bytes allowed" % (path, limit), hint)
     return data
@@ -327,7 +327,7 @@ def is_own(path: str) -> bool:
 
 def owner_of_new(parent: str) -> Optional[int]:
     """Return the owner of files that this user creates in a folder; NFS servers may set another owner (all_squash)."""
-    made = os.path.join(parent, ".removing-%s" % os.urandom(8).hex())
+    made = os.path.join(parent, f".removing-{os.urandom(8).hex()}")
     try:
         os.mkdir(made)
     except OSError:
@@ -350,7 +350,7 @@ def _bring_up(top: str) -> None:
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):
                 os.chmod(entry.path, 0o700)
-                name = ".removing-%s" % os.urandom(8).hex()
+                name = f".removing-{os.urandom(8).hex()}"
                 os.rename(entry.path, os.path.join(top, name))
                 todo.append(name)
 
@@ -405,11 +405,11 @@ def raise_named(error: OSError, action: str, hint: Optional[str] = None) -> NoRe
     """Raise ``error`` as a DeployerError; ``action`` completes "cannot ...", for instance "write FILE"."""
     if error.errno in _NO_SPACE:
         hint = hint or "free some space, or choose another folder"
-        raise SpaceError("cannot %s: %s" % (action, error.strerror), hint) from error
+        raise SpaceError(f"cannot {action}: {error.strerror}", hint) from error
     if error.errno == errno.ENAMETOOLONG:
         hint = "choose a folder with a shorter path"
-        raise UsageError("cannot %s: %s" % (action, error.strerror), hint) from error
-    raise DeployerError("cannot %s: %s" % (action, error.strerror or error), hint or "") from error
+        raise UsageError(f"cannot {action}: {error.strerror}", hint) from error
+    raise DeployerError(f"cannot {action}: {error.strerror or error}", hint or "") from error
 
 
 def umask() -> int:

@@ -105,7 +105,7 @@ def _read_from(path: "str") -> "None":
     try:
         os.dup2(os.open(path, os.O_RDONLY), 0)
     except OSError as error:
-        sys.stderr.write("deployer: error: cannot read %s, the job's stdin: %s\n" % (path, error.strerror))
+        sys.stderr.write(f"deployer: error: cannot read {path}, the job's stdin: {error.strerror}\n")
         sys.stderr.flush()
         os._exit(2)  # UsageError's
 

@@ -354,7 +354,7 @@ def attach(
     return status if status >= 0 else 128 - status
 
 
-class _Filter(object):
+class _Filter:
     """Leaves out what a program prints before ``after``, and the lines that ``hear`` keeps."""
 
     def __init__(
@@ -407,7 +407,7 @@ def _pass_on(process: "subprocess.Popen[bytes]", output: IO[bytes], errors: IO[b
         told.end()
 
 
-class _Sink(object):
+class _Sink:
     """The destination of another program's output. A terminal receives only text and colours."""
 
     def __init__(self, descriptor: int) -> None:
@@ -501,7 +501,7 @@ def converse(
     return done
 
 
-class _Exchange(object):
+class _Exchange:
     """Writes pieces to a process and reads its output. All pipes are served at once, as in ``_read_until``."""
 
     def __init__(
@@ -589,7 +589,7 @@ class _Exchange(object):
 _TIED = 'exec 3<&0; { read -r _ <&3; kill $$; } & exec "$@" </dev/null 3<&-'
 
 
-class Background(object):
+class Background:
     """A process that runs beside this one until ``stop``, and never longer than this one, even if this one is killed.
 
     Its output goes to the file ``log``; its standard input is empty.
@@ -635,7 +635,7 @@ class Background(object):
                 self._process.stdin.close()
 
 
-class HeldProcess(object):
+class HeldProcess:
     """A process that prints a line when it is ready and then lives while its standard input is open.
 
     It never lives longer than this process, even if this one is killed. Its other output goes to this process's stderr.
@@ -682,8 +682,8 @@ def _not_started(argv: Sequence[str], error: OSError, hint: str) -> NoReturn:
     if error.errno in (errno.ENOENT, errno.EACCES):
         from deployer.contract.base import programs  # only for this error
 
-        raise MissingTool("cannot start %s: %s" % (argv[0], error.strerror), hint or programs.remedy(argv[0]))
-    raise DeployerError("cannot start %s: %s" % (argv[0], error), hint)
+        raise MissingTool(f"cannot start {argv[0]}: {error.strerror}", hint or programs.remedy(argv[0]))
+    raise DeployerError(f"cannot start {argv[0]}: {error}", hint)
 
 
 def _text(data: Optional[bytes]) -> str:

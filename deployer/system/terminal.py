@@ -19,7 +19,7 @@ from deployer.contract.base.text import printable
 RED, GREEN, YELLOW, CYAN, BOLD, DIM = "1;31", "32", "33", "36", "1", "2"
 
 #: Begins a style within a line. Text from outside cannot contain it, so it never has a style.
-_STYLE = "\x1b%s" % os.urandom(8).hex()
+_STYLE = f"\x1b{os.urandom(8).hex()}"
 
 #: The words of deployer that have a colour.
 _WORDS = {
@@ -51,15 +51,15 @@ _STATES = {
     "OUT_OF_MEMORY": RED,
     "CANCELLED": YELLOW,
 }
-_ANY = "(%s)" % "|".join(_WORDS)
+_ANY = "({})".format("|".join(_WORDS))
 #: Deployer's own lines begin with such a word or end with a verdict.
-_BEGIN = re.compile(r"(?:deployer: | +)?%s(?=[: ])" % _ANY)
-_END = re.compile(r": %s\Z" % _ANY)
+_BEGIN = re.compile(rf"(?:deployer: | +)?{_ANY}(?=[: ])")
+_END = re.compile(rf": {_ANY}\Z")
 #: The width of prose that is not shown on a terminal.
 _COLUMNS = 80
 
 
-class _Manners(object):
+class _Manners:
     """The user's output settings in this process.
 
     Attributes:
@@ -135,14 +135,14 @@ def painted(text: str, style: str, stream: Optional[IO[str]] = None) -> str:
     """Return a text in a style if the stream (default: standard output) shows colour."""
     if not (text and style and coloured(stream or sys.stdout)):
         return text
-    return "%s%sm%s%s0m" % (_STYLE, style, text, _STYLE)
+    return f"{_STYLE}{style}m{text}{_STYLE}0m"
 
 
 def safe(line: str) -> str:
     """Return a line as a terminal may receive it: with the styles of this module, and no other effect."""
     plain, *styled = line.split(_STYLE)
     parts = [part.partition("m") for part in styled]
-    return printable(plain) + "".join("\x1b[%sm%s" % (style, printable(text)) for style, _, text in parts)
+    return printable(plain) + "".join(f"\x1b[{style}m{printable(text)}" for style, _, text in parts)
 
 
 def word(text: str, stream: Optional[IO[str]] = None) -> str:
@@ -194,7 +194,7 @@ def tell(*lines: str) -> None:
 
 def warn(text: str) -> None:
     """Print a warning of one line: the command continues, but a person should know."""
-    _write("deployer: warning: %s" % text)
+    _write(f"deployer: warning: {text}")
 
 
 def complain(lines: List[str]) -> None:
@@ -206,12 +206,12 @@ def hint(kind: str, text: str) -> None:
     """Print a line such as ``next: COMMAND``, unless only results are wanted."""
     if not (_manners.quiet or _manners.plain):
         sys.stdout.flush()  # both may be the same terminal, or the same file
-        _write("%s: %s" % (kind, text))
+        _write(f"{kind}: {text}")
 
 
 def ask(question: str) -> str:
     """Print a question and return the answer of a person, or an empty text if there is none."""
-    sys.stderr.write("deployer: %s " % printable(question))
+    sys.stderr.write(f"deployer: {printable(question)} ")
     sys.stderr.flush()
     return sys.stdin.readline().strip()
 

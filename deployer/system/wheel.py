@@ -30,7 +30,7 @@ BROKEN = (
 )
 
 
-class Wheel(object):
+class Wheel:
     """An open wheel. Raises IntegrityError if it is not valid.
 
     Attributes:
@@ -57,15 +57,15 @@ class Wheel(object):
     def text(self, name: str) -> str:
         """Return the text of a metadata file. Raises IntegrityError if it does not exist."""
         with self._named():
-            info = self._infos.get("%s/%s" % (self.info, name))
+            info = self._infos.get(f"{self.info}/{name}")
             if info is None or info.file_size > _MAX_TEXT:
-                raise IntegrityError("it has no %s" % name)
+                raise IntegrityError(f"it has no {name}")
             return self._archive.read(info).decode("utf-8")
 
     def scripts(self, python: str) -> Dict[str, str]:
         """Return the scripts that its entry points define, name to text; ``python`` is the interpreter to name."""
         with self._named():
-            if "%s/%s" % (self.info, wheel.ENTRY_POINTS) not in self._infos:
+            if f"{self.info}/{wheel.ENTRY_POINTS}" not in self._infos:
                 return {}
             return wheel.console_scripts(self.text(wheel.ENTRY_POINTS), python)
 
@@ -82,7 +82,7 @@ class Wheel(object):
                 digest.update(chunk)
                 yield chunk
             if digest.digest() != file.digest.value:
-                raise IntegrityError("%s does not have the digest of its RECORD" % file.name)
+                raise IntegrityError(f"{file.name} does not have the digest of its RECORD")
 
     def check(self) -> None:
         """Read all files. Raises IntegrityError if one does not match RECORD."""
@@ -99,7 +99,7 @@ class Wheel(object):
         except IntegrityError as error:
             if error.message.startswith(self.name):
                 raise
-            raise IntegrityError("%s: %s" % (self.name, error.message), error.hint) from error
+            raise IntegrityError(f"{self.name}: {error.message}", error.hint) from error
         except BROKEN as error:
             raise _broken(self.name, error) from error
 
@@ -109,7 +109,7 @@ def archive(stream: IO[bytes]) -> zipfile.ZipFile:
     return zipfile.ZipFile(_Bounded(stream))
 
 
-class _Bounded(object):
+class _Bounded:
     """A file that refuses large reads: zipfile reads the list of files of an archive at once."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -147,12 +147,12 @@ def claim(stream: IO[bytes], name: str) -> Claim:
 
 
 def _broken(name: str, error: Exception) -> IntegrityError:
-    return IntegrityError("%s is not a complete wheel: %s" % (name, str(error) or type(error).__name__))
+    return IntegrityError(f"{name} is not a complete wheel: {str(error) or type(error).__name__}")
 
 
 def _check_info(info: zipfile.ZipInfo) -> None:
     # zipfile cuts a name at a NUL, and treats os.sep as a slash.
     if info.orig_filename != info.filename:
-        raise IntegrityError("it has an unsafe name: %r" % info.orig_filename)
+        raise IntegrityError(f"it has an unsafe name: {info.orig_filename!r}")
     if info.compress_type not in _METHODS or info.flag_bits & _ENCRYPTED:
-        raise IntegrityError("%s is encrypted, or uses a compression that wheels do not allow" % info.filename)
+        raise IntegrityError(f"{info.filename} is encrypted, or uses a compression that wheels do not allow")

@@ -36,7 +36,7 @@ def suitable(size: int) -> int:
     return 0 if size < _SMALL else min(cores(), MOST)
 
 
-class Pool(object):
+class Pool:
     """``count`` processes that call ``function`` on tasks; both tasks and results must be picklable.
 
     If ``count`` is 0, this process calls it.
@@ -97,7 +97,7 @@ class Pool(object):
                 worker.in_hand.popleft()
 
 
-class Beside(object):
+class Beside:
     """A forked process that does one thing while this process, or workers that it forks later, do another.
 
     It is killed at the end of the ``with`` block, if it still works then.
@@ -126,7 +126,7 @@ class Beside(object):
         return self._worker.receive()
 
 
-class _Worker(object):
+class _Worker:
     """A forked process, this process's end of the pipe to it, and the tasks that it has."""
 
     def __init__(self, function: Callable[[Any], Any], others: List["_Worker"]) -> None:
@@ -170,7 +170,7 @@ class _Worker(object):
         hint = (
             "it may be out of memory: it needs up to 256 MiB; --jobs 1 needs least" if code == -signal.SIGKILL else ""
         )
-        return DeployerError("a worker process %s" % how, hint)
+        return DeployerError(f"a worker process {how}", hint)
 
 
 def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None:
@@ -190,7 +190,7 @@ def _serve(pipe: Any, others: List[Any], function: Callable[[Any], Any]) -> None
         except (DeployerError, OSError) as error:
             answer = (False, error)
         except Exception as error:  # noqa: BLE001  a defect in deployer, reported like other errors
-            answer = (False, RuntimeError("in a worker: %r" % error))
+            answer = (False, RuntimeError(f"in a worker: {error!r}"))
         try:
             pipe.send(answer)
         except OSError:

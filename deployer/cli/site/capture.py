@@ -55,7 +55,7 @@ def add_parsers(subparsers: Any) -> None:
 
 def _capture(args: argparse.Namespace) -> int:
     if args.output and not args.output.endswith(".json"):
-        raise UsageError("a capture is a JSON file: %r does not end in .json" % args.output, "name it FILE.json")
+        raise UsageError(f"a capture is a JSON file: {args.output!r} does not end in .json", "name it FILE.json")
     started = time.time()
     if args.partitions:
         return _survey(args)
@@ -80,21 +80,19 @@ def _capture(args: argparse.Namespace) -> int:
         terminal.show_json({"profile": args.output, "facts": report.facts_path(args.output), "notes": notes})
         return EXIT_DONE
     seconds = time.time() - started
-    terminal.show(
-        "%s: read it, then copy it and %s to your own machine"
-        % (args.output, os.path.basename(report.facts_path(args.output)))
-    )
+    facts = os.path.basename(report.facts_path(args.output))
+    terminal.show(f"{args.output}: read it, then copy it and {facts} to your own machine")
     terminal.show("%d MPI, %.1f s" % (len(captured.profile.get("mpi", {})), seconds))
     for note in notes:
-        terminal.tell("note: %s" % note)
+        terminal.tell(f"note: {note}")
     return EXIT_DONE
 
 
 def _survey(args: argparse.Namespace) -> int:
     used = [name for name in ("node", "partition", "merge", "compare") if getattr(args, name)]
     if used or not args.output:
-        problem = "--%s cannot be used" % used[0] if used else "-o FILE.json is required"
-        raise UsageError("%s with --partitions" % problem, "see: deployer.pyz capture --help")
+        problem = f"--{used[0]} cannot be used" if used else "-o FILE.json is required"
+        raise UsageError(f"{problem} with --partitions", "see: deployer.pyz capture --help")
     request = common.from_options(
         survey.SurveyRequest,
         args,
@@ -112,7 +110,7 @@ def _survey(args: argparse.Namespace) -> int:
         for partition in partitions:
             now = (partition.state, partition.seconds // 60)  # changes each minute while it waits
             if not args.json and shown.get(partition.name) != now:
-                terminal.tell("deployer: %s" % str(partition))
+                terminal.tell(f"deployer: {partition!s}")
                 shown[partition.name] = now
         if args.no_wait or not any(partition.active for partition in partitions):
             break
@@ -124,7 +122,7 @@ def _survey(args: argparse.Namespace) -> int:
         terminal.show_json(dict(record, partitions=[dict(partition._asdict()) for partition in partitions]))
         return EXIT_DONE
     for note in notes:
-        terminal.tell("note: %s" % note)
+        terminal.tell(f"note: {note}")
     if waiting:
         terminal.show(
             "still active: %d of %s; run the same command again" % (len(waiting), counted(len(partitions), "job"))
@@ -134,7 +132,7 @@ def _survey(args: argparse.Namespace) -> int:
         terminal.show(
             "%s: the login node and %d of %s" % (request.output, captured, counted(len(partitions), "partition"))
         )
-        terminal.show("read it, then copy it and %s to your own machine" % os.path.basename(facts_path(request.output)))
+        terminal.show(f"read it, then copy it and {os.path.basename(facts_path(request.output))} to your own machine")
     return EXIT_DONE
 
 
@@ -149,9 +147,9 @@ def _show_jobs(args: argparse.Namespace, request: Any) -> int:
         terminal.show_json({"jobs": scripts})
         return EXIT_DONE
     for name, text in scripts.items():
-        terminal.show("# one node of the partition %s:" % name)
+        terminal.show(f"# one node of the partition {name}:")
         terminal.show_text(text)
-    terminal.show("would submit %s; nothing was submitted" % counted(len(scripts), "job"))
+    terminal.show("would submit {}; nothing was submitted".format(counted(len(scripts), "job")))
     return EXIT_DONE
 
 
@@ -163,7 +161,7 @@ def _compare(args: argparse.Namespace, before: Any, now: Any) -> int:
         for change in changes:
             terminal.show(str(change))
             if change.kind != drift.NEW:
-                terminal.show("         %s" % change.meaning)
+                terminal.show(f"         {change.meaning}")
     grave = [change for change in changes if change.severity == ERROR]
     if grave:
         raise Refused(

@@ -57,11 +57,11 @@ class Parser(argparse.ArgumentParser):
     example = ""
 
     def format_help(self) -> str:
-        shown = "\nexample:\n  %s\n" % self.example if self.example else ""
+        shown = f"\nexample:\n  {self.example}\n" if self.example else ""
         return super().format_help() + shown
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, "see: %s --help" % self.prog)
+        raise UsageError(message, f"see: {self.prog} --help")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -70,10 +70,10 @@ class Parser(argparse.ArgumentParser):
             self._unknown_command(str(value))
         known = [str(choice) for choice in action.choices]
         name = "/".join(action.option_strings) or str(action.metavar or action.dest)
-        self.error("%s: %r is not one of: %s%s" % (name, value, ", ".join(known), guess(str(value), known)))
+        self.error("{}: {!r} is not one of: {}{}".format(name, value, ", ".join(known), guess(str(value), known)))
 
     def _unknown_command(self, word: str) -> NoReturn:
-        self.error("unknown command: %r%s" % (word, guess(word, self._commands())))
+        self.error(f"unknown command: {word!r}{guess(word, self._commands())}")
 
     def _commands(self) -> List[str]:
         """Return the command names to suggest, without those that only deployer itself calls."""
@@ -106,10 +106,10 @@ class Parser(argparse.ArgumentParser):
                 at = max((number for number in range(at) if words[number] == word), default=0)
             line = [*self.prog.split(" "), *words[1:at], "--", *words[at:]]
             return UsageError(
-                "%s%s: %s go after --" % (problem, quoted(unknown), kind),
-                "write: %s (see: %s --help)" % (quoted(line), self.prog),
+                f"{problem}{quoted(unknown)}: {kind} go after --",
+                f"write: {quoted(line)} (see: {self.prog} --help)",
             )
-        return UsageError(problem + quoted(unknown) + near, "see: %s --help" % self.prog)
+        return UsageError(problem + quoted(unknown) + near, f"see: {self.prog} --help")
 
 
 class Command(NamedTuple):
@@ -222,14 +222,14 @@ class Front(Parser):
 
     def _unknown_command(self, word: str) -> NoReturn:
         if word in self.elsewhere:
-            raise UsageError("%r is not a command of %s" % (word, self.prog), self.elsewhere[word])
+            raise UsageError(f"{word!r} is not a command of {self.prog}", self.elsewhere[word])
         super()._unknown_command(word)
 
 
 def _joined(prog: str, paths: Sequence[Tuple[str, Sequence[str]]]) -> str:
     """Return the end of ``--help``: users' goals, and the commands to reach them."""
     return "".join(
-        "%s:\n%s\n" % (goal, "".join("  %s\n" % _line(prog, words) for words in commands)) for goal, commands in paths
+        "{}:\n{}\n".format(goal, "".join(f"  {_line(prog, words)}\n" for words in commands)) for goal, commands in paths
     )
 
 
@@ -359,7 +359,7 @@ def _records(head: Sequence[str], rows: Sequence[Sequence[str]], stream: Optiona
     for row in rows:
         lines += [terminal.heading(line, stream) for line in wrapped(row[0])]
         for name, cell in zip(head[1:], row[1:]):
-            lines += wrapped("%s: %s" % (name, cell), "    ", "      ") if cell else []
+            lines += wrapped(f"{name}: {cell}", "    ", "      ") if cell else []
     return lines
 
 
@@ -416,8 +416,8 @@ def show(checked: "Checked", ways: Sequence[str] = (), stream: Optional[IO[str]]
     for remedy in dict.fromkeys(finding.remedy for finding in checked.findings):
         for finding in dict.fromkeys(other for other in checked.findings if other.remedy == remedy):
             accepted = " (accepted)" if finding.code in checked.accepted else ""
-            fit("%s%s" % (finding, accepted))
-        fit("  remedy: %s" % remedy)
+            fit(f"{finding}{accepted}")
+        fit(f"  remedy: {remedy}")
     if checked.findings and not terminal.is_quiet():
         codes = dict.fromkeys(finding.code for finding in checked.against or checked.findings)
         terminal.show(more(list(codes)), stream=out)
@@ -437,7 +437,7 @@ def more(codes: Sequence[str], prog: str = "") -> str:
     at_laptop = CALLER in os.environ or not ours.endswith(".pyz")
     words = "deployer" if at_laptop else "python3 " + ours
     others = ", or another of these codes" if len(codes) > 1 else ""
-    return "more: %s explain %s%s" % (words, codes[0], others)
+    return f"more: {words} explain {codes[0]}{others}"
 
 
 def run(parser: argparse.ArgumentParser, argv: List[str], log_folder: Optional[str]) -> int:
@@ -498,7 +498,7 @@ def _run(
         import logging
 
         logging.getLogger("deployer").debug("defect", exc_info=True)
-        what = "deployer: error: unexpected %s: %s" % (type(error).__name__, error)
+        what = f"deployer: error: unexpected {type(error).__name__}: {error}"
         report = "hint: this is a defect; report it with %s" % (log or "the output of DEPLOYER_DEBUG=1")
         terminal.complain([what, report])
         _debug()
@@ -514,7 +514,7 @@ def command(args: argparse.Namespace, *words: str) -> str:
         rest[:0] = ["--root", args.root]
     caller = os.environ.get(CALLER)
     if caller is not None:
-        return " ".join(["deployer %s" % name, *filter(None, [caller, quoted(rest)])])
+        return " ".join([f"deployer {name}", *filter(None, [caller, quoted(rest)])])
     prog = args.front.prog
     if prog.endswith(".pyz"):
         return quoted(["python3", sys.argv[0] if sys.argv[0].endswith(".pyz") else prog, name, *rest])
@@ -551,7 +551,7 @@ def _named(error: Exception) -> DeployerError:
         return SpaceError("there is not enough memory for this command", "see `ulimit -v`; use a node with more memory")
     from deployer.system import files
 
-    what = "continue" if error.filename is None else "use %s" % error.filename
+    what = "continue" if error.filename is None else f"use {error.filename}"
     try:
         files.raise_named(error, what, "see the command's log in ROOT/logs" if error.filename is None else "")
     except DeployerError as named:

@@ -63,7 +63,7 @@ def _doctor(args: argparse.Namespace) -> int:
     if args.json:
         terminal.show_json(examined.record(), indent=2)
     if examined.error:
-        examined.error.message = "%s: %s" % (examined.steps[-1].name, examined.error.message)
+        examined.error.message = f"{examined.steps[-1].name}: {examined.error.message}"
         raise examined.error
     return 0
 
@@ -72,10 +72,10 @@ def new_file(args: argparse.Namespace) -> str:
     """Return the report's file; empty without a report or if it is printed. Raises UsageError if the file exists."""
     path = "" if args.report in (None, SCREEN) else str(args.report)
     if path and files.lexists(path):
-        raise UsageError("%s exists" % path, "name a new file, or remove it")
+        raise UsageError(f"{path} exists", "name a new file, or remove it")
     return path
 
 
 def announce(path: str) -> None:
     """Print that the report was written."""
-    terminal.tell("wrote %s; nothing was sent: read it before you attach it to an issue" % path)
+    terminal.tell(f"wrote {path}; nothing was sent: read it before you attach it to an issue")

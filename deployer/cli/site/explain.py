@@ -39,7 +39,7 @@ def _explain(args: argparse.Namespace) -> int:
     pages_shown = pages.find(every, args.code) if args.code else every
     if not pages_shown:
         near = guess(args.code, {page.code for page in every})
-        raise UsageError("no page explains %r%s" % (args.code, near), "without CODE, explain lists all codes")
+        raise UsageError(f"no page explains {args.code!r}{near}", "without CODE, explain lists all codes")
     if args.json:
         terminal.show_json([page.record() for page in pages_shown])
         return 0
@@ -63,8 +63,8 @@ def _list(shown: List[Page]) -> List[str]:
         of_topic = [page for page in shown if page.topic == name]
         if not of_topic:
             continue
-        lines += [""] * bool(lines) + common.wrapped("%s: %s" % (name, what))
+        lines += [""] * bool(lines) + common.wrapped(f"{name}: {what}")
         for page in of_topic:
             summary = common.shortened(page.summary, width + 4, is_name=False)
-            lines.append("  %s  %s" % (terminal.heading(page.code.ljust(width)), summary))
+            lines.append(f"  {terminal.heading(page.code.ljust(width))}  {summary}")
     return lines

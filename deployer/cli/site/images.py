@@ -57,7 +57,7 @@ def duration(text: str) -> int:
     """Parse a number of days or hours, and return it in seconds."""
     match = re.match("^([0-9]{1,6})([dh])\\Z", text)
     if not match:
-        raise argparse.ArgumentTypeError("%r is not a number of days or hours, such as 30d or 12h" % text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days or hours, such as 30d or 12h")
     return int(match.group(1)) * {"d": 86400, "h": 3600}[match.group(2)]
 
 
@@ -73,10 +73,10 @@ def _verify(args: argparse.Namespace) -> int:
         record = {"name": manifest.name, "version": manifest.version, "digest": bundle.digest, "keys": keys}
         terminal.show_json(dict(record, signers=bundle.trust.signers))
         return 0
-    terminal.show("%s:%s is intact" % (manifest.name, manifest.version))
-    terminal.show("digest %s" % bundle.digest)
+    terminal.show(f"{manifest.name}:{manifest.version} is intact")
+    terminal.show(f"digest {bundle.digest}")
     for signer in bundle.trust.signers:
-        terminal.show("signed by %s" % signer)
+        terminal.show(f"signed by {signer}")
     common.warn(admit.origin(bundle.trust, bundle.digest))
     if args.front.prog.endswith(".pyz"):
         common.suggest(args, "install", args.bundle)
@@ -111,7 +111,7 @@ def _list(args: argparse.Namespace) -> int:
     if len(rows) > len(current):
         terminal.show("* the current image: NAME selects it; for others use NAME:VERSION or NAME@DIGEST")
     if not images:
-        terminal.tell("no image is installed under %s" % where.root)
+        terminal.tell(f"no image is installed under {where.root}")
     return 0
 
 
@@ -119,9 +119,7 @@ def _existing(args: argparse.Namespace) -> store.Store:
     """Return the store. Raises UsageError if the root folder does not exist: the path is probably wrong."""
     where = store.locate(args.root)
     if not files.is_folder(where.root):
-        raise UsageError(
-            "there is no folder %s" % where.root, "give the root folder of the installation with --root DIR"
-        )
+        raise UsageError(f"there is no folder {where.root}", "give the root folder of the installation with --root DIR")
     return where
 
 
@@ -129,18 +127,18 @@ def _remove(args: argparse.Namespace) -> int:
     where = store.locate(args.root)
     if bool(args.image) == args.all or (args.job_folders and not args.all):
         raise UsageError(
-            "remove requires an image or --all", "remove %s, or remove --all [--job-folders]" % store.REFERENCE
+            "remove requires an image or --all", f"remove {store.REFERENCE}, or remove --all [--job-folders]"
         )
     if args.all:
         there = files.is_folder(where.root)
         left = removing.uninstall(where, args.job_folders, args.force)
-        rest = "; not removed: %s" % ", ".join(left) if left else ""
+        rest = "; not removed: {}".format(", ".join(left)) if left else ""
         text = "removed %s%s" if there else "there is no folder %s%s"
         common.show_result(args, {"removed": where.root, "left": left}, text % (where.root, rest))
         return 0
     image = where.find(args.image)
     removing.remove(where, image, args.force)
-    common.show_result(args, {"removed": image.folder}, "removed %s" % image.folder)
+    common.show_result(args, {"removed": image.folder}, f"removed {image.folder}")
     return 0
 
 
@@ -157,7 +155,7 @@ def _gc(args: argparse.Namespace) -> int:
         return 0
     for item in garbage:
         word = "kept" if item.spared else "would remove" if args.dry_run else "removed"
-        terminal.show("%s %s: %s" % (word, item.path, item.spared or item.reason))
+        terminal.show(f"{word} {item.path}: {item.spared or item.reason}")
     return 0
 
 
@@ -171,7 +169,7 @@ def _gc_jobs(args: argparse.Namespace) -> int:
     yes = args.yes
     if asked and not (yes or args.dry_run or args.json) and common.can_ask():
         for item in asked:
-            terminal.complain(["%s: %s" % (os.path.basename(item.path), item.keeps)])
+            terminal.complain([f"{os.path.basename(item.path)}: {item.keeps}"])
         answer = terminal.ask("remove these %d job folders, with their results? [y/N]" % len(asked))
         yes = answer.lower() in ("y", "yes")
     doomed = [item for item in free if yes or not item.keeps]
@@ -183,8 +181,10 @@ def _gc_jobs(args: argparse.Namespace) -> int:
         return 0
     for item in folders_of_jobs:
         word = "kept" if item not in doomed else "would remove" if args.dry_run else "removed"
-        kept = "contains %s; --yes removes it" % item.keeps if item.keeps and item not in doomed else ""
+        kept = f"contains {item.keeps}; --yes removes it" if item.keeps and item not in doomed else ""
         terminal.show(
-            "%s %s: %s" % (word, item.path, item.spared or kept or "unchanged for %s" % counted(int(item.days), "day"))
+            "{} {}: {}".format(
+                word, item.path, item.spared or kept or "unchanged for {}".format(counted(int(item.days), "day"))
+            )
         )
     return 0

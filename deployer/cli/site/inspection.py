@@ -45,12 +45,12 @@ def _inspect(args: argparse.Namespace) -> int:
         terminal.show_json(dict(manifest.record(), segments=len(manifest.segments), digest=digest, keys=signers))
         return 0
     show_manifest(manifest)
-    terminal.show("digest %s" % digest)
+    terminal.show(f"digest {digest}")
     if keys is not None:
         others = "signed by " + ", ".join(key.fingerprint for key in keys) if keys else "not signed"
         terminal.show(trust.own(keys) or others)
     if image:
-        terminal.show("installed: %s" % image.folder)
+        terminal.show(f"installed: {image.folder}")
     return 0
 
 
@@ -71,21 +71,23 @@ def show_manifest(manifest: Manifest) -> None:
     """Print the contents of a bundle: its image, jobs, members and data."""
     image = manifest.image
     what = "only data" if manifest.is_data else "%d entries, %s" % (image.entries, human(image.raw_size))
-    terminal.show(*common.wrapped("%s:%s  %s, %s" % (manifest.name, manifest.version, what, manifest.codec["name"])))
+    terminal.show(
+        *common.wrapped("{}:{}  {}, {}".format(manifest.name, manifest.version, what, manifest.codec["name"]))
+    )
     if NO_MPI in manifest.mpi:
         terminal.show("runs without MPI")
     elif manifest.mpi:
-        terminal.show("runs on MPI of %s" % ", ".join(manifest.mpi))
+        terminal.show("runs on MPI of {}".format(", ".join(manifest.mpi)))
     for job in manifest.jobs:
         layout = " x ".join(
             counted(number, what)
             for number, what in ((job.nodes, "node"), (job.ranks_per_node, "rank"), (job.threads, "thread"))
         )
         if job.gpus is not None:
-            layout += " x %s" % counted(job.gpus, "GPU")
+            layout += " x {}".format(counted(job.gpus, "GPU"))
         if job.launch != RANKS:
-            layout += ", launch %s" % job.launch
-        terminal.show(*common.wrapped("job %s: %s: %s" % (job.name, layout, quoted(job.command)), "", "    "))
+            layout += f", launch {job.launch}"
+        terminal.show(*common.wrapped(f"job {job.name}: {layout}: {quoted(job.command)}", "", "    "))
     folders: Dict[str, List[int]] = {}
     for member in manifest.members:
         if member.name.startswith(REHEARSALS_PREFIX):
@@ -96,6 +98,6 @@ def show_manifest(manifest: Manifest) -> None:
             terminal.show("%12d  %s" % (member.size, common.shortened(member.name, _SIZE)))
     for name, sizes in folders.items():
         label = common.shortened(name, terminal.columns() // 2)
-        terminal.show("data %s: %s, %s" % (label, counted(len(sizes), "file"), human(sum(sizes))))
+        terminal.show("data {}: {}, {}".format(label, counted(len(sizes), "file"), human(sum(sizes))))
     for need in manifest.needs:
-        terminal.show("data %s: from the bundle %s" % (need.data, need.bundle))
+        terminal.show(f"data {need.data}: from the bundle {need.bundle}")

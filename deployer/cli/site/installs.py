@@ -99,11 +99,11 @@ def show_received(
         return image
     common.warn(warnings)
     if known:
-        terminal.show("%s is already installed: %s" % (receipt.label, image.folder))
+        terminal.show(f"{receipt.label} is already installed: {image.folder}")
     else:
         size = "%d entries, %s" % (receipt.files, space.human(receipt.bytes))
-        terminal.show("%s %s: %s, in %.1f s: %s" % (done, receipt.label, size, seconds, image.folder))
-        terminal.show("digest %s" % receipt.digest)
+        terminal.show(f"{done} {receipt.label}: {size}, in {seconds:.1f} s: {image.folder}")
+        terminal.show(f"digest {receipt.digest}")
     if squashfs:
         terminal.show(_squashed_line(image, squashed))
     return image
@@ -121,9 +121,9 @@ def _take_plan(args: argparse.Namespace) -> int:
         signers, warnings = taken.signers, list(taken.warnings)
         terminal.show_json({"plan": path, "bundle": taken.update.bundle, "signers": signers, "warnings": warnings})
         return 0
-    terminal.show("jobs of %s use this plan for %s from now on: %s" % (taken.update.bundle, taken.update.site, path))
+    terminal.show(f"jobs of {taken.update.bundle} use this plan for {taken.update.site} from now on: {path}")
     for signer in taken.signers:
-        terminal.show("signed by %s" % signer)
+        terminal.show(f"signed by {signer}")
     common.warn(taken.warnings)
     common.suggest(args, "run", taken.update.bundle)
     return 0
@@ -139,7 +139,7 @@ def squashed_now(image: InstalledImage, jobs: Optional[int] = None) -> "Optional
 
 def _squashed_line(image: InstalledImage, squashed: "Optional[Squashed]") -> str:
     """Return a line about the SquashFS file of an image."""
-    return squashed.line() if squashed else "its SquashFS file exists already: %s" % squash.path(image.folder)
+    return squashed.line() if squashed else f"its SquashFS file exists already: {squash.path(image.folder)}"
 
 
 def _squash(args: argparse.Namespace) -> int:

@@ -131,7 +131,7 @@ def _add_watching(subparsers: Any) -> None:
 
 def _token(word: str) -> str:
     if not TOKEN.match(word):
-        raise argparse.ArgumentTypeError("%r is not the end of a job's name" % word)
+        raise argparse.ArgumentTypeError(f"{word!r} is not the end of a job's name")
     return word
 
 
@@ -157,8 +157,8 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
         "--runtime",
         choices=SUPPORTED,
         metavar="RUNTIME",
-        help="a runtime that the site's policy allows (default: the plan's choice): %s; native: no container, the "
-        "host's own programs, for comparison" % ", ".join(SUPPORTED),
+        help="a runtime that the site's policy allows (default: the plan's choice): {}; native: no container, the "
+        "host's own programs, for comparison".format(", ".join(SUPPORTED)),
     )
 
 
@@ -181,13 +181,11 @@ def _run(args: argparse.Namespace) -> int:
     before = run.earlier(store, wanted, _tell)
     while before and before.problem:
         name = os.path.basename(before.folder)
-        terminal.warn(
-            "job %s, which this command may have made before, %s; a new job is submitted" % (name, before.problem)
-        )
+        terminal.warn(f"job {name}, which this command may have made before, {before.problem}; a new job is submitted")
         wanted = run.renamed(wanted)
         before = run.earlier(store, wanted, _tell)
     folder = before.folder if before else run.prepare(store, wanted)
-    terminal.complain(["deployer: %s" % line for line in run.warnings(folder)])
+    terminal.complain([f"deployer: {line}" for line in run.warnings(folder)])
     known = results.launch(folder).checked
     if known and known.findings:
         _tell(common.more([finding.code for finding in known.against or known.findings]))
@@ -196,15 +194,15 @@ def _run(args: argparse.Namespace) -> int:
             terminal.show_json({"folder": folder, "script": os.path.join(folder, "job.sh")}, indent=2)
         else:
             terminal.show_text(run.show_script(folder))
-            _tell("not submitted; by hand: %s" % run.by_hand(folder))
+            _tell(f"not submitted; by hand: {run.by_hand(folder)}")
         return 0
     job_id = before.number if before else run.submit(folder)
     if os.environ.get(ANNOUNCE) == "1":
-        terminal.show("%s%s %s" % (ANSWER, os.path.basename(folder), job_id))
+        terminal.show(f"{ANSWER}{os.path.basename(folder)} {job_id}")
         sys.stdout.flush()
     if not args.json:
         how = "was submitted before" if before else "submitted"
-        terminal.show("job %s %s as %s: %s" % (os.path.basename(folder), how, job_id, folder))
+        terminal.show(f"job {os.path.basename(folder)} {how} as {job_id}: {folder}")
         sys.stdout.flush()
         if before:
             _tell("the site's answer to it was lost; the same command again submits another job")
@@ -230,14 +228,14 @@ def _wait(
         jobs.follow(folder, tell)
         while jobs.following(folder):
             folder = jobs.following(folder)
-            tell("job %s continues it" % os.path.basename(folder))
+            tell(f"job {os.path.basename(folder)} continues it")
             jobs.follow(folder, tell)
     except JobFailed as error:
         failure = error
     except KeyboardInterrupt:
         name = os.path.basename(folder)
-        message = "deployer: interrupted: job %s (%s) continues" % (name, jobs.job_id(folder))
-        terminal.complain([message, "hint: to end it: %s" % quoted([sys.executable, store.tool, "cancel", name])])
+        message = f"deployer: interrupted: job {name} ({jobs.job_id(folder)}) continues"
+        terminal.complain([message, "hint: to end it: {}".format(quoted([sys.executable, store.tool, "cancel", name]))])
         return EXIT_INTERRUPTED
     status = jobs.status(folder)
     if args.json:
@@ -248,7 +246,7 @@ def _wait(
     if failure:
         lines = jobs.tail(folder)
         new = [line for line in lines if not _repeats(failure, line)]
-        terminal.complain(["| %s" % line for line in (new if tail else ())])
+        terminal.complain([f"| {line}" for line in (new if tail else ())])
         if getattr(args, "after_log", False) and len(new) < len(lines):
             raise JobFailed(failure.message.partition(": ")[0])
         raise failure
@@ -259,7 +257,7 @@ def _wait(
 def _repeats(failure: JobFailed, line: str) -> bool:
     """Return whether a line in a job's log, printed by the step ``result``, is part of an error."""
     known = line.startswith("deployer: error ") and line.split(": ", 2)[-1] in failure.message
-    return known or line == "hint: %s" % failure.hint or line.startswith("deployer: more: ")
+    return known or line == f"hint: {failure.hint}" or line.startswith("deployer: more: ")
 
 
 def _suggest_result(args: argparse.Namespace, folder: str) -> None:
@@ -318,9 +316,9 @@ def _jobs(args: argparse.Namespace) -> int:
     elif seen.jobs:
         terminal.show(*_table(seen.jobs))
     for folder, reason in seen.unreadable:
-        terminal.warn("%s: %s" % (os.path.basename(folder), reason))
+        terminal.warn(f"{os.path.basename(folder)}: {reason}")
     if not (seen.jobs or seen.unreadable):
-        _tell("there are no jobs under %s" % store.jobs)
+        _tell(f"there are no jobs under {store.jobs}")
     return 0
 
 
@@ -364,7 +362,7 @@ def _cancel(args: argparse.Namespace) -> int:
     cancelled = jobs.cancel(folder)
     name, job_id = os.path.basename(folder), jobs.job_id(folder)
     record = {"job": name, "job_id": job_id, "folder": folder, "cancelled": cancelled}
-    line = "job %s (%s) %s" % (name, job_id, "cancelled" if cancelled else "had already ended")
+    line = "job {} ({}) {}".format(name, job_id, "cancelled" if cancelled else "had already ended")
     common.show_result(args, record, line)
     return 0
 
@@ -380,7 +378,7 @@ def _the_active_one(store: Store, silent: bool) -> str:
         return active[0].folder if active else jobs.find(store, None)
     refusal = UsageError(
         "%d jobs are active: %s"
-        % (len(active), ", ".join("%s (%s)" % (status.launch.job, status.job_id) for status in active)),
+        % (len(active), ", ".join(f"{status.launch.job} ({status.job_id})" for status in active)),
         "select one: cancel JOB",
     )
     if silent or not common.can_ask():
@@ -389,9 +387,9 @@ def _the_active_one(store: Store, silent: bool) -> str:
     answer = terminal.ask("which job? (number or name; empty: none)")
     chosen = next((status.folder for status in active if answer and answer in (status.job_id, status.launch.job)), None)
     if chosen is None:
-        raise UsageError("nothing was cancelled: %r is not one of them" % answer, refusal.hint)
+        raise UsageError(f"nothing was cancelled: {answer!r} is not one of them", refusal.hint)
     return chosen
 
 
 def _tell(line: str) -> None:
-    terminal.tell("deployer: %s" % line)
+    terminal.tell(f"deployer: {line}")

@@ -12,7 +12,7 @@ from deployer.system import terminal
 _REFRESH = 0.2
 
 
-class Meter(object):
+class Meter:
     """A progress meter: one line on a terminal, lines for a laptop that requests them, otherwise no output.
 
     The byte count starts again when the total changes.

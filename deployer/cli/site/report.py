@@ -42,7 +42,7 @@ def show(
     args: argparse.Namespace, runs: Sequence[Run], left_out: Sequence[Tuple[str, str]], beside: Sequence[Run] = ()
 ) -> Sequence[Row]:
     """Print the report in the requested form, and return its rows. Raises JobFailed if there are no runs."""
-    without = ["%s: %s" % item for item in left_out]
+    without = ["{}: {}".format(*item) for item in left_out]
     if not runs:
         raise JobFailed(
             "none of the jobs has figures to report",

@@ -162,10 +162,10 @@ def _judge(args: argparse.Namespace, step: str, code: int, signal: str) -> int:
     for record in verdict.record["findings"]:
         finding = records.read(Finding, Fields(record, "a finding", own=True))
         if finding.severity == ERROR and finding.code != "job.unfinished":
-            terminal.complain(["deployer: %s" % str(finding), "hint: %s" % finding.remedy])
+            terminal.complain([f"deployer: {finding!s}", f"hint: {finding.remedy}"])
             codes.append(finding.code)
     if codes:
-        terminal.complain(["deployer: %s" % common.more(codes)])
+        terminal.complain([f"deployer: {common.more(codes)}"])
     return verdict.exit_code
 
 
@@ -179,5 +179,5 @@ def _start(args: argparse.Namespace) -> int:
 def _again(args: argparse.Namespace) -> int:
     from deployer.site.run import again
 
-    terminal.tell("deployer: job %s continues it" % os.path.basename(again.continue_job(args.folder)))
+    terminal.tell(f"deployer: job {os.path.basename(again.continue_job(args.folder))} continues it")
     return 0

@@ -35,21 +35,21 @@ def _receipt(args: argparse.Namespace) -> int:
     digests = list(incoming.kept(store.locate(args.root)))
     files.write_text(args.output, json_records.pretty(delta.receipt(digests)))
     answer = {"receipt": args.output, "segments": len(digests)}
-    common.show_result(args, answer, "receipt of %s: %s" % (counted(len(digests), "segment"), args.output))
+    common.show_result(args, answer, "receipt of {}: {}".format(counted(len(digests), "segment"), args.output))
     return 0
 
 
 def _known(args: argparse.Namespace) -> int:
     answer = _about(store.locate(args.root), args.digest)
     free = human(int(str(answer["free"])))
-    common.show_result(args, answer, "installed: %s" % (answer["folder"] or "no"), "free: %s" % free)
+    common.show_result(args, answer, "installed: %s" % (answer["folder"] or "no"), f"free: {free}")
     return 0
 
 
 def _about(where: Store, digest: str) -> Dict[str, object]:
     """Return the facts for ``push`` about the parts of a bundle that are already here."""
     if not files.is_folder(where.root):
-        raise UsageError("there is no folder %s" % where.root, "push creates it; or give another with --root DIR")
+        raise UsageError(f"there is no folder {where.root}", "push creates it; or give another with --root DIR")
     present = inventory.whole(where, digest)
     if present:
         from deployer.site.install.receive import finish  # only here: its imports take longer than the rest

@@ -37,7 +37,7 @@ def replaces(label: str, digest: str) -> str:
         label: NAME:VERSION.
         digest: the digest of the bundle that had this name before.
     """
-    return "another bundle is installed as %s (%s)" % (label, digest.rpartition(":")[2][:_SHOWN])
+    return "another bundle is installed as {} ({})".format(label, digest.rpartition(":")[2][:_SHOWN])
 
 
 def listener(tell: Optional[Callable[[int, int], None]]) -> Optional[Callable[[str], bool]]:

@@ -8,4 +8,4 @@ def guess(word: str, known: Iterable[str]) -> str:
     import difflib  # only errors need it, and each rank of a job starts its own Python
 
     close = difflib.get_close_matches(word, [each for each in known if each != word], n=1)
-    return ", perhaps you meant %r" % close[0] if close else ""
+    return f", perhaps you meant {close[0]!r}" if close else ""

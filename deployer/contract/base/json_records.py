@@ -50,11 +50,11 @@ def pretty_rows(record: Mapping[str, Any], rows: str) -> str:
     fields = []
     for name, value in record.items():
         if name == rows and value:
-            text = "[\n    %s\n  ]" % ",\n    ".join(map(json.dumps, value))
+            text = "[\n    {}\n  ]".format(",\n    ".join(map(json.dumps, value)))
         else:
             text = json.dumps(value, indent=2).replace("\n", "\n  ")
-        fields.append("  %s: %s" % (json.dumps(name), text))
-    return "{\n%s\n}\n" % ",\n".join(fields)
+        fields.append(f"  {json.dumps(name)}: {text}")
+    return "{{\n{}\n}}\n".format(",\n".join(fields))
 
 
 def stamped(schema: str, record: Mapping[str, Any]) -> Record:
@@ -99,7 +99,7 @@ def parse(data: bytes, what: str, error: Type[DeployerError] = UsageError, limit
     try:
         return _DECODER.decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as reason:
-        raise error("%s is not valid JSON: %s" % (what, reason)) from reason
+        raise error(f"{what} is not valid JSON: {reason}") from reason
 
 
 def is_deeper(value: Any, most: int) -> bool:
@@ -142,7 +142,7 @@ def loads(
     """
     fields = Fields(parse(data, what, error, limit), what, error, own)
     if fields.text("schema") != "deployer." + schema:
-        raise error("%s is a %r record, not deployer.%s" % (what, fields.text("schema"), schema))
+        raise error("{} is a {!r} record, not deployer.{}".format(what, fields.text("schema"), schema))
     written, needed = fields.number("format"), fields.number("min_reader")
     if not 1 <= needed <= written:
         raise error("%s: format %d cannot need a reader of format %d" % (what, written, needed))
@@ -155,12 +155,12 @@ def loads(
     return fields
 
 
-class Fields(object):
+class Fields:
     """Typed access to a JSON object. An error about a missing or mistyped field names the field by its path."""
 
     def __init__(self, record: Any, what: str, error: Type[DeployerError] = UsageError, own: bool = False) -> None:
         if not isinstance(record, dict):
-            raise error("%s is not a JSON object" % what)
+            raise error(f"{what} is not a JSON object")
         self.record: Record = record
         self.what = what
         self.error = error
@@ -168,7 +168,7 @@ class Fields(object):
         if not own:
             for name in record:
                 if not isinstance(name, str):  # YAML also has keys that are not text
-                    raise error("%s: a key is not text: %r" % (what, name))
+                    raise error(f"{what}: a key is not text: {name!r}")
                 self._check(None, name)
 
     def _check(self, name: Optional[str], value: str, lines: bool = False) -> str:
@@ -178,15 +178,15 @@ class Fields(object):
         """
         problem = None if self.own else texts.fault(value, lines)
         if problem:
-            where = "a key" if name is None else "field %r" % name
-            raise self.error("%s: %s: %s" % (texts.printable(self.what), where, problem), "write it without")
+            where = "a key" if name is None else f"field {name!r}"
+            raise self.error(f"{texts.printable(self.what)}: {where}: {problem}", "write it without")
         return value
 
     def _get(self, name: str, kind: Type[_T]) -> _T:
         value = self.record.get(name)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             state = "is missing" if name not in self.record else "is not of type " + kind.__name__
-            raise self.error("%s: field %r %s" % (self.what, name, state))
+            raise self.error(f"{self.what}: field {name!r} {state}")
         return value
 
     def text(self, name: str) -> str:
@@ -211,14 +211,14 @@ class Fields(object):
         value = self.record.get(name)
         if type(value) is not int or value < 0:
             self._get(name, int)
-            raise self.error("%s: field %r is negative" % (self.what, name))
+            raise self.error(f"{self.what}: field {name!r} is negative")
         return value
 
     def seconds(self, name: str) -> float:
         """Return a field of seconds, possibly with a fraction."""
         value: Any = self.record.get(name)
         if type(value) not in (int, float) or not 0 <= value < _MAX_SECONDS:
-            raise self.error("%s: field %r is not a number of seconds" % (self.what, name))
+            raise self.error(f"{self.what}: field {name!r} is not a number of seconds")
         return float(value)
 
     def maybe_number(self, name: str) -> Optional[int]:
@@ -237,7 +237,7 @@ class Fields(object):
         """Return a list of strings."""
         values = self._get(name, list)
         if not all(isinstance(value, str) for value in values):
-            raise self.error("%s: field %r is not a list of strings" % (self.what, name))
+            raise self.error(f"{self.what}: field {name!r} is not a list of strings")
         return [self._check(name, value, lines) for value in values]
 
     def words(self, name: str) -> List[str]:
@@ -248,7 +248,7 @@ class Fields(object):
         """Return an object whose values are strings; with ``lines``, these may have several lines each."""
         values = self._get(name, dict)
         if not all(isinstance(value, str) for value in values.values()):
-            raise self.error("%s: field %r has a value that is not a string" % (self.what, name))
+            raise self.error(f"{self.what}: field {name!r} has a value that is not a string")
         for key, value in values.items():
             self._check(name, key)
             self._check(name, value, lines)
@@ -272,7 +272,7 @@ class Fields(object):
         if not texts.is_name(variable):
             shown = (self.what, name, texts.printable(variable))
             hint = "use letters, digits and underscores; the first character is not a digit"
-            raise self.error("%s: field %r: not an environment variable: %s" % shown, hint)
+            raise self.error("{}: field {!r}: not an environment variable: {}".format(*shown), hint)
 
     def items(self, name: str) -> List["Fields"]:
         """Return a list of objects."""
@@ -299,7 +299,7 @@ class Fields(object):
 
     def child(self, name: str) -> "Fields":
         """Return a nested object."""
-        return Fields(self._get(name, dict), "%s, %s" % (self.what, name), self.error, self.own)
+        return Fields(self._get(name, dict), f"{self.what}, {name}", self.error, self.own)
 
     def maybe_child(self, name: str) -> Optional["Fields"]:
         """Return a nested object, or None if it is null or missing."""
@@ -309,7 +309,7 @@ class Fields(object):
         """Return an object whose values are objects."""
         values = self._get(name, dict)
         return {
-            key: Fields(value, "%s, %s.%s" % (self.what, name, texts.printable(key)), self.error, self.own)
+            key: Fields(value, f"{self.what}, {name}.{texts.printable(key)}", self.error, self.own)
             for key, value in values.items()
         }
 

@@ -90,7 +90,7 @@ class Page(NamedTuple):
 
     def lines(self, wrapped: Callable[[str, str, str], List[str]], table: TableLayout) -> List[str]:
         """Return the page's lines for a terminal; ``wrapped`` wraps a text and ``table`` lays out a table."""
-        shown = ["%s (%s)%s" % (self.code, self.topic, self.title and ": " + self.title)]
+        shown = ["{} ({}){}".format(self.code, self.topic, self.title and ": " + self.title)]
         for label, text in self.parts():
             rows = [_ROW.match(line) for line in text.splitlines()]
             shown.append("")
@@ -100,7 +100,7 @@ class Page(NamedTuple):
             else:
                 items = re.split(r"(?:^|\n)- ", text) if text.startswith("- ") else [text]
                 for item in filter(None, items):
-                    first = "%s: " % label if label else "- " if len(items) > 1 else ""
+                    first = f"{label}: " if label else "- " if len(items) > 1 else ""
                     shown += wrapped(first + _inline(item), "  ", "    ")
         return shown
 
@@ -144,7 +144,7 @@ def _inline(text: str) -> str:
     """Return a text without Markdown markup, in one line."""
 
     def link(match: "re.Match[str]") -> str:
-        return "%s (%s)" % (match[1], match[2]) if "://" in match[2] else match[1]
+        return f"{match[1]} ({match[2]})" if "://" in match[2] else match[1]
 
     text = _LINK.sub(link, " ".join(text.split()))
     pieces = re.split(r"(``.+?``(?!`)|`[^`]*`)", text)

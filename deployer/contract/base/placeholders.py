@@ -11,7 +11,7 @@ from deployer.contract.base.errors import UsageError
 from deployer.contract.base.text import is_name, printable
 
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
-_PLACEHOLDER = re.compile(r"\$(?:(%s)|\{(%s)\})" % (_NAME, _NAME))
+_PLACEHOLDER = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})\}})")
 #: Characters without special meaning in a shell, in a batch system's options, or in a bind.
 _SAFE = re.compile(r"[A-Za-z0-9_./@%+=-]+")
 _SHOWN = 60
@@ -28,7 +28,7 @@ def check(text: str) -> str:
     """Return ``text`` if each ``$`` in it begins a placeholder. Raises UsageError."""
     if "$" in _PLACEHOLDER.sub("", text):
         raise UsageError(
-            "%s: a $ is not followed by a variable's name" % printable(text[:_SHOWN]),
+            f"{printable(text[:_SHOWN])}: a $ is not followed by a variable's name",
             "write $NAME or ${NAME}; defaults (${NAME:-x}) and commands are not expanded",
         )
     return text
@@ -62,7 +62,7 @@ def question(wanted: Iterable[str]) -> str:
     for name in wanted:
         if not is_name(name):
             raise ValueError(name)
-        lines.append('echo "%s%s=`printenv %s`"\n' % (_MARK, name, name))
+        lines.append(f'echo "{_MARK}{name}=`printenv {name}`"\n')
     return "".join(lines)
 
 
@@ -76,13 +76,12 @@ def _value(name: str, environment: Mapping[str, str], key: str, text: str) -> st
     value = environment.get(name, "")
     if not value:
         raise UsageError(
-            "%s of the site's profile is %s, and $%s is empty or not set in your login shell" % (key, text, name),
+            f"{key} of the site's profile is {text}, and ${name} is empty or not set in your login shell",
             "set it in the file that your login shell reads (~/.bash_profile), or ask the site for its value",
         )
     if not _SAFE.fullmatch(value) or value.startswith("-") or ".." in value.split("/"):
         raise UsageError(
-            "%s of the site's profile is %s, and the value of $%s is unsafe: '%s'"
-            % (key, text, name, printable(value[:_SHOWN])),
+            f"{key} of the site's profile is {text}, and the value of ${name} is unsafe: '{printable(value[:_SHOWN])}'",
             "a value has letters, digits and _ . / @ % + = -, does not begin with -, and has no part ..",
         )
     return value

@@ -22,4 +22,4 @@ _PACKAGES: Dict[str, str] = {
 def remedy(program: str) -> str:
     """Return what to do if a program, given by name or path, cannot be started."""
     package = _PACKAGES.get(program.rpartition("/")[2])
-    return "install it (Debian: apt-get install %s)" % package if package else "is it installed, and in PATH?"
+    return f"install it (Debian: apt-get install {package})" if package else "is it installed, and in PATH?"

@@ -30,7 +30,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _REMARK = re.compile(r"(^|\s)#.*$")
 
 
-class Variable(object):
+class Variable:
     """The value of a variable, known when the script runs.
 
     Args:
@@ -41,7 +41,7 @@ class Variable(object):
 
     def __init__(self, name: str, default: str = "", more: bool = False) -> None:
         if not (is_name(name) or name == _OWN_NUMBER) or not _DEFAULT.fullmatch(default):
-            raise TypeError("not a variable of a script: %r, %r" % (name, default))
+            raise TypeError(f"not a variable of a script: {name!r}, {default!r}")
         self.name, self.default, self.more = name, default, more
 
     def __repr__(self) -> str:
@@ -56,8 +56,8 @@ class Variable(object):
     def text(self) -> str:
         """Return the reference for bash."""
         if self.more:
-            return '"${%s:+:$%s}"' % (self.name, self.name)
-        return '"${%s:-%s}"' % (self.name, self.default) if self.default else '"$%s"' % self.name
+            return f'"${{{self.name}:+:${self.name}}}"'
+        return f'"${{{self.name}:-{self.default}}}"' if self.default else f'"${self.name}"'
 
     def value(self, environment: Mapping[str, str]) -> str:
         """Return the value in ``environment``; raise TypeError if the name is not in it."""
@@ -65,11 +65,11 @@ class Variable(object):
         if self.more:
             return found and ":" + found
         if not found:
-            raise TypeError("%s is only known when a script runs" % self.name)
+            raise TypeError(f"{self.name} is only known when a script runs")
         return found
 
 
-class Program(object):
+class Program:
     """One of deployer's own scripts inside the script, as one word; its lines stay unchanged and readable.
 
     ``+`` appends another one.
@@ -86,7 +86,7 @@ class Program(object):
 _Part = Union[str, Variable]
 
 
-class Word(object):
+class Word:
     """A word of a script that contains variables; ``+`` appends text on either side.
 
     It has no ``str()``, because formatting would turn its variables into data.
@@ -97,7 +97,7 @@ class Word(object):
         for part in parts:
             for each in part.parts if isinstance(part, Word) else (part,):
                 if not isinstance(each, (str, Variable)):
-                    raise TypeError("not a part of a word: %r" % (each,))
+                    raise TypeError(f"not a part of a word: {each!r}")
                 if isinstance(each, str) and found and isinstance(found[-1], str):
                     found[-1] += each
                 elif each != "":
@@ -117,10 +117,10 @@ class Word(object):
         return hash(self.parts)
 
     def __repr__(self) -> str:
-        return "Word%r" % (self.parts,)
+        return f"Word{self.parts!r}"
 
     def __str__(self) -> str:
-        raise TypeError("%r is not text before a script runs" % self)
+        raise TypeError(f"{self!r} is not text before a script runs")
 
 
 #: The types of a command's words.
@@ -188,11 +188,11 @@ def for_any_login_shell(words: Sequence[str]) -> str:
     plain_words = " ".join(map(shlex.quote, words))
     if not _NOT_FOR_CSH.search(plain_words):
         return plain_words
-    numbers = "".join("\\0%03o" % byte for byte in plain_words.encode("utf-8", "surrogateescape"))
-    return "sh -c %s" % shlex.quote('eval "$(printf %%b "%s")"' % numbers)
+    numbers = "".join(f"\\0{byte:03o}" for byte in plain_words.encode("utf-8", "surrogateescape"))
+    return "sh -c {}".format(shlex.quote(f'eval "$(printf %b "{numbers}")"'))
 
 
-class Code(object):
+class Code:
     """A piece of a script; see ``code``."""
 
     def __init__(self, text: str) -> None:
@@ -267,7 +267,7 @@ def _filled(value: Filling, before: str, name: str) -> str:
     if line.startswith("#") and isinstance(value, (str, Word)):
         return printable("".join(map(str, Word(value).parts)))
     if value is None or line.startswith("#") or _REMARK.search(line) or _in_quotes(before):
-        raise TypeError("{%s} is None, within quotes, or in a comment behind code" % name)
+        raise TypeError(f"{{{name}}} is None, within quotes, or in a comment behind code")
     return _word(value) if isinstance(value, (str, Word, Program)) else " ".join(map(_word, value))
 
 
@@ -278,15 +278,15 @@ def directive(prefix: str, line: str) -> Code:
         UsageError: the line has control characters. They would end it, and batch systems have no escape for them.
     """
     if _CONTROL.search(line) or _IMPOSSIBLE.search(line):
-        raise UsageError("%r: a directive cannot have control characters" % line)
-    return Code("%s %s\n" % (prefix, line))
+        raise UsageError(f"{line!r}: a directive cannot have control characters")
+    return Code(f"{prefix} {line}\n")
 
 
 def export(name: str, value: Value) -> Code:
     """Return a line that sets an environment variable. Raises UsageError if the name is invalid."""
     if not is_name(name):
-        raise UsageError("%r is not a name for an environment variable" % name, "use letters, digits and underscores")
-    return Code("export %s=%s\n" % (name, _word(value)))
+        raise UsageError(f"{name!r} is not a name for an environment variable", "use letters, digits and underscores")
+    return Code(f"export {name}={_word(value)}\n")
 
 
 def array(name: str, words: Sequence[Text]) -> Code:
@@ -307,7 +307,7 @@ def folded(words: Sequence[Text], width: int) -> Code:
 def together(pieces: Sequence[Code], between: str = "") -> Code:
     """Return pieces as one piece; ``between`` is white space."""
     if between.strip():
-        raise TypeError("not white space: %r" % between)
+        raise TypeError(f"not white space: {between!r}")
     return Code(between.join(piece.text for piece in pieces))
 
 
@@ -324,7 +324,7 @@ def _word(text: Text) -> str:
 
 def _check_possible(text: str) -> None:
     if _IMPOSSIBLE.search(text):
-        raise UsageError("%r has a NUL or half a character: no command can be given one" % text)
+        raise UsageError(f"{text!r} has a NUL or half a character: no command can be given one")
 
 
 def _quoted(text: str) -> str:
@@ -332,7 +332,7 @@ def _quoted(text: str) -> str:
     if not _CONTROL.search(text):
         return shlex.quote(text)
     inner = text.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'%s'" % _CONTROL.sub(lambda match: escaped(match.group()), inner)
+    return f"$'{_CONTROL.sub(lambda match: escaped(match.group()), inner)}'"
 
 
 def _in_quotes(before: str) -> bool:

@@ -105,26 +105,26 @@ def decode(data: Buffer, position: int) -> Tuple[TarEntry, int]:
         position += BLOCK
         size = _size(size_field)
         if int(checksum, 8) != _SUM_FIXED + _sum(b"".join((field, mode, size_field, kind, target_field))):
-            raise IntegrityError("a tar header does not have its checksum: %r" % field.rstrip(b"\0"))
+            raise IntegrityError("a tar header does not have its checksum: {!r}".format(field.rstrip(b"\0")))
         if kind not in (_LONG_NAME, _LONG_LINK):
             break
         # encode() writes a long target, then a long name, and each once.
         if (field, mode, target_field) != _LONG_FIELDS or long_name or (long_target and kind == _LONG_LINK):
-            raise IntegrityError("a tar header is not in the normal form: %r" % field.rstrip(b"\0"))
+            raise IntegrityError("a tar header is not in the normal form: {!r}".format(field.rstrip(b"\0")))
         text, position = _long_text(data, position, size)
         if kind == _LONG_NAME:
             long_name = text
         else:
             long_target = text
     if kind not in SECTIONS:
-        raise IntegrityError("a tar header is of kind %r, which is not folder, file or link" % kind)
+        raise IntegrityError(f"a tar header is of kind {kind!r}, which is not folder, file or link")
     name, target = _text(field, long_name), _text(target_field, long_target)
     path = name[:-1] if kind == FOLDER else name
     check_path(path)
     if (kind == FOLDER) != name.endswith(b"/") or b"\0" in target:
-        raise IntegrityError("a tar header is not in the normal form: %r" % path)
+        raise IntegrityError(f"a tar header is not in the normal form: {path!r}")
     if (size and kind != FILE) or bool(target) != (kind in (SYMLINK, HARDLINK)):
-        raise IntegrityError("a tar header contradicts itself: %r" % path)
+        raise IntegrityError(f"a tar header contradicts itself: {path!r}")
     return TarEntry(kind, path, int(mode, 8), size, target), position
 
 
@@ -136,7 +136,7 @@ def _block_fields(data: Buffer, position: int) -> Sequence[bytes]:
     if len(data) - position < BLOCK:
         raise IntegrityError("a tar header is cut off")
     name = bytes(data[position : position + 100]).rstrip(b"\0")
-    raise IntegrityError("a tar header is not in the normal form: %r" % name)
+    raise IntegrityError(f"a tar header is not in the normal form: {name!r}")
 
 
 def _size(field: bytes) -> int:
@@ -163,7 +163,7 @@ def _text(field: bytes, long_text: Optional[bytes]) -> bytes:
     if long_text is None:
         return field.rstrip(b"\0")
     if field != long_text[:100]:
-        raise IntegrityError("a tar header has a name in two forms: %r" % long_text)
+        raise IntegrityError(f"a tar header has a name in two forms: {long_text!r}")
     return long_text
 
 
@@ -171,10 +171,10 @@ def check_path(path: bytes) -> None:
     """Raise IntegrityError unless ``path`` is relative, not too long, and made of plain names: no "", "." or ".."."""
     framed = b"/%b/" % path
     if b"\0" in path or b"//" in framed or b"/./" in framed or b"/../" in framed:
-        raise IntegrityError("a path is not plain and relative: %r" % path)
+        raise IntegrityError(f"a path is not plain and relative: {path!r}")
     excess = too_long(path)
     if excess:
-        raise IntegrityError("a path %s: %r" % (excess, path[:200]))
+        raise IntegrityError(f"a path {excess}: {path[:200]!r}")
 
 
 def too_long(path: bytes) -> str:

@@ -39,8 +39,8 @@ def fault(text: str, lines: bool = False) -> Optional[str]:
         return None
     shown = printable(text[:_SHOWN])
     if "\ud800" <= found.group() <= "\udfff":
-        return "%s is not Unicode text: it has the half character %s" % (shown, escaped(found.group()))
-    return "%s has the control character %s" % (shown, escaped(found.group()))
+        return f"{shown} is not Unicode text: it has the half character {escaped(found.group())}"
+    return f"{shown} has the control character {escaped(found.group())}"
 
 
 def counted(number: int, what: str) -> str:
@@ -57,5 +57,5 @@ def escaped(char: str) -> str:
     """Return a character as Python and bash escape it."""
     number = ord(char)
     if number < 0x80:
-        return _SHORT.get(char, "\\x%02x" % number)
-    return "\\u%04x" % number if number < 0x10000 else "\\U%08x" % number
+        return _SHORT.get(char, f"\\x{number:02x}")
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

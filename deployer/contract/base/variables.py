@@ -37,8 +37,8 @@ def parse(words: Sequence[str]) -> Dict[str, str]:
         name, sign, value = word.partition("=")
         if not sign:
             shown = printable(word[:60])
-            hint = "write --env NAME=VALUE" + (', for your own value: --env %s="$%s"' % (name, name)) * is_name(name)
-            raise UsageError("--env %s has no =" % shown, hint)
+            hint = "write --env NAME=VALUE" + (f', for your own value: --env {name}="${name}"') * is_name(name)
+            raise UsageError(f"--env {shown} has no =", hint)
         found[name] = value
     check(found, "--env ")
     return found
@@ -56,7 +56,7 @@ def check(environment: Mapping[str, str], of: str = "") -> Mapping[str, str]:
     for name, value in environment.items():
         problem = _problem(name, value)
         if problem:
-            raise UsageError("%s%s: %s" % (of, printable(name[:60]), problem[0]), problem[1])
+            raise UsageError(f"{of}{printable(name[:60])}: {problem[0]}", problem[1])
     if sum(map(_size, environment.items())) > _MOST_IN_ALL:
         raise UsageError("the variables have more than %d bytes in all" % _MOST_IN_ALL, "put long texts into files")
     return environment
@@ -74,8 +74,8 @@ def check_plan(asked: Iterable[str], plan: Mapping[str, str], folders: Iterable[
     for name in asked:
         if any((path + "/").startswith(tops) for path in plan.get(name, "").split(":")):
             raise UsageError(
-                "--env %s: this variable cannot be set, because by it the site's own files are found: the plan sets it "
-                "to %s" % (name, printable(plan[name])),
+                f"--env {name}: this variable cannot be set, because by it the site's own files are found: the plan "
+                f"sets it to {printable(plan[name])}",
                 "leave it out",
             )
 
@@ -93,7 +93,7 @@ def _problem(name: str, value: str) -> Optional[Sequence[str]]:
         return "this variable cannot be set, because deployer or the runtime uses it", "choose another name"
     wrong = None if _is_bytes(value) else fault(value, lines=True)
     if wrong:
-        return "invalid value: %s" % wrong, "write it without"
+        return f"invalid value: {wrong}", "write it without"
     if _size((name, value)) > _MOST:
         return "the value has %d bytes, more than a process can receive" % _size(("", value)), "put it into a file"
     return None

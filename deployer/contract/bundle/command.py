@@ -160,21 +160,21 @@ def missing_input(stdin: str, place: CommandSearch) -> Optional[CommandProblem]:
     The image's Python opens the file; without Python, its shell does.
     """
     if stdin.startswith(JOB + "/"):
-        hint = "put it into app/, which jobs see at %s, or bind a folder of the site: --bind DIR:/data" % APP
-        return CommandProblem("stdin is %s, but the folder of a new job is empty" % stdin, hint)
+        hint = f"put it into app/, which jobs see at {APP}, or bind a folder of the site: --bind DIR:/data"
+        return CommandProblem(f"stdin is {stdin}, but the folder of a new job is empty", hint)
     try:
         found = _real(stdin, place)
         if found is None:
-            hint = "correct `stdin` of the job; files of app/ are in %s" % APP
-            return CommandProblem("there is no %s, which is the job's stdin" % stdin, hint)
+            hint = f"correct `stdin` of the job; files of app/ are in {APP}"
+            return CommandProblem(f"there is no {stdin}, which is the job's stdin", hint)
         if found[1].kind == FOLDER:
-            return CommandProblem("stdin of the job, %s, is a folder" % stdin, "name a file")
+            return CommandProblem(f"stdin of the job, {stdin}, is a folder", "name a file")
     except Unsure:
         pass
     if _found_as("python3", place) or missing([SHELL], place) is None:
         return None
     hint = "install one of them in the Dockerfile, or give the file as an argument of the command"
-    return CommandProblem("the image has neither Python nor %s to open the job's stdin" % SHELL, hint)
+    return CommandProblem(f"the image has neither Python nor {SHELL} to open the job's stdin", hint)
 
 
 def workdir(job: Optional[str], image: str) -> str:
@@ -204,7 +204,7 @@ def _started(words: List[str], place: CommandSearch) -> None:
             _hidden(file, place)
             found = _real(file, place)
             if found is None:
-                raise _NotThere("there is no %s" % file, "files of app/ are in %s: correct the job's command" % APP)
+                raise _NotThere(f"there is no {file}", f"files of app/ are in {APP}: correct the job's command")
             if _SHELLS.match(posixpath.basename(words[0])):
                 _unix_lines(file, found[1])
 
@@ -214,13 +214,13 @@ def _hidden(path: str, place: CommandSearch) -> None:
     folder = "/" + path.strip("/").partition("/")[0]
     if folder in OF_THE_NODE and place.look(posixpath.normpath(path)):
         hint = "install it in another folder of the image, for instance /opt"
-        raise _NotThere("jobs do not see %s of the image: %s is the node's own" % (path, folder), hint)
+        raise _NotThere(f"jobs do not see {path} of the image: {folder} is the node's own", hint)
 
 
 def _unix_lines(path: str, seen: PathInfo) -> None:
     """Raise _NotThere if a script's first line has a Windows line end, which would become part of its last word."""
     if seen.line is not None and "\r" in seen.line:
-        raise _NotThere("the first line of %s ends with a carriage return" % path, "save it with Unix line ends")
+        raise _NotThere(f"the first line of {path} ends with a carriage return", "save it with Unix line ends")
 
 
 def _of_env(words: List[str]) -> List[str]:
@@ -269,10 +269,10 @@ def _program(name: str, place: CommandSearch, depth: int) -> None:
     against = None
     for path, real, seen in _search(name, place):
         if seen.kind == FOLDER:
-            against = against or ("%s is a folder" % path, "name a program in the job's command")
+            against = against or (f"{path} is a folder", "name a program in the job's command")
         elif not seen.executable:
-            hint = "chmod +x it before it is packed, or start it with its interpreter (python3 %s)" % path
-            against = against or ("%s has no execute permission" % path, hint)
+            hint = f"chmod +x it before it is packed, or start it with its interpreter (python3 {path})"
+            against = against or (f"{path} has no execute permission", hint)
         else:
             _script(path if path != real else real, seen, place, depth)
             return
@@ -288,14 +288,14 @@ def _search(name: str, place: CommandSearch) -> Iterator[Located]:
 
 def _absent(name: str, place: CommandSearch) -> Tuple[str, str]:
     if "/" in name:
-        relative = "" if name.startswith("/") else ", a path that starts from %s," % place.workdir
-        hint = "correct the job's command; files of app/ are in %s" % APP
-        return "there is no %s%s in the image or the bundle" % (name, relative), hint
+        relative = "" if name.startswith("/") else f", a path that starts from {place.workdir},"
+        hint = f"correct the job's command; files of app/ are in {APP}"
+        return f"there is no {name}{relative} in the image or the bundle", hint
     other = next(filter(None, (_found_as(each, place) for each in _others(name))), None)
     hint = "install it in the Dockerfile, or correct the job's command"
     if other:
-        hint = "the image has %s: write that, or install %s in the Dockerfile" % (other, name)
-    return "the image has no %s in its PATH, %s" % (name, place.path), hint
+        hint = f"the image has {other}: write that, or install {name} in the Dockerfile"
+    return f"the image has no {name} in its PATH, {place.path}", hint
 
 
 def _others(name: str) -> Iterator[str]:
@@ -314,11 +314,11 @@ def _found_as(name: str, place: CommandSearch) -> Optional[str]:
 
 def _candidates(name: str, place: CommandSearch) -> Iterator[str]:
     for folder in [""] if "/" in name else place.path.split(":"):
-        path = name if "/" in name else "%s/%s" % (folder or ".", name)
+        path = name if "/" in name else "{}/{}".format(folder or ".", name)
         if not path.startswith("/"):
             if place.workdir is None:
                 raise Unsure
-            path = "%s/%s" % (place.workdir, path)
+            path = f"{place.workdir}/{path}"
         yield path
 
 
@@ -330,7 +330,7 @@ def _script(path: str, seen: PathInfo, place: CommandSearch, depth: int) -> None
     argument = argument.strip(" \t")
     if not program:
         hint = "begin it with #!/bin/sh, or start it with its interpreter"
-        raise _NotThere("%s has no #! line, so it cannot be started" % path, hint)
+        raise _NotThere(f"{path} has no #! line, so it cannot be started", hint)
     _unix_lines(path, seen)
     if "/" not in program:
         program = "./" + program  # not looked up in PATH
@@ -341,7 +341,7 @@ def _script(path: str, seen: PathInfo, place: CommandSearch, depth: int) -> None
             words = argument[3:].split() if split else [argument]
             _program(_of_env(words)[0], place, depth + 1)
     except _NotThere as error:
-        reason = "%s begins with #!%s, and %s" % (path, seen.line.strip(), error.missing.reason)
+        reason = f"{path} begins with #!{seen.line.strip()}, and {error.missing.reason}"
         raise _NotThere(reason, error.missing.remedy) from error
 
 

@@ -101,7 +101,7 @@ def read_held(text: str) -> HeldSegments:
     try:
         data = base64.b64decode(text.encode("ascii"), validate=True)
     except ValueError as error:
-        raise IntegrityError("the list of what the site holds is damaged: %s" % error) from None
+        raise IntegrityError(f"the list of what the site holds is damaged: {error}") from None
     if len(data) % PREFIX:
         raise IntegrityError("the list of what the site holds is cut off")
     return frozenset(data[start : start + PREFIX] for start in range(0, len(data), PREFIX))
@@ -175,10 +175,10 @@ def decompress(data: bytes, place: Ending) -> Tuple[bytes, Seal, Manifest]:
     try:
         ending = stream.decompress(data, min(place.size, limit) + 1)
     except zlib.error as error:
-        raise IntegrityError("%s is damaged: %s" % (place.name, error)) from None
+        raise IntegrityError(f"{place.name} is damaged: {error}") from None
     if len(ending) != place.size or not stream.eof or stream.unused_data:
-        raise IntegrityError("%s does not have the size that its name says" % place.name)
+        raise IntegrityError(f"{place.name} does not have the size that its name says")
     seal = sealed_file.read_tail(ending[-sealed_file.TAIL :], place.end)
     if seal.offset != place.offset:
-        raise IntegrityError("%s starts at a different offset than its seal records" % place.name)
+        raise IntegrityError(f"{place.name} starts at a different offset than its seal records")
     return ending, seal, sealed_file.read_manifest(ending[: -sealed_file.TAIL], seal)

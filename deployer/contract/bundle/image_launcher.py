@@ -49,16 +49,16 @@ def lacks(launcher: str, place: CommandSearch, python: Optional[str]) -> Optiona
     """Return what an image lacks to start ranks with its own ``launcher``; None if nothing is missing."""
     if find(launcher, place) is None:
         daemons = " or ".join(daemon for daemon, _, _ in _DAEMONS[launcher])
-        return "no %s with %s in its PATH" % (launcher, daemons)
+        return f"no {launcher} with {daemons} in its PATH"
     if _path(SHELL, place) is None:
-        return "no %s" % SHELL
+        return f"no {SHELL}"
     return None if python else "no Python"
 
 
 def _path(name: str, place: CommandSearch) -> Optional[str]:
     for folder in [""] if name.startswith("/") else place.path.split(":"):
         try:
-            found = locate("%s/%s" % (folder.rstrip("/"), name.lstrip("/")), place)
+            found = locate("{}/{}".format(folder.rstrip("/"), name.lstrip("/")), place)
         except Unsure:  # a folder that is bound over the image
             continue
         if found:

@@ -67,7 +67,7 @@ class Job(NamedTuple):
         needed = self.ranks_per_node * (self.gpus or 0)
         if there is None or needed <= there:
             return ""
-        each = "%s per node x %s" % (counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
+        each = "{} per node x {}".format(counted(self.ranks_per_node, "rank"), counted(self.gpus or 0, "GPU"))
         return "%s = %d, but a node has %s" % (each, needed, counted(there, "GPU") if there else "no GPU")
 
     @property
@@ -97,7 +97,7 @@ def _name(fields: Fields) -> str:
     found = fields.text("name")
     if not is_label(found):
         hint = "a name is like train-small: lower-case letters and digits, joined by single dots, dashes or underscores"
-        raise fields.error("%s: field 'name': a job cannot be called %r" % (fields.what, found), hint)
+        raise fields.error(f"{fields.what}: field 'name': a job cannot be called {found!r}", hint)
     return found
 
 
@@ -107,13 +107,13 @@ def _path(fields: Fields, name: str, check: Callable[[str], str]) -> Optional[st
     try:
         return path if path is None else check(path)
     except UsageError as error:
-        raise fields.error("%s: field %r: %s" % (fields.what, name, error.message)) from error
+        raise fields.error(f"{fields.what}: field {name!r}: {error.message}") from error
 
 
 def _launch(fields: Fields) -> str:
     found = fields.maybe_text("launch") or RANKS
     if found not in LAUNCHES:
-        raise fields.error("%s: field 'launch': %r is not one of %s" % (fields.what, found, ", ".join(LAUNCHES)))
+        raise fields.error("{}: field 'launch': {!r} is not one of {}".format(fields.what, found, ", ".join(LAUNCHES)))
     return found
 
 
@@ -142,7 +142,7 @@ def _links(fields: Fields) -> Mapping[str, str]:
     try:
         return linked.check(fields.mapping("links"))
     except UsageError as error:
-        raise fields.error("%s: field 'links': %s" % (fields.what, error.message), error.hint) from error
+        raise fields.error(f"{fields.what}: field 'links': {error.message}", error.hint) from error
 
 
 def _environment(fields: Fields) -> Dict[str, str]:
@@ -152,14 +152,14 @@ def _environment(fields: Fields) -> Dict[str, str]:
     try:
         variables.check(found)
     except UsageError as error:
-        raise fields.error("%s: field 'environment': %s" % (fields.what, error.message), error.hint) from error
+        raise fields.error(f"{fields.what}: field 'environment': {error.message}", error.hint) from error
     return found
 
 
 def check_workdir(path: str) -> str:
     """Return ``path`` if a job can start in it: an absolute path in the container. Raises UsageError."""
     if not _is_plain(path):
-        raise UsageError("invalid working folder: %r" % path, "write an absolute path of the container without ..")
+        raise UsageError(f"invalid working folder: {path!r}", "write an absolute path of the container without ..")
     return path
 
 
@@ -169,8 +169,8 @@ def check_stdin(path: str) -> str:
     Raises UsageError.
     """
     if not _is_plain(path) or path.endswith("/"):
-        hint = "write an absolute path of the container without ..: a file of app/ is %s/FILE" % APP
-        raise UsageError("invalid file for standard input: %r" % path, hint)
+        hint = f"write an absolute path of the container without ..: a file of app/ is {APP}/FILE"
+        raise UsageError(f"invalid file for standard input: {path!r}", hint)
     return path
 
 
@@ -187,7 +187,7 @@ def seconds(limit: str) -> int:
     days, dash, clock = limit.rpartition("-")
     parts = clock.split(":")
     if not all(part.isdigit() for part in parts) or len(parts) > 3 or (dash and not days.isdigit()):
-        raise UsageError("invalid time limit: %r" % limit, "for instance 2-00:00:00")
+        raise UsageError(f"invalid time limit: {limit!r}", "for instance 2-00:00:00")
     numbers = [int(part) for part in parts]
     if not dash and len(numbers) < 3:
         numbers.insert(0, 0)  # minutes come first
@@ -210,9 +210,9 @@ def check_time(text: str) -> str:
     found = "%d-%s" % (days, clock(rest)) if days else clock(rest) if short else text
     hint = "for instance 00:30:00, 90m, 24h or 2-00:00:00"
     if not _TIME.fullmatch(found):
-        raise UsageError("time limit %r is not [D-]HH:MM:SS, and not a number with s, m, h or d" % text, hint)
+        raise UsageError(f"time limit {text!r} is not [D-]HH:MM:SS, and not a number with s, m, h or d", hint)
     if not seconds(found):
-        raise UsageError("invalid time limit %r: for Slurm, zero means no limit" % text, hint)
+        raise UsageError(f"invalid time limit {text!r}: for Slurm, zero means no limit", hint)
     return found
 
 
@@ -234,6 +234,6 @@ def find(label: str, jobs: Sequence[Job], name: Optional[str], extra: Sequence[s
         return Job("command", [], 1, 1, 1, "01:00:00")
     known = [job.name for job in jobs]
     raise UsageError(
-        "%s has no job %s%s" % (label, name, guess(name, known)) if name else "%s has no job" % label,
-        "its jobs: " + (", ".join(known) or "none") if known or name else "give the command: %s -- COMMAND" % command,
+        f"{label} has no job {name}{guess(name, known)}" if name else f"{label} has no job",
+        "its jobs: " + (", ".join(known) or "none") if known or name else f"give the command: {command} -- COMMAND",
     )

@@ -24,7 +24,7 @@ def of_job(plan: Plan, job: Job) -> Iterator[Finding]:
     shape = layout.objection(job.ranks_per_node, job.threads, plan.node, job.memory)
     found = [*([shape] if shape else []), *of_request(plan, job.nodes, job.time)]
     for finding in found:
-        yield finding._replace(subject="job %s" % job.name, job=job.name)
+        yield finding._replace(subject=f"job {job.name}", job=job.name)
 
 
 def of_request(plan: Plan, nodes: int, time: str) -> Iterator[Finding]:
@@ -41,14 +41,14 @@ def of_request(plan: Plan, nodes: int, time: str) -> Iterator[Finding]:
         remedy = "--nodes %d at most; capture the site again if it has grown" % limits.max_nodes
         yield _finding(NODES, reason, remedy)
     if limits.max_time is not None and seconds(time) > seconds(limits.max_time):
-        reason = "a time limit of %s is asked for, but a job in %s may have %s" % (time, named, limits.max_time)
-        remedy = "--time %s at most, and let the job continue from its checkpoint (--again)" % limits.max_time
+        reason = f"a time limit of {time} is asked for, but a job in {named} may have {limits.max_time}"
+        remedy = f"--time {limits.max_time} at most, and let the job continue from its checkpoint (--again)"
         yield _finding(TIME, reason, remedy)
 
 
 def name(plan: Plan) -> str:
     """Describe the plan's partition."""
-    return "%s of %s" % (plan.partition or "the default partition", plan.site)
+    return "{} of {}".format(plan.partition or "the default partition", plan.site)
 
 
 def _finding(code: str, reason: str, remedy: str) -> Finding:

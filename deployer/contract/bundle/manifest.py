@@ -218,7 +218,7 @@ def check_label(name: str, version: str, error: Type[DeployerError] = UsageError
     """Raise ``error`` unless ``name`` and ``version`` are valid for a bundle."""
     if not (is_label(name) and _VERSION.match(version) and len(version) <= _MAX_TEXT):
         hint = "a name is like digits-horovod, a version like 1.0.0; 100 characters at most"
-        raise error("a bundle cannot be called %r in version %r" % (name, version), hint)
+        raise error(f"a bundle cannot be called {name!r} in version {version!r}", hint)
 
 
 def read(data: bytes, what: str) -> Manifest:
@@ -237,4 +237,4 @@ def _mount_points(fields: Fields) -> Sequence[str]:
     try:
         return tuple(map(mount_points.check, fields.texts("mount_points")))
     except UsageError as error:
-        raise IntegrityError("%s: %s" % (fields.what, error.message)) from error
+        raise IntegrityError(f"{fields.what}: {error.message}") from error

@@ -73,7 +73,7 @@ def index(image_manifest: Blob, name: str, version: str, architecture: str) -> b
     """Return the layout's index. Its only image is named NAME:VERSION, as podman and skopeo show it."""
     entry = _descriptor("application/vnd.oci.image.manifest.v1+json", image_manifest)
     entry["platform"] = {"architecture": architecture, "os": "linux"}
-    entry["annotations"] = {"org.opencontainers.image.ref.name": "%s:%s" % (name, version)}
+    entry["annotations"] = {"org.opencontainers.image.ref.name": f"{name}:{version}"}
     manifests: List[Record] = [entry]
     return json_records.dumps({"schemaVersion": 2, "manifests": manifests})
 

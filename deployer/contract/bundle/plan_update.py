@@ -59,11 +59,11 @@ def unpacked(data: bytes, what: str) -> bytes:
     try:
         found = whole.decompress(data, MAX_SIZE + 1)
     except zlib.error as error:
-        raise UsageError("%s is damaged: %s" % (what, error), "send it again") from error
+        raise UsageError(f"{what} is damaged: {error}", "send it again") from error
     if len(found) > MAX_SIZE:
         raise UsageError("%s has more than the %d bytes allowed" % (what, MAX_SIZE))
     if not whole.eof or whole.unused_data:
-        raise UsageError("%s is incomplete" % what, "send it again")
+        raise UsageError(f"{what} is incomplete", "send it again")
     return found
 
 
@@ -89,10 +89,10 @@ def read(data: bytes, what: str) -> PlanUpdate:
         plans=[plans.read(json_records.dumps(item.record), item.what) for item in fields.items("plans")],
     )
     if not found.plans:
-        raise UsageError("%s has no plan" % what, _AGAIN)
+        raise UsageError(f"{what} has no plan", _AGAIN)
     if not _SITE.match(found.site):
-        raise UsageError("%s: invalid name of a site: %r" % (what, found.site), "use letters, digits, '.', '_' and '-'")
+        raise UsageError(f"{what}: invalid name of a site: {found.site!r}", "use letters, digits, '.', '_' and '-'")
     foreign = [each for each in found.plans if (each.site, each.bundle) != (found.site, found.bundle)]
     if foreign or len({each.partition for each in found.plans}) < len(found.plans):
-        raise UsageError("%s: its plans are not for one bundle, one site and different partitions" % what, _AGAIN)
+        raise UsageError(f"{what}: its plans are not for one bundle, one site and different partitions", _AGAIN)
     return found

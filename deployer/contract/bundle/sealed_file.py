@@ -64,10 +64,10 @@ def member_header(member: BundleMember) -> bytes:
     try:
         name = member.name.encode("utf-8")
     except UnicodeEncodeError:
-        raise IntegrityError("a member's name is not Unicode text: %r" % member.name) from None
+        raise IntegrityError(f"a member's name is not Unicode text: {member.name!r}") from None
     tarformat.check_path(name)
     if member.mode > 0o777:  # the most that a header can hold
-        raise IntegrityError("a member has the mode %o: %r" % (member.mode, member.name))
+        raise IntegrityError(f"a member has the mode {member.mode:o}: {member.name!r}")
     return tarformat.encode(TarEntry(tarformat.FILE, name, member.mode, member.size))
 
 
@@ -163,7 +163,7 @@ def check(manifest: Manifest, end: int) -> None:
         while position < content_end:
             _check_content(take(FRAME if member.name == layer else DATA))
         if position != content_end:
-            raise IntegrityError("the segments of %s do not end where the member ends" % member.name)
+            raise IntegrityError(f"the segments of {member.name} do not end where the member ends")
         if tarformat.padding(member.size):
             take_known(PADDING, b"\0" * tarformat.padding(member.size))
     if next(segments, None) is not None or position != end:
@@ -191,7 +191,7 @@ def member_segments(manifest: Manifest, name: str) -> List[Segment]:
                 if start <= segment.offset < end and segment.kind in (DATA, FRAME)
             ]
         position = start + member.size + tarformat.padding(member.size)
-    raise IntegrityError("the bundle has no member %s" % name)
+    raise IntegrityError(f"the bundle has no member {name}")
 
 
 def payload(manifest: Manifest) -> str:
@@ -243,12 +243,12 @@ def _check_oci(manifest: Manifest) -> None:
     sizes = {member.name: member.size for member in manifest.members}
     codec = str(manifest.codec["name"])
     if codec not in oci.codecs():
-        raise IntegrityError("unknown codec of the layer: %r" % codec)
+        raise IntegrityError(f"unknown codec of the layer: {codec!r}")
 
     def blob(digest: str) -> oci.Blob:
         name = oci.Blob(digest, 0).member
         if not re.match(r"^sha256:[0-9a-f]{64}$", digest) or name not in sizes:
-            raise IntegrityError("the bundle has no blob %s" % digest)
+            raise IntegrityError(f"the bundle has no blob {digest}")
         return oci.Blob(digest, sizes[name])
 
     config = blob(manifest.image.config_digest)
@@ -264,4 +264,4 @@ def _check_oci(manifest: Manifest) -> None:
     for name, sha256 in expected.items():
         segments = member_segments(manifest, name)
         if [segment.sha256 for segment in segments] != [sha256]:
-            raise IntegrityError("%s does not match config and layer" % name)
+            raise IntegrityError(f"{name} does not match config and layer")

@@ -56,7 +56,7 @@ class Key(NamedTuple):
     @property
     def line(self) -> str:
         """Return the key as in a .pub file, without a comment."""
-        return "%s %s" % (self.kind, base64.b64encode(self.blob).decode())
+        return f"{self.kind} {base64.b64encode(self.blob).decode()}"
 
 
 class Signature(NamedTuple):
@@ -114,11 +114,11 @@ def read_key(blob: bytes) -> Key:
     parts = strings(blob)
     kind = parts[0].decode("ascii", "replace") if parts else ""
     if kind not in ALGORITHMS:
-        raise IntegrityError("a key of kind %r cannot sign bundles" % kind, "use an ed25519, ecdsa, rsa or sk- key")
+        raise IntegrityError(f"a key of kind {kind!r} cannot sign bundles", "use an ed25519, ecdsa, rsa or sk- key")
     shape = (2 if "ed25519" in kind else 3) + kind.startswith("sk-")
     curve = kind.split("@")[0].rpartition("-")[2].encode()  # an ecdsa key repeats the curve in its second part
     if len(parts) != shape or ("ecdsa" in kind and parts[1] != curve):
-        raise IntegrityError("a key of kind %r does not have its parts" % kind)
+        raise IntegrityError(f"a key of kind {kind!r} does not have its parts")
     if kind == "ssh-rsa" and int.from_bytes(parts[2], "big").bit_length() < _MIN_RSA_BITS:
         raise IntegrityError("an rsa key of less than %d bits cannot sign bundles" % _MIN_RSA_BITS)
     return Key(kind, blob)
@@ -128,7 +128,7 @@ def read_key_text(kind: str, text: str) -> Key:
     """Parse the kind and the base64 text of a .pub file. Raises IntegrityError."""
     key = read_key(_from_base64(text))
     if key.kind != kind:
-        raise IntegrityError("a key claims to be %r, but is %r" % (kind, key.kind))
+        raise IntegrityError(f"a key claims to be {kind!r}, but is {key.kind!r}")
     return key
 
 
@@ -143,15 +143,15 @@ def read(blob: bytes, wanted: str = NAMESPACE) -> Signature:
     key_blob, namespace, reserved, hash_name, inner = parts
     key = read_key(key_blob)
     if namespace != wanted.encode():
-        raise IntegrityError("a signature was made for %r, not for %r" % (namespace, wanted.encode()))
+        raise IntegrityError(f"a signature was made for {namespace!r}, not for {wanted.encode()!r}")
     if reserved or hash_name not in _HASHES:
-        raise IntegrityError("unknown hash algorithm of a signature: %r" % hash_name)
+        raise IntegrityError(f"unknown hash algorithm of a signature: {hash_name!r}")
     # An sk- key's device adds a byte of flags and a counter of four bytes (PROTOCOL.u2f).
     rest = inner[-5:] if key.kind.startswith("sk-") else b""
     words = strings(inner[: len(inner) - len(rest)])
     algorithm = words[0].decode("ascii", "replace") if words else ""
     if len(words) != 2 or algorithm not in ALGORITHMS[key.kind]:
-        raise IntegrityError("a signature of a %s key is made with %r" % (key.kind, algorithm))
+        raise IntegrityError(f"a signature of a {key.kind} key is made with {algorithm!r}")
     if rest and not rest[0] & 1:
         raise IntegrityError("a signature lacks the required security-key touch")
     _check_form(key.kind, words[1])
@@ -168,7 +168,7 @@ def _check_form(kind: str, value: bytes) -> None:
     else:
         canonical = True  # an RSA signature is one number, and both verifiers compare all of it
     if not canonical:
-        raise IntegrityError("a signature of a %s key is not in its canonical form" % kind)
+        raise IntegrityError(f"a signature of a {kind} key is not in its canonical form")
 
 
 def encode(blob: bytes) -> str:

@@ -99,7 +99,7 @@ def distribution(file_name: str) -> Tuple[str, str]:
     """Return name and version from a wheel's file name. Raises IntegrityError if it is not such a name."""
     found = _FILE_NAME.match(file_name)
     if not found:
-        raise IntegrityError("%r is not the file name of a wheel" % file_name)
+        raise IntegrityError(f"{file_name!r} is not the file name of a wheel")
     return found.group("name"), found.group("version")
 
 
@@ -115,7 +115,7 @@ def dist_info(file_name: str, names: Iterable[str]) -> str:
     if len(found) != 1:
         raise IntegrityError("it has %d .dist-info folders instead of one" % len(found))
     if normalized(found[0].partition("-")[0]) != normalized(distribution(file_name)[0]):
-        raise IntegrityError("its metadata belongs to another distribution: %s" % found[0])
+        raise IntegrityError(f"its metadata belongs to another distribution: {found[0]}")
     return found[0]
 
 
@@ -136,10 +136,10 @@ def read_record(text: str) -> Dict[str, Tuple[str, str]]:
             if not row:
                 continue
             if len(row) != 3 or row[0] in found:
-                raise IntegrityError("a line of its RECORD is invalid: %r" % ",".join(row)[:200])
+                raise IntegrityError("a line of its RECORD is invalid: {!r}".format(",".join(row)[:200]))
             found[row[0]] = (row[1], row[2])
     except csv.Error as error:
-        raise IntegrityError("its RECORD is not in CSV form: %s" % error) from None
+        raise IntegrityError(f"its RECORD is not in CSV form: {error}") from None
     return found
 
 
@@ -173,14 +173,14 @@ def files(info: str, entries: Sequence[WheelEntry], record: Dict[str, Tuple[str,
         if entry.name in [info + "/" + name for name in _NOT_RECORDED]:
             continue
         if claim is None:
-            raise IntegrityError("its RECORD does not list %s, or the archive has the file twice" % entry.name)
+            raise IntegrityError(f"its RECORD does not list {entry.name}, or the archive has the file twice")
         area, path = _place(entry.name, data, distribution_name)
         executable = area == BIN or bool(entry.mode & 0o111)
         digest = _digest(entry, claim)
         found.append(WheelFile(entry.name, path, entry.size, digest, executable, area == BIN))
     missing = sorted(name for name in unseen if name not in [info + "/" + name for name in _NOT_RECORDED])
     if missing:
-        raise IntegrityError("its RECORD lists %s, which is not in the archive" % missing[0])
+        raise IntegrityError(f"its RECORD lists {missing[0]}, which is not in the archive")
     check_distinct([file.path for file in found])
     return found
 
@@ -190,13 +190,13 @@ def check_distinct(paths: Iterable[str]) -> None:
     seen = set()
     for path in paths:
         if path in seen:
-            raise IntegrityError("it has %s twice" % path)
+            raise IntegrityError(f"it has {path} twice")
         seen.add(path)
     for path in sorted(seen):
         parent = path.rpartition("/")[0]
         while parent:
             if parent in seen:
-                raise IntegrityError("%s is both a file and a folder" % parent)
+                raise IntegrityError(f"{parent} is both a file and a folder")
             parent = parent.rpartition("/")[0]
 
 
@@ -211,13 +211,13 @@ def console_scripts(text: str, python: str) -> Dict[str, str]:
     try:
         parser.read_string(text)
     except configparser.Error as error:
-        raise IntegrityError("its %s cannot be read: %s" % (ENTRY_POINTS, error)) from None
+        raise IntegrityError(f"its {ENTRY_POINTS} cannot be read: {error}") from None
     found = {}
     for section in ("console_scripts", "gui_scripts"):
         for name, value in parser.items(section) if parser.has_section(section) else []:
             point = _ENTRY_POINT.match(value.strip())
             if not point or not _SCRIPT_NAME.match(name):
-                raise IntegrityError("its entry point %s = %s cannot be a script" % (name, value))
+                raise IntegrityError(f"its entry point {name} = {value} cannot be a script")
             attribute = point.group("attribute")
             found[name] = _SCRIPT.format(
                 python=python, module=point.group("module"), first=attribute.partition(".")[0], attribute=attribute
@@ -237,26 +237,26 @@ def with_interpreter(content: bytes, python: str) -> bytes:
 def _check_plain(entry: WheelEntry) -> None:
     """Raise IntegrityError unless an entry is a regular file with a plain relative name."""
     if "\\" in entry.name or not entry.name.isprintable():
-        raise IntegrityError("it has a name that is not plain: %r" % entry.name)
+        raise IntegrityError(f"it has a name that is not plain: {entry.name!r}")
     tarformat.check_path(entry.name.encode("utf-8", "surrogateescape"))
     if entry.mode & _TYPE not in _PLAIN_TYPES:
-        raise IntegrityError("%s is not a regular file" % entry.name)
+        raise IntegrityError(f"{entry.name} is not a regular file")
 
 
 def _place(name: str, data: str, distribution_name: str) -> Tuple[str, str]:
     """Return the area (LIB, BIN, ...) and the path in the overlay of a file of the archive."""
     if not name.startswith(data):
-        return LIB, "%s/%s" % (LIB, name)
+        return LIB, f"{LIB}/{name}"
     key, _, rest = name[len(data) :].partition("/")
     places = {
         "purelib": (LIB, LIB + "/"),
         "platlib": (LIB, LIB + "/"),
         "scripts": (BIN, BIN + "/"),
-        "headers": (INCLUDE, "%s/%s/" % (INCLUDE, distribution_name)),
+        "headers": (INCLUDE, f"{INCLUDE}/{distribution_name}/"),
         "data": ("", ""),
     }
     if key not in places or not rest:
-        raise IntegrityError("%s is in an unknown part of .data" % name)
+        raise IntegrityError(f"{name} is in an unknown part of .data")
     area, prefix = places[key]
     return area, prefix + rest
 
@@ -265,15 +265,15 @@ def _digest(entry: WheelEntry, claim: Tuple[str, str]) -> Digest:
     """Return an entry's digest in RECORD, whose size must match too."""
     algorithm, _, text = claim[0].partition("=")
     if algorithm not in ALGORITHMS:
-        raise IntegrityError("its RECORD has no SHA-256 for %s" % entry.name)
+        raise IntegrityError(f"its RECORD has no SHA-256 for {entry.name}")
     try:
         value = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except ValueError:
-        raise IntegrityError("its RECORD has an invalid digest for %s" % entry.name) from None
+        raise IntegrityError(f"its RECORD has an invalid digest for {entry.name}") from None
     if claim[1] and claim[1] != str(entry.size):
         raise IntegrityError("%s has %d bytes, but its RECORD says %s" % (entry.name, entry.size, claim[1]))
     return Digest(algorithm, value)
 
 
 def _csv_field(text: str) -> str:
-    return '"%s"' % text.replace('"', '""') if re.search(r'[",\r\n]', text) else text
+    return '"{}"'.format(text.replace('"', '""')) if re.search(r'[",\r\n]', text) else text

@@ -229,7 +229,7 @@ def _symbols(elf: "_Elf", wanted: Callable[[str], bool]) -> Iterator[Symbol]:
                     yield Symbol(elf.keep(text), section != _SHN_UNDEF, info >> 4 == _STB_WEAK)
 
 
-class _Elf(object):
+class _Elf:
     """An ELF file's program headers and dynamic section."""
 
     def __init__(
@@ -291,7 +291,7 @@ class _Elf(object):
         for start, offset, size in self._loads:
             if start <= address < start + size:
                 return offset + address - start
-        raise BadElf("address %#x is not in the file" % address)
+        raise BadElf(f"address {address:#x} is not in the file")
 
     def exactly(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes at ``offset``; raise BadElf if the file ends earlier."""
@@ -329,7 +329,7 @@ class _Elf(object):
         return None
 
 
-class _Strings(object):
+class _Strings:
     """The string table, held in memory for callers that read most of it."""
 
     def __init__(self, elf: _Elf) -> None:

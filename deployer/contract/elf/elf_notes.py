@@ -32,7 +32,7 @@ def build_id(read_at: "ReadAt") -> "Optional[str]":
 
 def in_hexadecimal(body: bytes) -> str:
     """Return the content of a build-id note in hexadecimal."""
-    return "".join(["%02x" % byte for byte in body])
+    return "".join([f"{byte:02x}" for byte in body])
 
 
 def each(read_at: "ReadAt") -> "Iterator[Tuple[int, int, bytes]]":

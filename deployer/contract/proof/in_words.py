@@ -52,7 +52,7 @@ def library(rank: _Rank) -> str:
     for pattern, name in _NAMES:
         found = pattern.search(says)
         if found:
-            return "%s %s" % (name, found.group(1))
+            return f"{name} {found.group(1)}"
     return says[:_LENGTH] or path.rpartition("/")[2]
 
 
@@ -64,8 +64,8 @@ def networks(rank: _Rank) -> str:
 def _network(rank: _Rank) -> str:
     nccl = _nccl(rank)
     if rank.get("provider"):
-        return "%s (libfabric)" % _text(rank["provider"])
-    return "%s (NCCL)" % _text(nccl["network"]) if nccl.get("network") else ""
+        return "{} (libfabric)".format(_text(rank["provider"]))
+    return "{} (NCCL)".format(_text(nccl["network"])) if nccl.get("network") else ""
 
 
 def _transports(rank: _Rank) -> List[str]:
@@ -94,7 +94,7 @@ def words(result: Any) -> str:
     if len(parts) > _MOST:
         parts[_MOST:] = ["and %d other kinds" % (len(parts) - _MOST)]
     if missing:
-        parts.append("%s left no record" % _of(missing, total))
+        parts.append(f"{_of(missing, total)} left no record")
     world = _world(result, total)
     verdict = "none: " if not good else "incomplete: " if good < total or world else ""
     return verdict + "; ".join([*parts, *world, *_networks(known)])
@@ -153,7 +153,7 @@ def _networks(known: Sequence[_Rank]) -> List[str]:
     found = list(OrderedDict.fromkeys(filter(None, map(_network, known))))[:_MOST]
     others = list(OrderedDict.fromkeys(each for rank in known for each in _transports(rank)))[:_MOST]
     said = ["network: %s" % (", ".join(found) or "not reported")]
-    return [*said, "transport: %s" % ", ".join(others)] if others else said
+    return [*said, "transport: {}".format(", ".join(others))] if others else said
 
 
 def _measured(result: _Rank) -> List[str]:
@@ -162,7 +162,7 @@ def _measured(result: _Rank) -> List[str]:
     if not isinstance(found, Mapping):
         return []
     figures = (_text(found.get("latency_us")), _text(found.get("bandwidth_mb_s")))
-    return ["between the nodes: %s us, %s MB/s" % figures]
+    return ["between the nodes: {} us, {} MB/s".format(*figures)]
 
 
 def _nccl(rank: _Rank) -> _Rank:

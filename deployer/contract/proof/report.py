@@ -110,11 +110,11 @@ def of_result(result: Fields) -> Run:
     """Return the run of a job. Raises UsageError if the job did not end well or has no figures."""
     exit_code = result.record.get("exit_code")
     if exit_code != 0:
-        why = "has not ended" if exit_code is None else "failed with exit code %s" % exit_code
-        raise UsageError("it %s" % why, "run it again; its findings: %s" % result.what)
+        why = "has not ended" if exit_code is None else f"failed with exit code {exit_code}"
+        raise UsageError(f"it {why}", f"run it again; its findings: {result.what}")
     ranks = result.items("ranks")
     if not ranks:
-        raise UsageError("%s has no evidence of any rank" % result.what, "run it again")
+        raise UsageError(f"{result.what} has no evidence of any rank", "run it again")
     started = (result.maybe_number("world_size") or len(ranks)) * (result.maybe_number("workers") or 1)
     count = _own_count(result) or started
     workload, settings, unit, values = _figures(result, count)
@@ -146,13 +146,13 @@ def _own_count(result: Fields) -> Optional[int]:
 def _figures(result: Fields, ranks: int) -> Tuple[str, str, str, List[float]]:
     """Return workload, settings, unit and values of the payload's own result."""
     if not isinstance(result.record.get("payload"), dict):
-        raise UsageError("%s has no figures: the payload wrote no result of its own" % result.what, _HINT)
+        raise UsageError(f"{result.what} has no figures: the payload wrote no result of its own", _HINT)
     payload, bundle = result.child("payload"), result.text("bundle")
     measured = payload.maybe_child("measured")
     if measured is not None:
         unit = measured.text("unit")
         if unit not in UNITS:
-            raise UsageError("%s: unknown unit: %r" % (measured.what, unit), "write one of: " + ", ".join(UNITS))
+            raise UsageError(f"{measured.what}: unknown unit: {unit!r}", "write one of: " + ", ".join(UNITS))
         settings = measured.maybe_text("settings") or ""
         return measured.text("workload"), settings, unit, _numbers(measured, "values")
     if isinstance(payload.record.get("epochs"), list):
@@ -165,13 +165,13 @@ def _figures(result: Fields, ranks: int) -> Tuple[str, str, str, List[float]]:
             "batch %d per rank" % (payload.maybe_number("batch_size") or 0) if "batch_size" in payload.record else ""
         )
         return payload.maybe_text("network") or bundle, settings, IMAGES, rates
-    raise UsageError("%s has no figures: neither measured, epochs nor iterations" % payload.what, _HINT)
+    raise UsageError(f"{payload.what} has no figures: neither measured, epochs nor iterations", _HINT)
 
 
 def _numbers(fields: Fields, name: str) -> List[float]:
     values = fields.record.get(name)
     if not isinstance(values, list):
-        raise UsageError("%s: field %r is not a list of numbers" % (fields.what, name), _HINT)
+        raise UsageError(f"{fields.what}: field {name!r} is not a list of numbers", _HINT)
     wrapped = (Fields({name: value}, fields.what, own=True) for value in values[: _MAX_VALUES + 1])
     return _some([_positive(value, name) for value in wrapped], fields, name)
 
@@ -179,7 +179,7 @@ def _numbers(fields: Fields, name: str) -> List[float]:
 def _some(values: List[float], fields: Fields, name: str) -> List[float]:
     if not 0 < len(values) <= _MAX_VALUES:
         count = "more than %d" % _MAX_VALUES if values else "no"
-        raise UsageError("%s: field %r has %s numbers" % (fields.what, name, count), _HINT)
+        raise UsageError(f"{fields.what}: field {name!r} has {count} numbers", _HINT)
     return values
 
 
@@ -189,7 +189,7 @@ def _positive(fields: Fields, name: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and _LEAST <= value <= _MOST:
         return float(value)
     shown = printable(repr(value)[:40])
-    message = "%s: field %r: not a number from %g to %g: %s" % (fields.what, name, _LEAST, _MOST, shown)
+    message = f"{fields.what}: field {name!r}: not a number from {_LEAST:g} to {_MOST:g}: {shown}"
     raise UsageError(message, _HINT)
 
 
@@ -199,7 +199,7 @@ def of_record(record: Fields) -> Tuple[List[Run], List[Tuple[str, str]]]:
     for item in record.items("runs"):
         unit = item.text("unit")
         if unit not in UNITS or not all(1 <= item.number(name) <= _MOST for name in ("nodes", "ranks")):
-            raise UsageError("%s is not a run: its unit is %r" % (item.what, unit), "write it with report --json")
+            raise UsageError(f"{item.what} is not a run: its unit is {unit!r}", "write it with report --json")
         published = _positive(item, "published") if item.record.get("published") is not None else None
         runs.append(records.read(Run, item, values=_numbers(item, "values"), published=published))
     return runs, [(item.text("job"), item.text("reason")) for item in record.items("left_out")]
@@ -250,7 +250,7 @@ def series(run: Run) -> str:
     """Return the name of the plot line to which a run belongs."""
     if run.published is not None:
         return run.job
-    layout = "%.4g x %s" % (run.ranks / run.nodes, "-" if run.threads is None else run.threads)
+    layout = "{:.4g} x {}".format(run.ranks / run.nodes, "-" if run.threads is None else run.threads)
     return ", ".join(filter(None, (run.site, run.runtime, layout, run.settings)))
 
 
@@ -290,7 +290,7 @@ def lines(found: Sequence[Row], table: _Table) -> List[str]:
     for (workload, unit), members in groups.items():
         head = tuple(unit if name == "%s" else name for name in _HEAD)
         cells = [[printable(cell) for cell in _cells(row)] for row in members]
-        title = "%s: %s, mean and half of its 95 %% interval" % (printable(workload), UNITS[unit])
+        title = f"{printable(workload)}: {UNITS[unit]}, mean and half of its 95 % interval"
         said += [*([""] if said else []), title, *table(head, cells, RIGHT)]
     return said
 
@@ -306,13 +306,13 @@ def _cells(row: Row) -> List[str]:
         _figure(run.mean, run.mean),
         "-" if half is None else _figure(half, run.mean),
         "%.1f %%" % (100 * row.efficiency),
-        "-" if row.of_native is None else "%.3f" % row.of_native,
+        "-" if row.of_native is None else f"{row.of_native:.3f}",
         _name(run),
     ]
 
 
 def _name(run: Run) -> str:
-    settings = " (%s)" % run.settings if run.settings else ""
+    settings = f" ({run.settings})" if run.settings else ""
     return ("published, %s%s" if run.published is not None else "%s%s") % (run.job, settings)
 
 
@@ -343,7 +343,7 @@ class _Pieces(List[str]):
 def _cell(value: Any) -> str:
     """Return a cell. Text that a spreadsheet would read as a formula gets a leading apostrophe, which stays hidden."""
     if isinstance(value, (int, float)):
-        return "%.6g" % value if isinstance(value, float) else str(value)
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
     text = printable(str(value))
     return "'" + text if text.startswith(_FORMULA) else text
 

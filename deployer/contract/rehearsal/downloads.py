@@ -118,14 +118,14 @@ def general(wanted: Wanted) -> Offline:
     """Return a generic remedy for a request that no library in the table made."""
     what = wanted.url or wanted.host
     if wanted.about.get("method", "").upper() in _SENDING:
-        return Offline("%s, to send data there" % what, _NO_INTERNET + _UPLOAD)
+        return Offline(f"{what}, to send data there", _NO_INTERNET + _UPLOAD)
     is_file = _is_file(wanted)
     if is_file is not True:
-        told = _SERVICE if is_file is False else "if it wants a file, %s; if it wants a service: %s" % (_FILE, _SERVICE)
+        told = _SERVICE if is_file is False else f"if it wants a file, {_FILE}; if it wants a service: {_SERVICE}"
         return Offline(what, _NO_INTERNET + told)
     package = _package(wanted.stack)
     if package and not _CARRIERS.fullmatch(package):
-        return _once(wanted, "%s: %s" % (package, what), ["python3", _program(wanted.stack)], _ONCE_OR_NOTHING)
+        return _once(wanted, f"{package}: {what}", ["python3", _program(wanted.stack)], _ONCE_OR_NOTHING)
     name = _file_of(wanted.url)
     fetch = _fetch(wanted.url, "data/files/" + name) if name else ()
     return Offline(what, _NO_INTERNET + _FILE, fetch, _data("files") if name else ())
@@ -140,8 +140,8 @@ def _kept_file(wanted: Wanted) -> Optional[Offline]:
     in_home = place.startswith("~/")
     source = "data/home/" + place[2:] if in_home else "data/files/" + place
     links = _home_links(wanted.job) if in_home else _links(wanted.job, "files", place, source)
-    remedy = _NO_INTERNET + "put %s in the bundle, and link it to %s, where the library keeps it" % (name, place)
-    return Offline("%s: %s" % (_package(wanted.stack) or "a library", name), remedy, _fetch(url, source), links)
+    remedy = _NO_INTERNET + f"put {name} in the bundle, and link it to {place}, where the library keeps it"
+    return Offline("{}: {}".format(_package(wanted.stack) or "a library", name), remedy, _fetch(url, source), links)
 
 
 def _is_file(wanted: Wanted) -> Optional[bool]:
@@ -180,7 +180,7 @@ def _torch_hub(wanted: Wanted) -> Optional[Offline]:
         "fetch the repository and link its folder; torch.hub.load runs its code in the job, so read it first. "
         "Older torch asks for the branch all the same, unless the call names it (OWNER/NAME:BRANCH)"
     )
-    return Offline("torch.hub: the repository %s" % repository, remedy, _clone(repository), _home_links(wanted.job))
+    return Offline(f"torch.hub: the repository {repository}", remedy, _clone(repository), _home_links(wanted.job))
 
 
 def _clone(repository: str) -> Tuple[str, ...]:
@@ -188,7 +188,7 @@ def _clone(repository: str) -> Tuple[str, ...]:
     name, _, branch = repository.partition(":")
     if not _is_repository(repository) or "/" not in name:
         return ()
-    folder = "data/home/.cache/torch/hub/%s_%s" % (name.replace("/", "_"), (branch or "main").replace("/", "_"))
+    folder = "data/home/.cache/torch/hub/{}_{}".format(name.replace("/", "_"), (branch or "main").replace("/", "_"))
     only = ["--branch", branch] if branch else []
     return (
         quoted(["git", "clone", "--depth", "1", *only, "https://github.com/" + name, folder]),
@@ -202,11 +202,11 @@ def _torchvision(wanted: Wanted) -> Optional[Offline]:
     name = wanted.about.get("class", "")
     name = name if _PLAIN.fullmatch(name) else ""
     root = wanted.about.get("root", "")
-    what = "torchvision: the data set %s" % name if name else "torchvision: a data set"
+    what = f"torchvision: the data set {name}" if name else "torchvision: a data set"
     if not root:
         return Offline(what, "download it on the laptop, and link its folder to the program's `root`")
     where = posixpath.normpath(posixpath.join(wanted.folder or JOB, root))
-    remedy = "download it on the laptop, and link its folder to the program's `root`, %s" % where
+    remedy = f"download it on the laptop, and link its folder to the program's `root`, {where}"
     code = 'from torchvision import datasets; datasets.%s("data/torchvision", download=True)' % (name or "NAME")
     place = _key(where, wanted)
     more: Tuple[str, ...] = ()
@@ -214,10 +214,10 @@ def _torchvision(wanted: Wanted) -> Optional[Offline]:
     if not place and root.startswith("../") and not root.startswith("../.."):
         # The path is relative to the job's start folder, which becomes a folder below the job's own.
         remedy = "download it on the laptop, start the job in a folder below the job's, and link the data beside it"
-        place, more = root[3:], ("    workdir: %s/work" % JOB,)
+        place, more = root[3:], (f"    workdir: {JOB}/work",)
     elif not place and _PROGRAM.fullmatch(beside):  # in the definition's app/, where nothing is linked
         code = code.replace("data/torchvision", "app/" + beside)
-        remedy = "the program looks beside itself: download it into app/%s of the definition on the laptop" % beside
+        remedy = f"the program looks beside itself: download it into app/{beside} of the definition on the laptop"
     elif not place and where != JOB:
         remedy, more = remedy + ", by the program's own option for it", _data("torchvision")
     lines = _links(wanted.job, "torchvision", place, "data/torchvision") if place else ()
@@ -227,9 +227,9 @@ def _torchvision(wanted: Wanted) -> Optional[Offline]:
 def _once(wanted: Wanted, what: str, words: Sequence[str], remedy: str, **variables: str) -> Offline:
     """Return how a library downloads on the laptop into a HOME whose files are then linked into the job's HOME."""
     folders = {"HOME": "", "XDG_CACHE_HOME": "/.cache", **variables}
-    given = " ".join('%s="$PWD/home%s"' % item for item in folders.items())
+    given = " ".join('{}="$PWD/home{}"'.format(*item) for item in folders.items())
     keep = "mkdir -p data/home && cp -RL home/. data/home && find data/home -name '*.lock' -delete"
-    return Offline(what, remedy, ("%s %s" % (given, quoted(words)), keep), _home_links(wanted.job))
+    return Offline(what, remedy, (f"{given} {quoted(words)}", keep), _home_links(wanted.job))
 
 
 #: Functions that keep the processed result of a download and check only for that result: a part of the file's path, a
@@ -253,8 +253,8 @@ def _called(wanted: Wanted) -> Optional[Offline]:
                 functions = [frame.function for frame in wanted.stack if frame.function.startswith("fetch_")]
                 names = [next(filter(_PLAIN.fullmatch, functions), "fetch_NAME")]
                 function += names[0]
-            code = "import %s; %s(%s)" % (function.rpartition(".")[0], function, given)
-            what = "%s: %s" % (label, " ".join(names) or "a data set")
+            code = "import {}; {}({})".format(function.rpartition(".")[0], function, given)
+            what = "{}: {}".format(label, " ".join(names) or "a data set")
             return _once(wanted, what, ["python3", "-c", code], _ONCE + ". Call it with all arguments of the program")
     return None
 
@@ -274,13 +274,13 @@ def _hugging_face(wanted: Wanted) -> Offline:
 def _tiktoken(wanted: Wanted) -> Offline:
     words = ["python3", _program(wanted.stack)]
     made = _once(wanted, "tiktoken: an encoding", words, _ONCE, TIKTOKEN_CACHE_DIR="/tiktoken")
-    line = "    environment: {TIKTOKEN_CACHE_DIR: %s/home/tiktoken}" % DATA
+    line = f"    environment: {{TIKTOKEN_CACHE_DIR: {DATA}/home/tiktoken}}"
     return made._replace(definition=(*made.definition, line))
 
 
 def _kaggle(wanted: Wanted) -> Offline:
     remedy = _ONCE + ". Name the version in the handle (.../versions/1): else it asks for the latest one each time"
-    return _once(wanted, "kagglehub: %s" % wanted.url, ["python3", _program(wanted.stack)], remedy)
+    return _once(wanted, f"kagglehub: {wanted.url}", ["python3", _program(wanted.stack)], remedy)
 
 
 def _pip(_: Wanted) -> Offline:
@@ -300,7 +300,7 @@ def _mlflow(wanted: Wanted) -> Offline:
         lines = _environment(wanted.job, MLFLOW_DISABLE_TELEMETRY="true")
         return Offline("MLflow's statistics of use", "switch them off", (), lines)
     remedy = "let it write to the job's folder (MLflow 3 must be allowed to), and copy the records back after the job"
-    folder = "file:%s/mlruns" % JOB
+    folder = f"file:{JOB}/mlruns"
     lines = _environment(wanted.job, MLFLOW_TRACKING_URI=folder, MLFLOW_ALLOW_FILE_STORE="true")
     return Offline("MLflow's tracking server", remedy, (), lines)
 
@@ -315,9 +315,9 @@ def _licence(wanted: Wanted) -> Optional[Offline]:
     if not _PLAIN.fullmatch(variable):
         return None
     return Offline(
-        "a licence server (%s)" % variable,
+        f"a licence server ({variable})",
         "a licence cannot be put in a bundle: name the server that the compute nodes reach in the environment of the "
-        "site's profile, or with `run --env %s=PORT@HOST`" % variable,
+        f"site's profile, or with `run --env {variable}=PORT@HOST`",
     )
 
 
@@ -386,13 +386,13 @@ def _fetch(url: str, target: str) -> Tuple[str, ...]:
 
 
 def _data(name: str) -> Tuple[str, ...]:
-    return ("data: {%s: {folder: data/%s}}" % (name, name),)
+    return (f"data: {{{name}: {{folder: data/{name}}}}}",)
 
 
 def _links(job: str, data: str, place: str, source: str) -> Tuple[str, ...]:
     """Return the lines of a definition that add the folder ``data/DATA`` and link PLACE to its SOURCE."""
-    lines: List[str] = [*_data(data), "jobs:", "  %s:" % job]
-    return (*lines, "    links: {%s: %s}" % (json.dumps(place), source))
+    lines: List[str] = [*_data(data), "jobs:", f"  {job}:"]
+    return (*lines, f"    links: {{{json.dumps(place)}: {source}}}")
 
 
 def _home_links(job: str) -> Tuple[str, ...]:
@@ -400,5 +400,5 @@ def _home_links(job: str) -> Tuple[str, ...]:
 
 
 def _environment(job: str, **values: str) -> Tuple[str, ...]:
-    shown = ", ".join("%s: %s" % (name, json.dumps(value)) for name, value in values.items())
-    return ("jobs:", "  %s:" % job, "    environment: {%s}" % shown)
+    shown = ", ".join(f"{name}: {json.dumps(value)}" for name, value in values.items())
+    return ("jobs:", f"  {job}:", f"    environment: {{{shown}}}")

@@ -239,22 +239,22 @@ class Reached(NamedTuple):
         """Return the finding for people."""
         found = self.finding
         times = " (%d processes)" % self.processes if self.processes > 1 else ""
-        shown = ["%s %s: %s: %s%s" % (found.severity, found.code, found.subject, found.message, times)]
+        shown = [f"{found.severity} {found.code}: {found.subject}: {found.message}{times}"]
         place = user_frame(self.stack)
         if place:
-            shown.append("  at: %s" % str(place))
+            shown.append(f"  at: {place!s}")
         if stack and len(self.stack) > 1:
             shown += ["  stack, the innermost call first:"]
-            shown += ["    %s" % str(frame) for frame in self.stack[:_FRAMES_SHOWN]]
+            shown += [f"    {frame!s}" for frame in self.stack[:_FRAMES_SHOWN]]
             if len(self.stack) > _FRAMES_SHOWN:
                 shown.append("    ... and %d more" % (len(self.stack) - _FRAMES_SHOWN))
-        shown.append("  remedy: %s" % found.remedy)
+        shown.append(f"  remedy: {found.remedy}")
         if self.prepare:
             shown += ["  on the laptop, in the folder of the definition:"]
-            shown += ["    %s" % line for line in self.prepare]
+            shown += [f"    {line}" for line in self.prepare]
         if self.definition:
             shown += ["  in bundle.yaml:"]
-            shown += ["    %s" % line for line in self.definition]
+            shown += [f"    {line}" for line in self.definition]
         return [printable(line) for line in shown]
 
 
@@ -346,16 +346,16 @@ class Rehearsal(NamedTuple):
         if NETWORK not in self.watched:
             asked = "what it requested is not known, because the kernel's account of it is missing or not complete"
             asked += "; it requested at least " + names if names else ""
-        judged = "verdict %s" % self._verdict
+        judged = f"verdict {self._verdict}"
         if self.accepted:
             judged += ", accepted " + ", ".join(self.accepted)
         texts = (counted(self.ranks, "rank"), counted(self.nodes, "node"), asked, _ended(self.ending), judged)
-        return printable("without network, %s on %s: %s; %s; %s" % texts)
+        return printable("without network, {} on {}: {}; {}; {}".format(*texts))
 
     def lines(self) -> List[str]:
         """Return the report: what stopped the job, what else it tried to access, what it used, and the verdict."""
-        who = "%s, job %s%s" % (self.bundle, self.job, " for %s" % self.site if self.site else "")
-        shown = [printable("%s: %s" % (who, _ended(self.ending)))]
+        who = "{}, job {}{}".format(self.bundle, self.job, f" for {self.site}" if self.site else "")
+        shown = [printable(f"{who}: {_ended(self.ending)}")]
         first = [item for item in self.findings if item.stopped]
         rest = [item for item in self.findings if not item.stopped]
         for item in first:
@@ -367,7 +367,7 @@ class Rehearsal(NamedTuple):
         if all(item.finding.code == BLIND_CODE and item.finding.severity == NOTE for item in self.findings):
             shown += ["", "It reached for nothing that the site lacks."]
         shown += ["", *_used(self.used), "watched: %s" % (", ".join(self.watched) or "nothing")]
-        return [*shown, printable("verdict: %s" % self._verdict)]
+        return [*shown, printable(f"verdict: {self._verdict}")]
 
 
 def read(data: bytes, what: str) -> Rehearsal:
@@ -384,14 +384,14 @@ def _frames(fields: Fields) -> Tuple[CodeFrame, ...]:
         isinstance(file, str) and type(line) is int and line >= 0 and isinstance(function, str)
         for file, line, function in found
     ):
-        raise fields.error("%s: field 'stack' is not a list of file, line and function" % fields.what)
+        raise fields.error(f"{fields.what}: field 'stack' is not a list of file, line and function")
     return tuple(CodeFrame(*item) for item in found)
 
 
 def _date(fields: Fields) -> int:
     found = fields.number("date")
     if found > seen.MAX_TIME:
-        raise fields.error("%s: field 'date' is not a time before the year 3000" % fields.what)
+        raise fields.error(f"{fields.what}: field 'date' is not a time before the year 3000")
     return found
 
 
@@ -493,7 +493,7 @@ class _Process(NamedTuple):
     pid: str = ""
 
 
-class _Judgement(object):
+class _Judgement:
     def __init__(
         self, observed: Observed, ending: JobEnding, own: Collection[str], job: str, waits: bool, had_input: bool
     ) -> None:
@@ -642,17 +642,17 @@ class _Judgement(object):
                 names.append(name)
             whole.extend(group)
         for offline, names, group in wanted.values():
-            what = "asked for %s" % offline.what
+            what = f"asked for {offline.what}"
             who = group[0].about.get("program", "")
             if who and not any(item.stack for item in group):
-                what = "%s %s" % (who, what)
+                what = f"{who} {what}"
             if names[1:]:
-                what += " (also at %s)" % ", ".join(names[1:])
+                what += " (also at {})".format(", ".join(names[1:]))
             made = self._made(NETWORK_CODE, group, names[0] or "an address", what=what, remedy=offline.remedy)
             asks = any(item.about.get("still") for item in group)
             if self.waits and (asks or offline in known):
                 why = "it still asked for that" if asks else "it may wait for that"
-                still = "%s; it had made no step when the time was over: %s" % (made.finding.message, why)
+                still = f"{made.finding.message}; it had made no step when the time was over: {why}"
                 made = made._replace(finding=made.finding._replace(severity=ERROR, message=still))
             yield made._replace(prepare=offline.prepare, definition=offline.definition)
 
@@ -683,7 +683,7 @@ class _Judgement(object):
         how = self._thrown(stopped)
         if offline is None or not offline.prepare:
             return self._made("rehearse.readonly", group, what, path=what, how=how, job=JOB)
-        found = self._made("rehearse.readonly", group, what, path=what, how="; for %s%s" % (offline.what, how), job=JOB)
+        found = self._made("rehearse.readonly", group, what, path=what, how=f"; for {offline.what}{how}", job=JOB)
         remedied = found.finding._replace(remedy=_escaped(offline.remedy))
         return found._replace(finding=remedied, prepare=offline.prepare, definition=offline.definition)
 
@@ -755,7 +755,7 @@ class _Judgement(object):
         if self.observed.cut or any(item.kind == seen.MORE for item in self.observations):
             yield unseen("it did more than a rehearsal keeps, so some observations are missing")
         if self.observed.unreadable:
-            yield unseen("%s of its observations could not be read" % counted(self.observed.unreadable, "line"))
+            yield unseen("{} of its observations could not be read".format(counted(self.observed.unreadable, "line")))
 
     def _of_exception(self, end: Observation) -> Reached:
         """Return the finding about an exception without an observed access that explains it."""
@@ -778,7 +778,7 @@ class _Judgement(object):
             values = {"path": "the module " + path, "how": ": " + end.what, "remedy": _MODULE_REMEDY}
             made = _finding("rehearse.missing", path or subject, ERROR, **values)
         elif _WITH_CAUSE[0][0].search(text):
-            what = "ended with %s" % end.what
+            what = f"ended with {end.what}"
             known = downloads.recognise(self._wanted("", [end])) or downloads.general(Wanted("", "", {}, ()))
             made = _finding(NETWORK_CODE, subject, ERROR, what=what, remedy=known.remedy)
             return Reached(made, True, end.stack, known.prepare, known.definition)
@@ -796,9 +796,9 @@ class _Judgement(object):
         code = "" if self.ending.exit_code is None else " with exit code %d" % self.ending.exit_code
         last = self.ending.last or ""
         if self.ending.how == STOPPED:  # its last line is the reason
-            how = "it was stopped%s%s" % (code, ": " + last if last else "")
+            how = "it was stopped{}{}".format(code, ": " + last if last else "")
         else:
-            how = "it failed%s%s" % (code, "; last line: " + last if last else "")
+            how = "it failed{}{}".format(code, "; last line: " + last if last else "")
         return Reached(_finding("rehearse.ended", "the job", ERROR, how=how), True)
 
 
@@ -816,11 +816,11 @@ def _consumed(ending: JobEnding, used: Used, bounds: Bounds) -> Iterable[Reached
     if ending.how == LIMIT:
         yield _still_ran(ending)
     if ending.how in (DONE, LIMIT) and bounds.seconds and ending.seconds > bounds.seconds:
-        values = {"seconds": "%.0f" % ending.seconds, "limit": str(bounds.seconds)}
+        values = {"seconds": f"{ending.seconds:.0f}", "limit": str(bounds.seconds)}
         yield Reached(_finding(TIME_CODE, "the job", WARNING, **values))
     limit = "%d MiB" % bounds.memory if bounds.memory else "the limit"
     if ending.how == MEMORY:
-        how = "the kernel killed it for lack of memory: a rank may use %s, its files in /dev/shm included" % limit
+        how = f"the kernel killed it for lack of memory: a rank may use {limit}, its files in /dev/shm included"
         yield Reached(_finding("rehearse.memory", "the job", ERROR, how=how, remedy=_MEMORY_REMEDY), True)
     elif bounds.memory and used.peak_memory and used.peak_memory > bounds.memory:
         how = "a rank used %d MiB, and the site's nodes have %s for it" % (used.peak_memory, limit)
@@ -853,7 +853,7 @@ def _limited(found: Sequence[Reached]) -> Iterable[Reached]:
             yield item
     for code, count in sorted(counts.items()):
         if count > _MOST:
-            yield unseen("not shown: %s of %s" % (counted(count - _MOST, "finding"), code), NOTE)
+            yield unseen("not shown: {} of {}".format(counted(count - _MOST, "finding"), code), NOTE)
 
 
 def _merged(
@@ -885,7 +885,7 @@ def _host(item: Observation) -> str:
 def _is_named(item: Observation, text: str) -> bool:
     """Return whether a text contains the accessed thing (for the network, the host) as a separate word."""
     what = _host(item) if item.kind in _NETWORK_KINDS else item.what
-    return bool(what) and re.search(r"(?<![\w.-])%s(?![\w-])" % re.escape(what), text) is not None
+    return bool(what) and re.search(rf"(?<![\w.-]){re.escape(what)}(?![\w-])", text) is not None
 
 
 def _ends_with(whole: str, path: str) -> bool:
@@ -914,7 +914,7 @@ def _remedy_of(path: str) -> str:
         return "add the file to the data folder of the definition, or correct the path"
     if path.startswith("/") and not path.startswith(JOB + "/"):
         return "put it in the image, the app or the data of the bundle, or bind it with --bind"
-    return "jobs start in %s: use the file's path below /deployer/app or /deployer/data, or set `workdir`" % JOB
+    return f"jobs start in {JOB}: use the file's path below /deployer/app or /deployer/data, or set `workdir`"
 
 
 def _used(used: Used) -> List[str]:
@@ -928,7 +928,7 @@ def _used(used: Used) -> List[str]:
         ("files opened", used.files_opened, "%d"),
         ("GPUs", used.gpus, "%d"),
     )
-    known = ["%s %s" % (name, form % value) for name, value, form in texts if value is not None]
+    known = [f"{name} {form % value}" for name, value, form in texts if value is not None]
     return ["used: " + ", ".join(known)] if known else []
 
 

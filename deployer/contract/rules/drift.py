@@ -119,10 +119,10 @@ class Drift(NamedTuple):
 
     def __str__(self) -> str:
         if self.kind == NEW:
-            return "new      %s: %s" % (self.place, _short(self.now))
+            return f"new      {self.place}: {_short(self.now)}"
         if self.kind == GONE:
-            return "gone     %s: was %s" % (self.place, _short(self.was))
-        return "changed  %s: %s -> %s" % (self.place, _short(self.was), _short(self.now))
+            return f"gone     {self.place}: was {_short(self.was)}"
+        return f"changed  {self.place}: {_short(self.was)} -> {_short(self.now)}"
 
 
 class _Path(NamedTuple):
@@ -246,7 +246,7 @@ def _short(value: Any) -> str:
         return "build id %s" % (value["dynamic"].get("build_id") or "none")
     if isinstance(value, dict):
         said = {key: each for key, each in value.items() if not isinstance(each, dict) and each not in _NOTHING}
-        return ", ".join("%s %s" % (key, _short(each)) for key, each in said.items())[:200]
+        return ", ".join(f"{key} {_short(each)}" for key, each in said.items())[:200]
     if isinstance(value, list):
         return ", ".join(map(_short, value))[:200]
     return str(value)[:200]

@@ -40,15 +40,15 @@ class Finding(NamedTuple):
     @property
     def about(self) -> str:
         """Return the subject, with the job unless the subject already contains it."""
-        of_job = "job %s" % self.job
-        return "%s (%s)" % (self.subject, of_job) if self.job and self.subject != of_job else self.subject
+        of_job = f"job {self.job}"
+        return f"{self.subject} ({of_job})" if self.job and self.subject != of_job else self.subject
 
     def record(self) -> Record:
         """Return the finding as a JSON object, with escaped control characters in text from programs and images."""
         return {name: printable(value) for name, value in records.short(self).items()}
 
     def __str__(self) -> str:
-        return printable("%s %s: %s: %s" % (self.severity, self.code, self.about, self.message))
+        return printable(f"{self.severity} {self.code}: {self.about}: {self.message}")
 
 
 class Rule(NamedTuple):
@@ -422,7 +422,7 @@ def refused(item: Finding) -> Refused:
 
 def coded(message: str, code: str) -> str:
     """Return a message with its code, for use with `explain`."""
-    return "%s (%s)" % (message, code)
+    return f"{message} ({code})"
 
 
 def drifted(subject: str, path: str, identity: str, expected: str) -> Finding:

@@ -57,7 +57,7 @@ class HostFile(NamedTuple):
     def read(fields: Fields) -> "HostFile":
         found = records.read(HostFile, fields)
         if not _NAME.match(found.name) or found.kind not in (FILE, DIRECTORY, LINK):
-            raise fields.error("%s: %s %r is not for %s" % (fields.what, found.kind, found.name, FOLDER))
+            raise fields.error(f"{fields.what}: {found.kind} {found.name!r} is not for {FOLDER}")
         return found
 
 
@@ -70,7 +70,7 @@ def for_image(found: Sequence[HostFile], exists: Callable[[str], bool]) -> List[
 
 
 def _has(library: str, exists: Callable[[str], bool]) -> bool:
-    return any(exists("%s/%s" % (folder, library)) for folder in _SYSTEM)
+    return any(exists(f"{folder}/{library}") for folder in _SYSTEM)
 
 
 def of_system(path: str) -> bool:

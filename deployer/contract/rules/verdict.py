@@ -38,7 +38,9 @@ class Checked(NamedTuple):
     def said(self) -> str:
         """Return the verdict, with the jobs to which it applies unless it applies to all."""
         jobs = {item.job for item in self.against}
-        return "%s for job %s" % (self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
+        return (
+            "{} for job {}".format(self.verdict, ", ".join(sorted(jobs))) if jobs and "" not in jobs else self.verdict
+        )
 
     @property
     def meaning(self) -> str:
@@ -54,7 +56,7 @@ class Checked(NamedTuple):
         """Return the other deployer version that made the verdict, to follow it in a text; empty for this version."""
         if self.deployer == __version__:
             return ""
-        return " (by deployer %s; this is %s)" % (self.deployer, __version__)
+        return f" (by deployer {self.deployer}; this is {__version__})"
 
     def of_job(self, name: str) -> "Checked":
         """Return the verdict on one job, without findings that are only about other jobs."""

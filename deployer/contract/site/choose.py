@@ -86,12 +86,12 @@ def choose(
     vetoes = dict(plan.against, **vetoes)
     among = plan.containers if runtime is None else [each for each in plan.start_options if each.runtime == runtime]
     offered = [option for option in among if staging in (None, option.staging)]
-    asked = "".join("--%s %s: " % pair for pair in (("runtime", runtime), ("staging", staging)) if pair[1])
+    asked = "".join("--{} {}: ".format(*pair) for pair in (("runtime", runtime), ("staging", staging)) if pair[1])
     for option in offered:
         objection = _objection(option, plan, nodes, vetoes, need, staging)
         if objection is None:
             return Choice(option, asked + _reason(plan, nodes, against + _without_option(plan, runtime)))
-        against.append("%s (%s)" % (option.name, objection.reason))
+        against.append(f"{option.name} ({objection.reason})")
         remedies.append(objection.remedy)
     raise Refused(
         "no way to start %s on %d nodes of %s: %s"
@@ -110,15 +110,15 @@ def _without_option(plan: Plan, runtime: Optional[str]) -> List[str]:
     """Return why the runtimes that the policy allows without a start option cannot be used."""
     tried = [option.runtime for option in plan.start_options]
     over = [name for name in plan.against if name not in tried and runtime in (None, name)]
-    return ["%s (%s)" % (name, plan.against[name]) for name in over]
+    return [f"{name} ({plan.against[name]})" for name in over]
 
 
 def _no_option(runtime: Optional[str], staging: Optional[str]) -> str:
     known = runtime_table.RUNTIMES.get(runtime or "")
     if known and staging and staging not in known.stagings:
-        return "%s cannot use an image that is staged so; it can: %s" % (known.name, ", ".join(known.stagings))
+        return "{} cannot use an image that is staged so; it can: {}".format(known.name, ", ".join(known.stagings))
     said = "the plan has no start option"
-    said += " with %s, which the site's policy must allow" % runtime if runtime else ""
+    said += f" with {runtime}, which the site's policy must allow" if runtime else ""
     return said + (" that stages to " + staging if staging else "")
 
 
@@ -131,8 +131,8 @@ def _objection(
     option: StartOption, plan: Plan, nodes: int, vetoes: Mapping[str, str], need: StagingNeed, staging: Optional[str]
 ) -> Optional[Obstacle]:
     if staging is None and option.max_nodes is not None and nodes > option.max_nodes:
-        reason = "meant for at most %s" % counted(option.max_nodes, "node")
-        return Obstacle(reason, "use it on more nodes all the same: --staging %s" % option.staging)
+        reason = "meant for at most {}".format(counted(option.max_nodes, "node"))
+        return Obstacle(reason, f"use it on more nodes all the same: --staging {option.staging}")
     if option.staging != NOT_STAGED:
         if option.staging not in STAGINGS or option.place is None:
             return Obstacle("this deployer does not know its staging")

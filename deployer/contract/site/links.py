@@ -47,7 +47,7 @@ def check(found: Mapping[str, str]) -> Mapping[str, str]:
     for one, other in zip(places, places[1:]):
         if other[: len(one)] == one:
             raise UsageError(
-                "links: %s is within %s" % ("/".join(other), "/".join(one)), "link the files of the inner one apart"
+                "links: {} is within {}".format("/".join(other), "/".join(one)), "link the files of the inner one apart"
             )
     return found
 
@@ -59,11 +59,11 @@ def check_place(place: str) -> str:
     below = place[len(HOME) :] if place.startswith(HOME) else place
     if not _is_below(below) or below.startswith("~"):
         raise UsageError(
-            "links: invalid place: %r" % place, "write ~, ~/PATH, or a path below the job's folder, without .."
+            f"links: invalid place: {place!r}", "write ~, ~/PATH, or a path below the job's folder, without .."
         )
     first = below.split("/")[0]
     if not place.startswith(HOME) and (first in _OURS or first.startswith(".")):
-        raise UsageError("links: %r is a name of the job's folder itself: %r" % (first, place), "use another name")
+        raise UsageError(f"links: {first!r} is a name of the job's folder itself: {place!r}", "use another name")
     return place
 
 
@@ -71,7 +71,7 @@ def check_source(source: str) -> str:
     """Return ``path`` if it is in the bundle's data or app. Raises UsageError otherwise."""
     kind, slash, below = source.partition("/")
     if kind not in _SOURCES or not _is_below(below or ("" if slash or kind == "data" else "app")):
-        raise UsageError("links: invalid source: %r" % source, "write data/NAME, data/NAME/PATH or app/PATH; " + _HINT)
+        raise UsageError(f"links: invalid source: {source!r}", "write data/NAME, data/NAME/PATH or app/PATH; " + _HINT)
     return source
 
 
@@ -87,7 +87,7 @@ def split(links: Iterable[Tuple[str, str]]) -> Tuple[Dict[str, str], Dict[str, s
     job: Dict[str, str] = {}
     for place, path in links:
         if place == HOME_ITSELF:
-            raise UsageError("links: ~ leads to the file %s" % path, "link a folder to ~, or the file to ~/NAME")
+            raise UsageError(f"links: ~ leads to the file {path}", "link a folder to ~, or the file to ~/NAME")
         if place.startswith(HOME):
             home[place[len(HOME) :]] = path
         else:
@@ -101,7 +101,7 @@ def check_made(found: Dict[str, str]) -> Dict[str, str]:
         inside = any(path == top or path.startswith(top + "/") for top in _SOURCES.values())
         if not _is_below(place) or not inside or ".." in path.split("/"):
             raise UsageError(
-                "invalid link: %r to %r" % (place, path),
+                f"invalid link: {place!r} to {path!r}",
                 "rename the file: a path has printable characters, at most %d of them" % _MAX_PATH,
             )
     return found

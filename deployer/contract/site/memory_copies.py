@@ -31,8 +31,8 @@ def prevented(option: StartOption) -> bool:
 def reason(runtime: str) -> str:
     """Return why a runtime prevents these copies."""
     return (
-        "the ranks of a node copy through shared memory, not from each other's memory (CMA): %s gives each of them a "
-        "user namespace of its own" % runtime
+        f"the ranks of a node copy through shared memory, not from each other's memory (CMA): {runtime} gives each of "
+        "them a user namespace of its own"
     )
 
 

@@ -35,7 +35,7 @@ def possible(paths: Iterable[str]) -> List[str]:
 
 def _checked(path: str, problem: Optional[List[str]]) -> str:
     if problem:
-        raise UsageError("invalid mount point: %r: %s" % (path, problem[0]), problem[1])
+        raise UsageError(f"invalid mount point: {path!r}: {problem[0]}", problem[1])
     return path
 
 
@@ -65,7 +65,7 @@ def _impossible(path: str) -> Optional[List[str]]:
     for top in (*OF_THE_NODE, _OURS):
         if path == top or path.startswith(top + "/"):
             whose = "deployer's own" if top == _OURS else "the node's own in each container"
-            return ["%s is %s" % (top, whose), "leave it out"]
+            return [f"{top} is {whose}", "leave it out"]
     return None
 
 

@@ -387,11 +387,11 @@ class Plan(NamedTuple):
     def way(self) -> str:
         """Describe what ranks use: MPI, launchers and runtimes."""
         image = "no MPI" if self.abi == NO_MPI else "the image's own MPI"
-        own = self.mpi.says or "%s %s" % (self.mpi.family, self.mpi.version) if self.mpi else image
-        launchers = [each.launcher + (" (%s)" % each.pmi if each.pmi else "") for each in self.containers]
+        own = self.mpi.says or f"{self.mpi.family} {self.mpi.version}" if self.mpi else image
+        launchers = [each.launcher + (f" ({each.pmi})" if each.pmi else "") for each in self.containers]
         runtimes = [each.runtime for each in self.containers]
         listed = [" or ".join(dict.fromkeys(names)) or "nothing to start it" for names in (launchers, runtimes)]
-        return "with %s, %s, %s" % (own, listed[0], listed[1])
+        return f"with {own}, {listed[0]}, {listed[1]}"
 
     @property
     def order(self) -> List[Tuple[str, Optional[str]]]:
@@ -406,8 +406,8 @@ class Plan(NamedTuple):
     def tries(self) -> str:
         """Return ``order`` in one line."""
         names = [name for name, against in self.order if against is None]
-        over = ["%s (%s)" % (name, against) for name, against in self.order if against is not None]
-        return "runtimes that a job tries, in this order: %s%s" % (
+        over = [f"{name} ({against})" for name, against in self.order if against is not None]
+        return "runtimes that a job tries, in this order: {}{}".format(
             ", ".join(names) or "none",
             "; passed over: " + ", ".join(over) if over else "",
         )

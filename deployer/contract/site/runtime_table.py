@@ -161,7 +161,7 @@ def too_old(name: str, version: Optional[str]) -> Optional[str]:
     found = _VERSION.search(version or "")
     if not oldest or found is None or not versions.is_older(found.group(), oldest):
         return None
-    return "%s %s is too old: deployer uses %s or newer" % (RUNTIMES[name].program, found.group(), oldest)
+    return f"{RUNTIMES[name].program} {found.group()} is too old: deployer uses {oldest} or newer"
 
 
 def refusal(name: str) -> Tuple[str, str]:

@@ -57,10 +57,10 @@ def facts(tools: Tools, program: str) -> Record:
 
 def _start(tools: Tools, program: str, image: str, what: str) -> Optional[Said]:
     # The image lacks these targets, so each needs an overlay or an underlay.
-    binds = ["--bind=%s:%s" % (path, path) for path in HOST if os.path.isdir(path)]
+    binds = [f"--bind={path}:{path}" for path in HOST if os.path.isdir(path)]
     argv = [program, *_WORDS, *binds, image, "/bin/sh", "-c", _LOOK]
     # Like a job: SingularityCE's OCI mode, which an administrator can make the default, cannot start a folder.
-    return tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, name="%s exec %s" % (program, what))
+    return tools.ask(argv, 4 * EACH, {"SINGULARITY_NO_OCI": "1"}, name=f"{program} exec {what}")
 
 
 def _way(said: Optional[Said], setuid: bool) -> str:

@@ -81,7 +81,7 @@ def capture(request: CaptureRequest, systems: Iterable[BatchSystem]) -> CaptureR
     profile: Dict[str, Any] = {
         "format": _FORMAT,
         "name": _name(request.name or (batch.cluster if batch else None)),
-        "description": "Captured by deployer %s." % __version__,
+        "description": f"Captured by deployer {__version__}.",
         "source": source,
     }
     if request.node and partition:

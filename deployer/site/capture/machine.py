@@ -98,7 +98,7 @@ def user_namespaces(tools: Tools) -> Optional[bool]:
     if said is None:
         return None
     if said.status:
-        tools.note("user namespaces: %s" % os.strerror(said.status))
+        tools.note(f"user namespaces: {os.strerror(said.status)}")
     return said.status == 0
 
 
@@ -107,7 +107,7 @@ def namespaces_denied() -> Optional[str]:
     tools = Tools()
     if user_namespaces(tools) is not False:
         return None
-    return "no user namespaces here%s" % "".join(note.partition("user namespaces")[2] for note in tools.notes)
+    return "no user namespaces here{}".format("".join(note.partition("user namespaces")[2] for note in tools.notes))
 
 
 def fuse() -> bool:
@@ -148,7 +148,7 @@ def version(tools: Tools, name: str) -> Optional[str]:
         return None
     with tempfile.TemporaryDirectory() as folder:
         # Some runtimes, such as enroot, create folders in the home directory on every call.
-        elsewhere = {"XDG_%s" % each: folder for each in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
+        elsewhere = {f"XDG_{each}": folder for each in ("CACHE_HOME", "DATA_HOME", "CONFIG_HOME", "RUNTIME_DIR")}
         said = tools.ask([known.program, *known.version_words], environment=elsewhere)
     match = _VERSION.search(said.both) if said else None
     if not match or not said or (name == "singularity" and "apptainer" in said.both):  # a link to apptainer

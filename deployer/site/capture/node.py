@@ -73,10 +73,10 @@ def _gpus(tools: Tools) -> Optional[Record]:
 def _parse_gpus(text: str, tools: Tools) -> Optional[Record]:
     rows = [[word.strip() for word in line.split(",")] for line in text.splitlines() if line.strip()]
     if not rows or any(len(row) not in (2, 3) or not row[1].isdigit() for row in rows):
-        tools.note("nvidia-smi: no list of GPUs: %s" % text[:100])
+        tools.note(f"nvidia-smi: no list of GPUs: {text[:100]}")
         return None
     if len({tuple(row) for row in rows}) > 1:
-        tools.note("the node's GPUs differ: %s" % "; ".join(sorted({row[0] for row in rows})))
+        tools.note("the node's GPUs differ: {}".format("; ".join(sorted({row[0] for row in rows}))))
         return {"kind": "nvidia", "count": len(rows)}
     found = {"kind": "nvidia", "model": rows[0][0], "count": len(rows), "memory_mb": int(rows[0][1])}
     if len(rows[0]) == 3:

@@ -17,13 +17,13 @@ _PUBLIC = ("root", "localhost")
 _KEYS = frozenset(("driver", "fabric", "host", "login", "module", "mpi", "node", "policy", "scheduler", "source"))
 _OF_CARD = r"(?<!\w)(?:[0-9a-f]{2}[:-]){5,19}[0-9a-f]{2}(?!\w)"
 _IPV4 = r"(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
-_IPV6 = r"(?:(?<!\w)[0-9a-f]{1,4}:|(?<![\w:])::)(?:[0-9a-f]{0,4}:){0,6}(?:%s|[0-9a-f]{1,4})?(?![\w:])" % _IPV4
+_IPV6 = rf"(?:(?<!\w)[0-9a-f]{{1,4}}:|(?<![\w:])::)(?:[0-9a-f]{{0,4}}:){{0,6}}(?:{_IPV4}|[0-9a-f]{{1,4}})?(?![\w:])"
 _ZEROS = re.compile(r"(?<![0-9a-f])0+(?=[0-9a-f])", re.IGNORECASE)
 #: Candidates for network card and internet addresses; a time has the same form as an internet address.
-_ADDRESS = re.compile(r"(%s)|%s|(?<![\d.])%s" % (_OF_CARD, _IPV6, _IPV4), re.IGNORECASE)
+_ADDRESS = re.compile(rf"({_OF_CARD})|{_IPV6}|(?<![\d.]){_IPV4}", re.IGNORECASE)
 
 
-class Redaction(object):
+class Redaction:
     """Replaces names with ``host-1``, ``user-1``, ``address-1``, ``hidden-1``, in both keys and values.
 
     Args:
@@ -42,7 +42,7 @@ class Redaction(object):
         self._addresses: Dict[str, str] = {}
         longest_first = sorted(self._placeholders, key=len, reverse=True)
         words = "|".join(re.escape(word) for word in longest_first) or r"(?!)"
-        self._pattern = re.compile(r"(?<![A-Za-z0-9])(?:%s)(?![A-Za-z0-9])" % words)
+        self._pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])")
 
     def __call__(self, value: Any) -> Any:
         """Return the JSON value ``value`` without the names."""

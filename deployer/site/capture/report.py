@@ -46,14 +46,14 @@ def read(path: str) -> CaptureReport:
     """Read a profile and its facts. Raises UsageError, and IntegrityError if the facts belong to another profile."""
     profile = _json(_bytes(path), path)
     if "schema" in profile:
-        raise UsageError("%s is not a profile but a record of %s" % (path, profile["schema"]))
+        raise UsageError("{} is not a profile but a record of {}".format(path, profile["schema"]))
     named = profile.get("facts")
     if not isinstance(named, dict):
         return CaptureReport(profile, None)
     place = os.path.join(os.path.dirname(path), str(named.get("file")))
     data = _bytes(place)
     if hashlib.sha256(data).hexdigest() != named.get("sha256"):
-        raise IntegrityError("%s is not the file of facts for %s" % (place, path), "use both files of one capture")
+        raise IntegrityError(f"{place} is not the file of facts for {path}", "use both files of one capture")
     facts.read(data, place)
     return CaptureReport(profile, _json(data, place))
 
@@ -103,7 +103,7 @@ def _contradictions(before: Record, after: Record) -> "list[str]":
     for name, mpi in (after.get("mpi") or {}).items():
         other = (before.get("mpi") or {}).get(name, {})
         if other.get("identity", mpi.get("identity")) != mpi.get("identity"):
-            found.append("mpi.%s: %s and %s have different files of it" % (name, _where(other), _where(mpi)))
+            found.append(f"mpi.{name}: {_where(other)} and {_where(mpi)} have different files of it")
     return found
 
 
@@ -133,9 +133,9 @@ def pretty(value: Any, indent: int = 0) -> str:
         return flat
     space = " " * (indent + 2)
     if isinstance(value, dict):
-        parts = ["%s%s: %s" % (space, json.dumps(key), pretty(each, indent + 2)) for key, each in value.items()]
-        return "{\n%s\n%s}" % (",\n".join(parts), " " * indent)
-    return "[\n%s\n%s]" % (",\n".join(space + pretty(each, indent + 2) for each in value), " " * indent)
+        parts = [f"{space}{json.dumps(key)}: {pretty(each, indent + 2)}" for key, each in value.items()]
+        return "{{\n{}\n{}}}".format(",\n".join(parts), " " * indent)
+    return "[\n{}\n{}]".format(",\n".join(space + pretty(each, indent + 2) for each in value), " " * indent)
 
 
 def _with_facts_named(profile: Record, named: Record) -> Record:
@@ -154,7 +154,7 @@ def _bytes(path: str) -> bytes:
         with open(path, "rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError("cannot read %s: %s" % (path, error.strerror)) from error
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > _MAX_BYTES:
         raise UsageError("%s has more than %d bytes, the most for a capture" % (path, _MAX_BYTES))
     return data
@@ -167,5 +167,5 @@ def _json(data: bytes, path: str) -> Record:
         hint = "a YAML profile: on the laptop, `deployer profile show SITE --json --files > FILE` writes it as JSON"
         raise UsageError(error.message, hint) from error
     if not isinstance(record, dict):
-        raise UsageError("%s is not a profile" % path)
+        raise UsageError(f"{path} is not a profile")
     return record

@@ -50,7 +50,7 @@ class BatchFacts(NamedTuple):
     spool: Optional[str] = None
 
 
-class BatchSystem(object):
+class BatchSystem:
     """The queries of a capture to a batch system."""
 
     #: Prefixes of the variables through which its commands find their servers.
@@ -85,7 +85,7 @@ def kinds(name: str, nodes: List[Nodes]) -> List[Tuple[str, Record, List[Nodes]]
         telling = [word for word in own[0].features if word in shared and _FEATURE.match(word)]
         if len(own) == len(nodes) or not telling:
             return [(name, {}, nodes)]
-        entry = "%s-%s" % (name, telling[0].rpartition("=")[2])
+        entry = "{}-{}".format(name, telling[0].rpartition("=")[2])
         found[entry] = entry, {"queue": name, "constraint": telling[0]}, own
     largest = sorted(found.values(), key=lambda kind: -sum(each.number for each in kind[2]))
     whole = 0 < sum(len(own) for _, _, own in largest) == len(nodes)  # no two kinds share a name
@@ -112,8 +112,8 @@ def common(name: str, shapes: List[Record], tools: Tools) -> Record:
     if GPUS in differing:
         counts = sorted({shape.get(GPUS, {}).get("count", 0) for shape in shapes})
         found[GPUS] = {"count": counts[0]} if len(counts) == 1 else {}
-        what = "%s per node" % " or ".join(map(str, counts)) if len(counts) > 1 else "type"
-        differing[differing.index(GPUS)] += " (%s)" % what
+        what = "{} per node".format(" or ".join(map(str, counts))) if len(counts) > 1 else "type"
+        differing[differing.index(GPUS)] += f" ({what})"
     advice = "write an entry for each kind, with the same queue and its own constraint"
-    tools.note("partition %s: its nodes differ in %s: %s" % (name, ", ".join(differing), advice))
+    tools.note("partition {}: its nodes differ in {}: {}".format(name, ", ".join(differing), advice))
     return found

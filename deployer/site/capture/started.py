@@ -34,12 +34,12 @@ def facts(tools: Tools, name: str, words: TrialWords) -> Record:
             os.makedirs(os.path.join(image, path))
         os.mkdir(private, 0o700)
         argv = words(name, image, private, host, ["/bin/sh", "-c", ":"])
-        said = tools.ask(argv, 2 * EACH, any_status=True, name="%s, a folder" % name)
+        said = tools.ask(argv, 2 * EACH, any_status=True, name=f"{name}, a folder")
     finally:
         try:
             files.remove_tree(folder)
         except (OSError, DeployerError) as error:  # a killed container may still be writing
-            tools.note("%s was not removed: %s" % (folder, error))
+            tools.note(f"{folder} was not removed: {error}")
     if said is None:
         return {}
     if said.status == 0:

@@ -31,7 +31,7 @@ class Said(NamedTuple):
     status: int
 
 
-class Tools(object):
+class Tools:
     """Runs tools and notes failures; ``notes`` are for the person who reviews the capture.
 
     Args:
@@ -77,14 +77,14 @@ class Tools(object):
         limit = min(seconds, self.left)
         name = name or quoted(argv)
         if limit <= 0:
-            self.note("%s: skipped, no time was left" % name)
+            self.note(f"{name}: skipped, no time was left")
             return None
         try:
             done = process.glance(argv, limit, env=dict(self.environment, **(environment or {})))
         except MissingTool:
             return None
         except DeployerError:
-            self.note("%s: it did not end within %g s, or printed too much" % (name, limit))
+            self.note(f"{name}: it did not end within {limit:g} s, or printed too much")
             return None
         if done.returncode and not any_status:
             self.note("%s: exit %d: %s" % (name, done.returncode, done.last_words(1)))

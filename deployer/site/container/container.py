@@ -135,12 +135,12 @@ def _of_plan(installed: InstalledImage, plan: Plan, environment: Dict[str, str],
         problem = targets.objection(installed.rootfs, bind.target, makes)
         if problem:
             raise Refused(
-                "%s cannot be bound into %s: %s" % (bind.source, installed.receipt.label, problem),
-                "pack it with --site %s, which makes the target; if it was packed so, install it again" % plan.site,
+                f"{bind.source} cannot be bound into {installed.receipt.label}: {problem}",
+                f"pack it with --site {plan.site}, which makes the target; if it was packed so, install it again",
             )
     single = site_hostfiles.binds(installed, plan)
     if any(bind.target.startswith(hostfiles.PROGRAMS + "/") for bind in single):
-        environment["PATH"] = "%s:%s" % (environment["PATH"], hostfiles.PROGRAMS)
+        environment["PATH"] = "{}:{}".format(environment["PATH"], hostfiles.PROGRAMS)
     return list(plan.binds) + single
 
 
@@ -164,7 +164,7 @@ def _overlays(installed: InstalledImage, variant: Optional[str], environment: Di
     overlays = [bind for bind in places if files.is_folder(bind.source)]
     for name, folder in (("PYTHONPATH", wheel.LIB), ("PATH", wheel.BIN)):
         having = [bind for bind in overlays if files.is_folder(os.path.join(bind.source, folder))]
-        searched = ["%s/%s" % (bind.target, folder) for bind in having]
+        searched = [f"{bind.target}/{folder}" for bind in having]
         if environment.get(name):  # an empty entry would mean the current folder
             searched.append(environment[name])
         if searched:
@@ -172,7 +172,7 @@ def _overlays(installed: InstalledImage, variant: Optional[str], environment: Di
     for bind in overlays:
         if files.is_folder(os.path.join(bind.source, wheel.LIB, _PLUGINS)):
             # TensorFlow searches for plug-ins only in folders named site-packages, without an error if it finds none.
-            environment.setdefault(_PLUGIN_PATH, "%s/%s/%s" % (bind.target, wheel.LIB, _PLUGINS))
+            environment.setdefault(_PLUGIN_PATH, f"{bind.target}/{wheel.LIB}/{_PLUGINS}")
     return overlays
 
 
@@ -185,8 +185,8 @@ def _chosen_home(folder: str, rootfs: Optional[str]) -> Bind:
     """
     path = homes.check_chosen(folder)
     if rootfs is not None and targets.objection(rootfs, plans.HOME):
-        why = "the image has no %s" % plans.HOME
-        raise Refused("--home %s: %s" % (folder, why), "pack it again, or leave --home out")
+        why = f"the image has no {plans.HOME}"
+        raise Refused(f"--home {folder}: {why}", "pack it again, or leave --home out")
     return Bind(path, plans.HOME, "the home that was chosen")
 
 
@@ -207,17 +207,17 @@ def parse_binds(
     for option in options:
         source, _, target = option.partition(":")
         if not source:
-            raise UsageError("--bind %r names no source" % option, "for instance --bind $HOME/data:/data")
+            raise UsageError(f"--bind {option!r} names no source", "for instance --bind $HOME/data:/data")
         source = os.path.abspath(os.path.expanduser(source))
         target = target or source
         if not files.exists(source):
-            raise UsageError("--bind %s: there is no %s" % (option, source))
+            raise UsageError(f"--bind {option}: there is no {source}")
         if not target.startswith("/") or ".." in target.split("/") or not target.strip("/."):
-            raise UsageError("--bind %s: the target must be an absolute path without .., and not /" % option)
+            raise UsageError(f"--bind {option}: the target must be an absolute path without .., and not /")
         if ":" in target:
             # Apptainer would make a path with the colon, and the program would not find the path that it expects.
             raise UsageError(
-                "--bind %s: the target has a colon" % option, "binds have no options: leave out what follows"
+                f"--bind {option}: the target has a colon", "binds have no options: leave out what follows"
             )
         target = "/" + "/".join(part for part in target.split("/") if part not in ("", "."))
         if rootfs is not None:
@@ -230,17 +230,17 @@ def _check_target(option: str, target: str, folder: bool, rootfs: str, makes: bo
     shared = next((name for name in OF_THE_NODE if (target + "/").startswith(name + "/")), None)
     if shared is not None:
         raise UsageError(
-            "--bind %s: %s in the container is the node's own, which all its users share, so nothing can be bound "
-            "%s it" % (option, shared, "over" if target.rstrip("/") == shared else "below"),
-            "to have %s in the program's home, use a home that contains it: --home DIR; or bind it to /data and set "
-            "the program's path to it" % os.path.basename(target.rstrip("/")),
+            "--bind {}: {} in the container is the node's own, which all its users share, so nothing can be bound "
+            "{} it".format(option, shared, "over" if target.rstrip("/") == shared else "below"),
+            "to have {} in the program's home, use a home that contains it: --home DIR; or bind it to /data and set "
+            "the program's path to it".format(os.path.basename(target.rstrip("/"))),
         )
     problem = targets.objection(rootfs, target, makes)
     if problem:
-        raise UsageError("--bind %s: %s" % (option, problem), _offers(target, rootfs, others))
+        raise UsageError(f"--bind {option}: {problem}", _offers(target, rootfs, others))
     if files.exists(rootfs + target) and files.is_folder(rootfs + target) != folder:
         raise UsageError(
-            "--bind %s: a folder can only be bound to a folder, a file to a file" % option,
+            f"--bind {option}: a folder can only be bound to a folder, a file to a file",
             _offers(target, rootfs, others),
         )
 
@@ -252,8 +252,8 @@ def _offers(target: str, rootfs: str, others: Sequence[str]) -> str:
     ]
     offers = ["bind it to a path that this image offers: %s" % (", ".join(there) or "none")]
     if targets.lacks(rootfs, target):
-        offers.append("pack it again with --mount-point %s" % target)
-        offers += ["start it with --runtime %s, which makes the path" % name for name in others]
+        offers.append(f"pack it again with --mount-point {target}")
+        offers += [f"start it with --runtime {name}, which makes the path" for name in others]
     return "; or ".join(offers)
 
 

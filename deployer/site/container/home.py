@@ -63,10 +63,10 @@ def check_chosen(folder: str) -> str:
     path = os.path.abspath(os.path.expanduser(folder))
     state = files.status(path)
     if state is None or not stat.S_ISDIR(state.st_mode):
-        raise UsageError("--home %s: there is no folder %s" % (folder, path), "make it first: mkdir -m 700 DIR")
+        raise UsageError(f"--home {folder}: there is no folder {path}", "make it first: mkdir -m 700 DIR")
     if state.st_uid != os.getuid() or stat.S_IMODE(state.st_mode) & 0o022:
         raise UsageError(
-            "--home %s: others can write to %s, and files that they put there would run as you" % (folder, path),
+            f"--home {folder}: others can write to {path}, and files that they put there would run as you",
             "choose a folder of your own, and close it: chmod go-w DIR",
         )
     return path
@@ -106,7 +106,7 @@ def _text(process: str, what: str) -> bytes:
     if not process.isdigit() or int(process) == os.getpid():
         return b""
     try:
-        with open("/proc/%s/%s" % (process, what), "rb") as stream:
+        with open(f"/proc/{process}/{what}", "rb") as stream:
             return stream.read()
     except OSError:
         return b""

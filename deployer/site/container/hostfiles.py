@@ -25,8 +25,8 @@ def binds(installed: InstalledImage, plan: Plan) -> List[Bind]:
         return []
     if not files.is_folder(installed.rootfs + hostfiles.FOLDER):
         raise Refused(
-            "the image of %s has no %s, where the plan for %s puts the host's libraries"
-            % (installed.receipt.label, hostfiles.FOLDER, plan.site),
+            f"the image of {installed.receipt.label} has no {hostfiles.FOLDER}, where the plan for "
+            f"{plan.site} puts the host's libraries",
             "pack it again with this deployer",
         )
     bound = [Bind(_stubs(installed.folder, wanted), hostfiles.FOLDER, "placeholders for single files of the host")]

@@ -75,7 +75,7 @@ def _files(path: str, source: str) -> Iterator[str]:
             folders += 1
             if folders > _FOLDERS * links.MOST:
                 raise _too_many(source, _FOLDERS * links.MOST, "folders")
-            pending += ["%s/%s" % (below, name) for name in reversed(files.names(path + below))]
+            pending += [f"{below}/{name}" for name in reversed(files.names(path + below))]
         else:
             raise UsageError(
                 "links: %s is neither a file nor a folder" % (source + below), "install or push the bundle again"

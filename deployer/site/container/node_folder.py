@@ -26,15 +26,15 @@ def check_place(place: str) -> None:
     """Raise Refused for a place in which other users can rename this user's folders."""
     state = files.status(place)
     if state and state.st_mode & stat.S_IWOTH and not state.st_mode & stat.S_ISVTX:
-        why = "every user can rename files in %s: its sticky bit is not set" % place
-        raise Refused(why, "use another place (--staging folder), and ask the site for: chmod +t %s" % place)
+        why = f"every user can rename files in {place}: its sticky bit is not set"
+        raise Refused(why, f"use another place (--staging folder), and ask the site for: chmod +t {place}")
 
 
 def check(path: str) -> None:
     """Raise Refused unless ``path`` is a folder (not a link) that this user owns and no other user can access."""
     if not is_own(path):
         hint = "another user made or opened it, or the file system changes owners: ask the site"
-        raise Refused("%s is not this user's own folder" % path, hint)
+        raise Refused(f"{path} is not this user's own folder", hint)
 
 
 def is_own(path: str) -> bool:

@@ -46,5 +46,5 @@ def _unusable(name: str, program: str, carried: bool) -> Optional[str]:
     except DeployerError as error:
         return error.message if carried else None
     if done.returncode and carried:
-        return "%s does not start: %s" % (program, done.last_words(1))
+        return f"{program} does not start: {done.last_words(1)}"
     return runtime_table.too_old(name, done.stdout + done.stderr)

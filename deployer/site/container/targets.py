@@ -18,10 +18,10 @@ def objection(rootfs: str, target: str, makes: bool = False) -> Optional[str]:
     """
     part = mount_points.in_the_way(target, partial(_is_folder, rootfs))
     if part is None:
-        return "the image is read-only and has no %s" % target if not makes and lacks(rootfs, target) else None
+        return f"the image is read-only and has no {target}" if not makes and lacks(rootfs, target) else None
     if files.is_link(rootfs + part):
-        return "%s is a link in the image, to %s" % (part, os.readlink(rootfs + part))
-    return None if part == "/" + target.strip("/") else "%s is a file in the image" % part  # a file can cover a file
+        return f"{part} is a link in the image, to {os.readlink(rootfs + part)}"
+    return None if part == "/" + target.strip("/") else f"{part} is a file in the image"  # a file can cover a file
 
 
 def lacks(rootfs: str, target: str) -> bool:

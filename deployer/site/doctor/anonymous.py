@@ -40,7 +40,7 @@ _BEGINNING = re.compile(r"\d{1,2}(?:\.\d{1,4})+-")
 _DIGITS = 11
 
 
-class Anonymous(object):
+class Anonymous:
     """Replaces names and unknown words in JSON values; keys must be deployer's own.
 
     Args:

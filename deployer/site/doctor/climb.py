@@ -20,7 +20,7 @@ class Skipped(Exception):
     """There is nothing to test; the text states why."""
 
 
-class Ground(object):
+class Ground:
     """What to test, and the findings of each rung for the rungs above it.
 
     Args:

@@ -60,12 +60,12 @@ def fabric(ground: Ground) -> str:
     used = ranks[0].maybe_text("provider") if ranks else None
     asked = plan.environment.get("FI_PROVIDER")
     if asked and used:
-        what = "%s, as the plan asks" % used
+        what = f"{used}, as the plan asks"
     elif used:
-        what = "%s; the plan asks for none" % used
+        what = f"{used}; the plan asks for none"
     else:
         what = "%s does not say which network it uses" % (plan.mpi.family if plan.mpi else "the image's MPI")
-    return "%s; %s" % (what, _speed(found))
+    return f"{what}; {_speed(found)}"
 
 
 def horovod(ground: Ground) -> str:
@@ -76,7 +76,7 @@ def horovod(ground: Ground) -> str:
     found = _result(ground)
     _stop_at(found, _TRAINING)
     said: Record = found.record.get("payload") or {}
-    return "%s %s with %s: allreduce over %s ranks is right" % (
+    return "{} {} with {}: allreduce over {} ranks is right".format(
         "Horovod",
         said.get("horovod"),
         said.get("framework"),
@@ -123,7 +123,7 @@ def _job(ground: Ground, nodes: int, ranks_per_node: int) -> Fields:
         shutil.rmtree(folder, ignore_errors=True)
         raise Skipped("the image has no Python, so its ranks can prove nothing; doctor NAME tests with another image")
     if not ground.submits:
-        raise Skipped("not submitted; by hand: %s" % run.by_hand(folder))
+        raise Skipped(f"not submitted; by hand: {run.by_hand(folder)}")
     job_id = run.submit(folder)
     try:
         state = _wait(folder, job_id, ground.patience)
@@ -147,13 +147,13 @@ def _wait(folder: str, job_id: str, patience: float) -> Optional[JobState]:
             state = jobs.state(job_id, result.launch(folder).scheduler)
             if state is None or not state.active:
                 return state
-            said = "%s %s" % (state.word, state.reason)
+            said = f"{state.word} {state.reason}"
         except TransferError as error:
             said = error.message
         if time.monotonic() > until:
             raise Unknown(
                 "job %s did not end within %d s: %s" % (job_id, patience, said.strip()),
-                "the queue may be long: give it more with --patience SECONDS; what it did so far: %s" % folder,
+                f"the queue may be long: give it more with --patience SECONDS; what it did so far: {folder}",
             )
         time.sleep(pause)
         pause = min(pause * 1.2, _LAST)
@@ -170,8 +170,8 @@ def _read(folder: str, state: Optional[JobState]) -> Fields:
     if jobs.final_exit(folder) is None and not os.path.isfile(os.path.join(folder, result.RESULT_FILE)):
         last = jobs.tail(folder, 1)
         raise JobFailed(
-            "the job is %s and left no result: %s" % (word, last[0] if last else "its log is empty"),
-            "see %s: the nodes may lack the shared folder, or the site's Python" % folder,
+            "the job is {} and left no result: {}".format(word, last[0] if last else "its log is empty"),
+            f"see {folder}: the nodes may lack the shared folder, or the site's Python",
         )
     return result.read(folder)
 
@@ -185,7 +185,7 @@ def _world(found: Fields, ranks: int) -> str:
     _stop_at(found, [each.code for each in errors(_findings(found)) if each.code not in above])
     shown = found.items("ranks")
     if found.maybe_number("world_size") != ranks or not shown:
-        raise JobFailed("the job left no proof of %d ranks" % ranks, "see %s" % found.what)
+        raise JobFailed("the job left no proof of %d ranks" % ranks, f"see {found.what}")
     hosts = sorted({rank.text("host") for rank in shown})
     library = shown[0].maybe_text("mpi_library") or "an MPI library that does not report its name"
     expected = shown[0].maybe_text("host_mpi_identity")
@@ -201,7 +201,7 @@ def _speed(found: Fields) -> str:
         return "no Allreduce between ranks was measured"
     latency = max(float(each["latency_us"]) for each in known)
     bandwidth = min(float(each["bandwidth_mb_s"]) for each in known)
-    return "Allreduce %g us, %g MB/s" % (latency, bandwidth)
+    return f"Allreduce {latency:g} us, {bandwidth:g} MB/s"
 
 
 def _findings(found: Fields) -> List[Finding]:
@@ -213,9 +213,9 @@ def _stop_at(found: Fields, codes: Sequence[str]) -> None:
     for each in errors(_findings(found)):
         if each.code == "payload.failed" and each.code in codes:
             folder = os.path.dirname(found.what)
-            raise JobFailed("%s: %s" % (each.message, _last_words(folder)), "its log: %s/%s" % (folder, result.LOG))
+            raise JobFailed(f"{each.message}: {_last_words(folder)}", f"its log: {folder}/{result.LOG}")
         if each.code in codes:
-            raise Refused("%s: %s: %s" % (each.code, each.subject, each.message), each.remedy)
+            raise Refused(f"{each.code}: {each.subject}: {each.message}", each.remedy)
 
 
 def _last_words(folder: str) -> str:

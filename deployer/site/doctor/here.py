@@ -36,16 +36,16 @@ def kernel(ground: Ground) -> str:
     """Test the kernel features that containers need. Raises Refused if no runtime of the plan works without them."""
     tools = Tools()
     works = machine.user_namespaces(tools)
-    name = "Linux %s, %s" % (os.uname().release, os.uname().machine)
+    name = f"Linux {os.uname().release}, {os.uname().machine}"
     if works:
         return name + ", user namespaces work"
     reason = tools.notes[0].partition(": ")[2] if tools.notes else "not tried"
     if ground.plan and not all(needs_namespaces(option.runtime) for option in ground.plan.containers):
-        return "%s, no user namespaces (%s), which a runtime of the plan does without" % (name, reason)
+        return f"{name}, no user namespaces ({reason}), which a runtime of the plan does without"
     if ground.plan and ground.plan.namespaces:
-        return "%s, no user namespaces here (%s); the nodes have them, as the plan knows" % (name, reason)
+        return f"{name}, no user namespaces here ({reason}); the nodes have them, as the plan knows"
     raise Refused(
-        "user namespaces cannot be made here: %s" % reason,
+        f"user namespaces cannot be made here: {reason}",
         "ask the site for them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone), or allow udocker "
         "in its profile; where compute nodes have them, run doctor there: "
         + words(ground.plan.scheduler if ground.plan else None).on_node
@@ -57,14 +57,14 @@ def python(ground: Ground) -> str:
     """Check the Python that runs this, and the library for unpacking bundles."""
     del ground
     if sys.version_info < (3, 6):
-        raise MissingTool("this is Python %s" % sys.version.split()[0], "3.6 or newer: see `module avail python`")
-    version = "%s, %s" % (sys.version.split()[0], sys.executable)
+        raise MissingTool(f"this is Python {sys.version.split()[0]}", "3.6 or newer: see `module avail python`")
+    version = f"{sys.version.split()[0]}, {sys.executable}"
     libzstd = machine.libzstd()
     if libzstd:
-        return "%s; libzstd %s" % (version, libzstd)
+        return f"{version}; libzstd {libzstd}"
     if sys.version_info >= (3, 14):
-        return "%s; its own zstd" % version
-    return "%s; no libzstd: only bundles that were packed with --codec gzip can be installed" % version
+        return f"{version}; its own zstd"
+    return f"{version}; no libzstd: only bundles that were packed with --codec gzip can be installed"
 
 
 def runtime(ground: Ground) -> str:
@@ -77,19 +77,19 @@ def runtime(ground: Ground) -> str:
         usable = [option.runtime for option in ground.plan.containers if option.runtime not in vetoes]
         name = (usable or [option.runtime for option in ground.plan.containers] or [_RUNTIME])[0]
     if ground.plan and name in CARRIED and name not in vetoes:
-        return "%s, of the bundle's kit" % name
+        return f"{name}, of the bundle's kit"
     program = RUNTIMES[name].program if name in RUNTIMES else name
     path = None if name in vetoes else shutil.which(program)
     if path is None:
         if ground.plan and name not in vetoes:
             raise Skipped(
-                "%s is not in PATH here; a job gets it with %s" % (program, ", ".join(ground.plan.modules_of(name)))
+                "{} is not in PATH here; a job gets it with {}".format(program, ", ".join(ground.plan.modules_of(name)))
             )
         raise MissingTool(
-            vetoes.get(name) or "no %s in PATH" % program,
-            "see `module avail %s`, and name the module in the site's profile" % name,
+            vetoes.get(name) or f"no {program} in PATH",
+            f"see `module avail {name}`, and name the module in the site's profile",
         )
-    return "%s %s, %s" % (program, machine.version(Tools(), name) or "(version unknown)", path)
+    return "{} {}, {}".format(program, machine.version(Tools(), name) or "(version unknown)", path)
 
 
 def image(ground: Ground) -> str:
@@ -114,10 +114,10 @@ def image(ground: Ground) -> str:
         started, made, _ = execs.prepare(ground.store, request)
     except Refused as refused:
         if ground.plan and ground.plan.namespaces:
-            return "%s; no container was started here: %s" % (saw, refused.message)
+            return f"{saw}; no container was started here: {refused.message}"
         raise
     if not started.known.carried and shutil.which(started.program) is None:
-        return saw + "; no %s here to start it" % started.program
+        return saw + f"; no {started.program} here to start it"
     seen = plans.CANARY if started.overlays and files.is_file(installed.rootfs + plans.CANARY) else "/"
     command = [manifest.image.python, "-I", "-S", "-c", _ROOT, seen]
     environment = container.user_environment()
@@ -131,8 +131,8 @@ def image(ground: Ground) -> str:
         )
     if done.returncode:
         raise IntegrityError(
-            "a container of %s does not start: %s" % (name, done.last_words()),
-            "try: python3 deployer.pyz exec %s -- %s --version" % (name, manifest.image.python),
+            f"a container of {name} does not start: {done.last_words()}",
+            f"try: python3 deployer.pyz exec {name} -- {manifest.image.python} --version",
         )
     here = os.stat(installed.rootfs + seen)
     words = done.stdout.split()
@@ -140,8 +140,8 @@ def image(ground: Ground) -> str:
         words[1] = str(here.st_dev)  # an overlay reports its own device number
     if words != ["root", str(here.st_dev), str(here.st_ino)]:
         raise IntegrityError(
-            "the container of %s sees another root than its image's (%s)" % (name, done.stdout.strip()[:100]),
-            "%s does not confine it: do not use it; see the profile's runtimes" % started.program,
+            f"the container of {name} sees another root than its image's ({done.stdout.strip()[:100]})",
+            f"{started.program} does not confine it: do not use it; see the profile's runtimes",
         )
     return saw + "; its container sees its own root"
 
@@ -152,7 +152,7 @@ def find(ground: Ground) -> InstalledImage:
         return ground.store.find(ground.image)
     found = ground.store.installed()
     if not found:
-        raise UsageError("no image is installed under %s" % ground.store.root, "install BUNDLE.tar, or push one")
+        raise UsageError(f"no image is installed under {ground.store.root}", "install BUNDLE.tar, or push one")
     runnable = [each for each in found if each.manifest().image.entries]  # a bundle with only data has nothing to start
     return (runnable or found)[0]
 
@@ -162,15 +162,13 @@ def scheduler(ground: Ground) -> str:
     known = schedulers.known(ground.plan.scheduler if ground.plan else "slurm")
     name = ground.plan.queue if ground.plan else ""
     queue = known.parse_queue(*jobs.ask(known.queue(name)))
-    where = "partition %s" % name if name else "the default partition"
+    where = f"partition {name}" if name else "the default partition"
     if queue is None:
-        hint = "see `%s`; correct the profile's partitions and make a new plan" % known.lists
-        raise Refused("%s has no %s" % (known.title, where), hint)
+        hint = f"see `{known.lists}`; correct the profile's partitions and make a new plan"
+        raise Refused(f"{known.title} has no {where}", hint)
     if not queue.open:
-        raise Refused("%s takes no jobs: %s" % (where, queue.says), "ask the site, or use another partition")
+        raise Refused(f"{where} takes no jobs: {queue.says}", "ask the site, or use another partition")
     if not queue.usable:
-        raise Unknown(
-            "%s has no node that is up: %s" % (where, queue.says), "see `%s`; try again later" % known.explains
-        )
+        raise Unknown(f"{where} has no node that is up: {queue.says}", f"see `{known.explains}`; try again later")
     ground.nodes = queue.nodes
     return "%s is up, %d of %s usable (%s)" % (where, queue.usable, counted(queue.nodes, "node"), queue.says)

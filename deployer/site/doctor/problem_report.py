@@ -75,8 +75,9 @@ def _versions(plan: Optional[Plan]) -> Record:
         "glibc": machine.glibc() or "another C library",
         "batch": " ".join(kinds + [each for said in about if said for each in _VERSION.findall(said.both)[:1]])
         or "none",
-        "runtimes": ", ".join("%s %s" % (name, machine.version(tools, name) or "") for name in there) or "none in PATH",
-        "mpi": "%s %s, %s" % (mpi.family, mpi.version, mpi.library) if mpi else "not the site's",
+        "runtimes": ", ".join("{} {}".format(name, machine.version(tools, name) or "") for name in there)
+        or "none in PATH",
+        "mpi": f"{mpi.family} {mpi.version}, {mpi.library}" if mpi else "not the site's",
     }
 
 
@@ -90,8 +91,8 @@ def _plan(plan: Plan) -> Record:
     return {
         **{name: whole[name] for name in _OF_PLAN},
         "binds": [bind.source for bind in plan.binds],
-        "environment": ["%s=%s" % pair for pair in plan.environment.items()],
-        "against": ["%s: %s" % pair for pair in plan.against.items()],
+        "environment": ["{}={}".format(*pair) for pair in plan.environment.items()],
+        "against": ["{}: {}".format(*pair) for pair in plan.against.items()],
         "check": check,
     }
 
@@ -160,5 +161,7 @@ def _summary(record: Record) -> List[str]:
     lines += ["%(state)-8s  %(name)-10s %(saw)s  (%(seconds).1f s)" % rung for rung in record["doctor"]]
     if job:
         codes = ", ".join(" ".join(each) for each in job.get("findings", ()))
-        lines.append("last job  %s: %s" % (job.get("state", "unknown"), codes or job.get("problem") or "no findings"))
+        lines.append(
+            "last job  {}: {}".format(job.get("state", "unknown"), codes or job.get("problem") or "no findings")
+        )
     return lines

@@ -27,5 +27,5 @@ def ask(addresses: Sequence[Tuple[str, int]], key: bytes, words: Sequence[str]) 
                 for message in channel.receive():
                     return int(message["code"])
     except ChannelError as error:
-        sys.stderr.write("deployer: error: %s\n" % error)
+        sys.stderr.write(f"deployer: error: {error}\n")
         return FAILED

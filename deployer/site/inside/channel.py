@@ -28,7 +28,7 @@ class ChannelError(Exception):
     """Error: the connection has ended, or a message is not from a process of this job."""
 
 
-class Channel(object):
+class Channel:
     """One end of a connection. Call ``receive`` when there is data to read."""
 
     def __init__(self, connection: socket.socket, key: bytes, serves: bool) -> None:
@@ -45,7 +45,7 @@ class Channel(object):
         #: Whether the other end has proven that it has the key.
         self.proven = False
         if serves:
-            self._write("%s %s" % (_HELLO, self._own))
+            self._write(f"{_HELLO} {self._own}")
 
     def fileno(self) -> int:
         """Return the connection's descriptor, for a selector."""
@@ -59,7 +59,7 @@ class Channel(object):
     def send(self, message: Message) -> None:
         """Send a message. Raises ChannelError."""
         body = json.dumps(message)
-        self._write("%s %s" % (self._seal("server" if self._serves else "client", self._sent, body), body))
+        self._write("{} {}".format(self._seal("server" if self._serves else "client", self._sent, body), body))
         self._sent += 1
 
     def receive(self) -> List[Message]:
@@ -67,7 +67,7 @@ class Channel(object):
         try:
             piece = self._connection.recv(64 * 1024)
         except OSError as error:
-            raise ChannelError("the connection broke: %s" % error) from error
+            raise ChannelError(f"the connection broke: {error}") from error
         if not piece:
             raise ChannelError("the connection was closed")
         *lines, self._read = (self._read + piece).split(b"\n")
@@ -90,7 +90,7 @@ class Channel(object):
             self._taken += 1
             message = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ChannelError("not a message: %s" % error) from error
+            raise ChannelError(f"not a message: {error}") from error
         if not isinstance(message, dict):
             raise ChannelError("not a message")
         return [message]
@@ -105,7 +105,7 @@ class Channel(object):
             hello, _, self._other = line.partition(" ")
             if hello != _HELLO:
                 raise ChannelError("the other end is not of this version of deployer")
-            self._write("%s %s" % (self._own, self._proof("client")))
+            self._write("{} {}".format(self._own, self._proof("client")))
             return
         else:
             self._compare(line, self._proof("server"))
@@ -132,7 +132,7 @@ class Channel(object):
         try:
             self._connection.sendall(line.encode() + b"\n")
         except OSError as error:
-            raise ChannelError("the connection broke: %s" % error) from error
+            raise ChannelError(f"the connection broke: {error}") from error
 
 
 def _keep_alive(connection: socket.socket) -> None:
@@ -150,7 +150,7 @@ def connect(addresses: Sequence[Tuple[str, int]], key: bytes) -> Channel:
         try:
             connection = socket.create_connection((host, port), PATIENCE)
         except OSError as error:
-            reasons.append("%s: %s" % (host, error))
+            reasons.append(f"{host}: {error}")
             continue
         try:
             channel = Channel(connection, key, serves=False)
@@ -158,7 +158,7 @@ def connect(addresses: Sequence[Tuple[str, int]], key: bytes) -> Channel:
                 channel.receive()
         except ChannelError as error:
             connection.close()
-            reasons.append("%s: %s" % (host, error))
+            reasons.append(f"{host}: {error}")
             continue
         return channel
     raise ChannelError("cannot reach the first node of the job: %s" % ("; ".join(reasons) or "it has no address"))

@@ -15,8 +15,8 @@ from deployer.system import files
 NAME = "inside"
 KEY, START = "key", "start"
 #: The paths in the container of the program that launchers call instead of ssh, and of the key.
-PROGRAM = "%s/%s/%s" % (plans.JOB, NAME, START)
-KEY_INSIDE = "%s/%s/%s" % (plans.JOB, NAME, KEY)
+PROGRAM = f"{plans.JOB}/{NAME}/{START}"
+KEY_INSIDE = f"{plans.JOB}/{NAME}/{KEY}"
 #: The variable with the hub's addresses, for the launcher and this program.
 HUB = "DEPLOYER_HUB"
 _SIZE = 32
@@ -54,10 +54,10 @@ def read_key(path: str) -> bytes:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as stream:
             if os.fstat(stream.fileno()).st_mode & 0o077:
-                raise ChannelError("others can read %s" % path)
+                raise ChannelError(f"others can read {path}")
             key = stream.read(1024).strip()
     except OSError as error:
-        raise ChannelError("cannot read %s: %s" % (path, error.strerror)) from error
+        raise ChannelError(f"cannot read {path}: {error.strerror}") from error
     if len(key) < 2 * _SIZE:
-        raise ChannelError("%s has no key" % path)
+        raise ChannelError(f"{path} has no key")
     return key

@@ -65,7 +65,7 @@ def _known(words: Sequence[str], hub: str, number: int) -> List[str]:
     return [*(known.get(word, word) for word in words[:end]), *words[end:]]
 
 
-class _Peer(object):
+class _Peer:
     """A connection to a node, or to a program that requests a daemon."""
 
     def __init__(self, channel: Channel) -> None:
@@ -92,7 +92,7 @@ def _allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-class _Hub(object):
+class _Hub:
     def __init__(self, listener: socket.socket, key: bytes, nodes: int, passes_on: bool) -> None:
         self._listener = listener
         self._key = key
@@ -155,7 +155,7 @@ class _Hub(object):
 
     def _fail(self, reason: str, code: int = 1) -> None:
         if self._code is None:
-            sys.stderr.write("deployer: error: %s\n" % reason)
+            sys.stderr.write(f"deployer: error: {reason}\n")
             self._code = code
             self._until = time.monotonic()
 
@@ -181,7 +181,7 @@ class _Hub(object):
                 try:
                     self._obey(peer, message)
                 except (KeyError, TypeError, ValueError, OverflowError) as error:  # a field is missing, or not a number
-                    raise ChannelError("an invalid message: %r" % error) from error
+                    raise ChannelError(f"an invalid message: {error!r}") from error
         except ChannelError as error:
             self._drop(peer, str(error))
 
@@ -239,7 +239,7 @@ class _Hub(object):
             if asker is peer:
                 self._asked[number] = None
         if peer.number is not None and self._code is None:
-            self._fail("lost %s, a node of the job: %s" % (peer.host, reason))
+            self._fail(f"lost {peer.host}, a node of the job: {reason}")
 
     def _drop_strangers(self) -> None:
         late = time.monotonic() - PATIENCE

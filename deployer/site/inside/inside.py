@@ -32,7 +32,7 @@ def serve(
     try:
         key = folder.make(path, python)
     except ChannelError as error:
-        raise JobFailed(str(error), "the folder of the job must be private: remove %s" % path) from error
+        raise JobFailed(str(error), f"the folder of the job must be private: remove {path}") from error
     if agent is None or machines is None:
         return hub.serve(key, count, words, passes_on)
     names = [line.split()[0] for line in files.read_text(machines).splitlines() if line.strip()]
@@ -44,10 +44,10 @@ def node(hub_word: str, key: str, number: int, words: Sequence[str]) -> int:
     try:
         return nodes.serve(hub_word, addresses.parse(hub_word), folder.read_key(key), number, words)
     except ValueError as error:
-        raise UsageError("inside --node: %s" % error, "it is what job.sh calls") from error
+        raise UsageError(f"inside --node: {error}", "it is what job.sh calls") from error
     except ChannelError as error:
         raise JobFailed(
-            "%s: %s" % (os.uname().nodename, error), "nodes must reach the one with job.sh by TCP; see its firewall"
+            f"{os.uname().nodename}: {error}", "nodes must reach the one with job.sh by TCP; see its firewall"
         ) from error
 
 
@@ -56,7 +56,7 @@ def ask(hub_word: str, key: str, words: Sequence[str]) -> int:
     try:
         return asking.ask(addresses.parse(hub_word), folder.read_key(key), words)
     except (ChannelError, ValueError) as error:
-        raise JobFailed("cannot start a daemon on another node: %s" % error) from error
+        raise JobFailed(f"cannot start a daemon on another node: {error}") from error
 
 
 def launch(hub_word: str, words: Sequence[str]) -> NoReturn:

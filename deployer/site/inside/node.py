@@ -63,7 +63,7 @@ def launcher(command: NodeCommand, nodes: Sequence[str], hub: str) -> List[str]:
     own = []
     for word in command.launcher:
         if word.startswith(SLOTS):
-            word = ",".join("%s:%s" % (node, word[len(SLOTS) :]) for node in nodes)
+            word = ",".join(f"{node}:{word[len(SLOTS) :]}" for node in nodes)
         own.append(known.get(word, word))
     return [*command.container, *own, *command.ranks]
 
@@ -120,7 +120,7 @@ def serve(hub: str, addresses: Sequence[Tuple[str, int]], key: bytes, number: in
         wakeups.close()
 
 
-class _Node(object):
+class _Node:
     def __init__(self, channel: Channel, command: NodeCommand, hub: str) -> None:
         self._channel = channel
         self._command = command

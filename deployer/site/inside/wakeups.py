@@ -5,7 +5,7 @@ import signal
 from typing import Dict, Iterable, List, Set
 
 
-class Wakeups(object):
+class Wakeups:
     """Signal handlers that make ``fileno`` readable when a signal arrives. A new program gets the default handling."""
 
     def __init__(self, numbers: Iterable[int]) -> None:

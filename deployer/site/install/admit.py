@@ -26,8 +26,8 @@ def admit(manifest: Manifest, digest: str, trust: Trust, store: Store, policies:
     warnings += policy.check_rollback(policies, name, version, [receipt.version for receipt in receipts])
     others = [receipt.digest for receipt in receipts if receipt.version == version and receipt.digest != digest]
     if others:  # the newest first
-        before = dialogue.replaces("%s:%s" % (name, version), others[0])
-        warnings.append("%s; from now on the name means this one" % before)
+        before = dialogue.replaces(f"{name}:{version}", others[0])
+        warnings.append(f"{before}; from now on the name means this one")
     return warnings + _plans_lost(manifest, store)
 
 
@@ -39,7 +39,7 @@ def _plans_lost(manifest: Manifest, store: Store) -> List[str]:
     if not before or not lost:
         return []
     words = (", ".join(lost), before.receipt.label)
-    return ["it has no plan for %s, which %s has: `run` needs one; use pack --site" % words]
+    return ["it has no plan for {}, which {} has: `run` needs one; use pack --site".format(*words)]
 
 
 def origin(trust: Trust, digest: str) -> List[str]:
@@ -52,7 +52,7 @@ def origin(trust: Trust, digest: str) -> List[str]:
     if trust.keys:
         keys = ", ".join(key.fingerprint for key in trust.keys)
         known = "which no policy here knows; to trust signers, use --signers FILE"
-        return ["%s%s, %s" % (dialogue.UNKNOWN_SIGNERS, keys, known)]
+        return [f"{dialogue.UNKNOWN_SIGNERS}{keys}, {known}"]
     ask = "compare %s with the digest that `pack` printed; if another person packed it, by phone or on paper"
     return [dialogue.NOT_SIGNED + ask % digest]
 
@@ -67,4 +67,4 @@ def pin_signers(store: Store, policies: Iterable[Policy]) -> List[str]:
         return []
     with files.errors_named("write under " + store.root):
         pinned = policy.pin_policy(store.root, given)
-    return ["from now on %s requires one of these signers for every bundle" % pinned] if pinned else []
+    return [f"from now on {pinned} requires one of these signers for every bundle"] if pinned else []

@@ -108,7 +108,7 @@ def _install(stream: IO[bytes], parcel: Parcel, store: Store, progress: Optional
     return outcome._replace(bundle=bundle)
 
 
-class _Growing(object):
+class _Growing:
     """The file of a bundle that is written from start to end.
 
     Args:

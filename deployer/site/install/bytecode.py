@@ -70,7 +70,7 @@ def compile_overlays(folder: str, image: Image, jobs: int, rootfs: str, engine: 
         )
         # -I -S: run only the standard library, no code from the overlay.
         command = [image.python, "-I", "-S", "-m", "compileall", "-q", "-j", str(max(1, jobs))]
-        command += ["--invalidation-mode", "unchecked-hash", "%s/%s" % (target, wheel.LIB)]
+        command += ["--invalidation-mode", "unchecked-hash", f"{target}/{wheel.LIB}"]
         try:
             # compileall fails on files that are not modules for this Python (templates, syntax tests): ignore that.
             process.run(argv(runtime.argv(started, command)), _PATIENCE, container.user_environment(), check=False)

@@ -149,7 +149,7 @@ def _units(frames: Sequence[Tuple[str, str]]) -> Dict[Tuple[str, ...], List[int]
     return {tuple(frames[number][0] for number in numbers): numbers for numbers in units}
 
 
-class _Linking(object):
+class _Linking:
     """The workers' initial state, of which each has a copy."""
 
     def __init__(

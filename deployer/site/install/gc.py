@@ -98,7 +98,7 @@ def _use(store: Store, image: InstalledImage) -> Optional[str]:
     if objection:
         return objection
     needing = data.users(store, image)
-    return "%s needs its data" % ", ".join(needing) if needing else None
+    return "{} needs its data".format(", ".join(needing)) if needing else None
 
 
 def _old_bundles(store: Store) -> List[str]:

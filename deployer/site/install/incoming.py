@@ -128,7 +128,7 @@ def folder_of(store: Store, digest: str) -> str:
     """Return the folder for the parts of the bundle with this digest. Raises UsageError if the digest is invalid."""
     short = digest.rpartition(":")[2][:32]
     if not short or any(letter not in "0123456789abcdef" for letter in short):
-        raise UsageError("%r is not a digest" % digest)
+        raise UsageError(f"{digest!r} is not a digest")
     return os.path.join(store.incoming, short)
 
 
@@ -138,12 +138,12 @@ def open_parcel(folder: str) -> Parcel:
         names = os.listdir(folder)
     except OSError as error:
         hint = "give the folder that push --to wrote"
-        raise UsageError("cannot read %s: %s" % (folder, error.strerror), hint) from error
+        raise UsageError(f"cannot read {folder}: {error.strerror}", hint) from error
     places = [place for place in map(delta.read_name, names) if place]
     endings = [place for place in places if isinstance(place, Ending)]
     if len(endings) != 1:
         raise UsageError(
-            "%s contains %s" % (folder, "no bundle's parts" if not endings else "parts of several bundles"),
+            "{} contains {}".format(folder, "no bundle's parts" if not endings else "parts of several bundles"),
             "give the folder that push --to wrote, with all its files",
         )
     place = endings[0]
@@ -298,7 +298,7 @@ def announcements(stream: IO[bytes]) -> Iterator[Announced]:
 
 def not_a_part(received: object) -> TransferError:
     """Return the error for unexpected content on a stream."""
-    return TransferError("received %r instead of a part" % received, "does the site's login shell read from stdin?")
+    return TransferError(f"received {received!r} instead of a part", "does the site's login shell read from stdin?")
 
 
 def copy(source: IO[bytes], target: IO[bytes], size: int) -> None:

@@ -167,7 +167,7 @@ def install(
                     unfinished.publish(new, folder, lambda: store.at(folder) is not None)
     image = store.at(folder)
     if image is None:
-        raise IntegrityError("the image was removed while it was installed: %s" % folder, "install it again")
+        raise IntegrityError(f"the image was removed while it was installed: {folder}", "install it again")
     warnings += data.missing(store, verification.manifest)
     return InstallOutcome(image=image, known=bool(present), warnings=(*warnings, *pin_signers(store, policies)))
 
@@ -424,7 +424,7 @@ def keep(path: str, store: Store, image: InstalledImage) -> str:
     target = store.bundle(image.receipt)
     if os.path.abspath(path) == target:
         return target
-    with files.errors_named("move %s to %s" % (path, target)):
+    with files.errors_named(f"move {path} to {target}"):
         os.makedirs(store.bundles, exist_ok=True)
         try:
             os.replace(path, target)

@@ -66,7 +66,7 @@ def overtaken(folder: str, store: Store, error: Exception) -> InstallOutcome:
 def went_away(folder: str) -> TransferError:
     """Return the error for parts that another receive has removed."""
     hint = "another receive of this bundle may be at work: wait for its end, then push again"
-    return TransferError("parts in %s went away" % folder, hint)
+    return TransferError(f"parts in {folder} went away", hint)
 
 
 def _receive(
@@ -131,7 +131,7 @@ def finish(store: Store, digest: str, image: InstalledImage) -> Optional[str]:
     return bundle
 
 
-class Late(object):
+class Late:
     """A bundle that is kept before it is flushed to disk, so that a job can already start.
 
     Until it is flushed, the bundle that it replaces has a second name in the folder of the parts, where the segments
@@ -177,7 +177,7 @@ def settled(store: Store, digest: str) -> Iterator[Late]:
 
 def not_kept(error: DeployerError) -> str:
     """Return the warning for an installed image whose bundle could not be kept."""
-    return "%s: the bundle is not kept, and the next push sends all of it again" % error.message
+    return f"{error.message}: the bundle is not kept, and the next push sends all of it again"
 
 
 def is_rebuilt(path: str, digest: str) -> bool:
@@ -256,7 +256,7 @@ def rebuild(
         stream.write(parcel.ending)
 
 
-class SegmentSources(object):
+class SegmentSources:
     """The bytes of a parcel's bundle, from its parts or else from kept bundles. Only one file is open at a time."""
 
     def __init__(self, parcel: Parcel, store: Store, checked: bool = True) -> None:

@@ -26,7 +26,7 @@ def remove(store: Store, image: InstalledImage, force: bool = False) -> None:
         check_unused(store, image)
         needing = data.users(store, image)
         if needing:
-            what = "%s needs the data of %s" % (", ".join(needing), image.receipt.label)
+            what = "{} needs the data of {}".format(", ".join(needing), image.receipt.label)
             raise Refused(what, "remove that first, or --force")
     with files.errors_named("remove " + image.folder):
         unfinished.discard(image.folder)
@@ -69,18 +69,18 @@ def _check_jobs(store: Store, name: str, uses: Callable[[Launch], bool]) -> None
             launch = result.launch(folder)
         except UsageError as error:
             hint = "remove that folder if the job has ended, or use --force"
-            raise Unknown("cannot tell whether job %s uses %s: %s" % (job, name, error.message), hint) from error
+            raise Unknown(f"cannot tell whether job {job} uses {name}: {error.message}", hint) from error
         if not uses(launch):
             continue
         try:
             active = jobs.status(folder).active
         except (MissingTool, TransferError, UsageError) as error:
             raise Unknown(
-                "cannot tell whether job %s still uses %s: %s" % (job, name, error.message),
+                f"cannot tell whether job {job} still uses {name}: {error.message}",
                 "try again when the scheduler answers, or use --force",
             ) from error
         if active:
-            raise Refused("job %s uses %s" % (job, name), "wait for its end, cancel %s, or --force" % job)
+            raise Refused(f"job {job} uses {name}", f"wait for its end, cancel {job}, or --force")
 
 
 def uninstall(store: Store, with_jobs: bool = False, force: bool = False) -> List[str]:

@@ -41,7 +41,7 @@ _OF_EACH_START = (
     "python3.[0-9]*", "libpython3*.so*", "ld-*.so*", "libc.so.6", "libc-2.*", "libm.so.6", "libm-2.*", "libdl-2.*",
     "libpthread-2.*", "libutil-2.*", "libz.so.*", "libexpat.so.*",
 )  # fmt: skip
-_UNCOMPRESSED = "uncompressed@type(f) && (%s)" % " || ".join("name(%s)" % name for name in _OF_EACH_START)
+_UNCOMPRESSED = "uncompressed@type(f) && ({})".format(" || ".join(f"name({name})" for name in _OF_EACH_START))
 
 _OPTIONS = ("-all-root", "-no-progress", "-quiet")
 #: Options that are used if mksquashfs knows them. Memory is limited: the default, a quarter of the machine's memory, is
@@ -100,12 +100,9 @@ class Squashed(NamedTuple):
 
     def line(self) -> str:
         """Return the facts in one line for people."""
-        return "SquashFS file of %s in %.1f s by the %s's mksquashfs %s: %s" % (
-            space.human(self.size),
-            self.seconds,
-            self.tool.whose,
-            self.tool.version,
-            self.path,
+        return (
+            f"SquashFS file of {space.human(self.size)} in {self.seconds:.1f} s with the {self.tool.whose}'s mksquashfs"
+            f" {self.tool.version}: {self.path}"
         )
 
 
@@ -116,7 +113,7 @@ def path(folder: str) -> str:
 
 def variant(abi: str) -> str:
     """Return the path of an ABI's Horovod variant in a SquashFS image, which has all variants."""
-    return "%s/%s/%s" % (_INNER, VARIANTS, abi)
+    return f"{_INNER}/{VARIANTS}/{abi}"
 
 
 def absent(image: InstalledImage) -> Obstacle:
@@ -124,7 +121,7 @@ def absent(image: InstalledImage) -> Obstacle:
     if not list(_programs(image)):
         reason = "it has no SquashFS file, and there is no mksquashfs here, nor in the bundle"
         return Obstacle(reason, "pack it again with --kit squashfs-tools")
-    make = "make its SquashFS file: squash %s" % image.receipt.label
+    make = f"make its SquashFS file: squash {image.receipt.label}"
     return Obstacle("it has no SquashFS file", make)
 
 
@@ -201,12 +198,14 @@ def _tool(image: InstalledImage, work: str) -> Tool:
         except DeployerError as error:
             noexec = os.statvfs(os.path.dirname(program)).f_flag & os.ST_NOEXEC
             reason = "its file system is mounted noexec" if noexec else error.message
-            against.append("the %s's %s: %s" % (whose, program, reason))
+            against.append(f"the {whose}'s {program}: {reason}")
             continue
         version = re.search(r"version (\S+)", answer.stdout + answer.stderr)
         return Tool(whose, program, version.group(1) if version else "of unknown version", options)
     raise MissingTool(
-        "no mksquashfs that works: %s" % "; ".join(against) if against else "no mksquashfs in PATH, nor in the bundle",
+        "no mksquashfs that works: {}".format("; ".join(against))
+        if against
+        else "no mksquashfs in PATH, nor in the bundle",
         "install squashfs-tools, or pack with --kit squashfs-tools; the image is installed, and other stagings work",
     )
 
@@ -235,7 +234,7 @@ def _check_made(done: process.Completed, new: str, target: str) -> None:
     last_words = " ".join(done.last_words().split())
     if done.returncode == -signal.SIGXFSZ or _FULL.search(done.stdout + done.stderr):
         raise SpaceError(
-            "cannot write %s: %s" % (target, last_words or "File too large"), "free some space or quota there"
+            "cannot write {}: {}".format(target, last_words or "File too large"), "free some space or quota there"
         )
     if done.returncode < 0:
         raise JobFailed(
@@ -244,12 +243,12 @@ def _check_made(done: process.Completed, new: str, target: str) -> None:
         )
     unread = _UNREAD.search(done.stdout + done.stderr)
     if done.returncode or unread:
-        raise JobFailed("mksquashfs cannot make %s: %s" % (target, unread.group() if unread else last_words))
+        raise JobFailed(f"mksquashfs cannot make {target}: {unread.group() if unread else last_words}")
     with open(new, "rb") as stream:
         os.fsync(stream.fileno())  # a file server may report a full disk only here
         magic, used = _SUPERBLOCK.unpack(stream.read(_SUPERBLOCK.size).ljust(_SUPERBLOCK.size, b"\0"))
     if magic != _MAGIC or used > os.path.getsize(new):
-        raise JobFailed("mksquashfs did not write all of %s, but reported success" % target)
+        raise JobFailed(f"mksquashfs did not write all of {target}, but reported success")
 
 
 # --- the contents ---

@@ -50,7 +50,7 @@ def take(data: bytes, what: str, store: Store, signers_file: Optional[str] = Non
         whose = trust.establish(message, signatures, policies, "plan")
     except IntegrityError as error:
         hint = "the plan or its signature was changed: get it again from its maker; the earlier plan still applies"
-        raise IntegrityError("%s: %s" % (what, error.message), hint) from error
+        raise IntegrityError(f"{what}: {error.message}", hint) from error
     update = plan_update.read(data, what)
     image = _image(store, update)
     warnings = [] if whose.signers else [_origin(whose)]
@@ -65,11 +65,11 @@ def _image(store: Store, update: PlanUpdate) -> InstalledImage:
         name = update.bundle.split(":")[0]
         same = [other.receipt.digest for other in store.installed() if other.receipt.name == name]
         raise UsageError(
-            "the plan is for %s (%s), which is not installed under %s" % (update.bundle, update.digest, store.root),
+            f"the plan is for {update.bundle} ({update.digest}), which is not installed under {store.root}",
             "push that bundle, or make a plan for an installed one: %s" % (", ".join(same) or "none of that name"),
         )
     if update.bundle != image.receipt.label:
-        raise UsageError("the plan names %s, but its digest is that of %s" % (update.bundle, image.receipt.name))
+        raise UsageError(f"the plan names {update.bundle}, but its digest is that of {image.receipt.name}")
     return image
 
 
@@ -82,16 +82,16 @@ def _older(image: InstalledImage, update: PlanUpdate, policies: List[Policy]) ->
     try:
         before = image.update(update.site)
     except UsageError as error:
-        message = "the plan for %s that was kept is damaged" % update.site
+        message = f"the plan for {update.site} that was kept is damaged"
         if strict:
-            problem = "%s, and %s forbids downgrades: its age is not known" % (message, strict)
-            raise Refused(problem, "remove %s, then send the plan again" % image.newer_plan(update.site)) from error
-        return ["%s, and is replaced: %s" % (message, error.message)]
+            problem = f"{message}, and {strict} forbids downgrades: its age is not known"
+            raise Refused(problem, f"remove {image.newer_plan(update.site)}, then send the plan again") from error
+        return [f"{message}, and is replaced: {error.message}"]
     if before is None or before.made <= update.made:
         return []
-    message = "the plan for %s is older than the one that is in use" % update.site
+    message = f"the plan for {update.site} is older than the one that is in use"
     if strict:
-        problem = "%s, and %s forbids downgrades" % (message, strict)
+        problem = f"{message}, and {strict} forbids downgrades"
         raise Refused(problem, "on the laptop, make a new plan: deployer plan")
     return [message]
 

@@ -111,13 +111,13 @@ def _check_order(frames: Sequence[Frame]) -> None:
     before = Frame(FOLDERS, 0)
     for frame in frames:
         if _ORDER[frame.holds] < _ORDER[before.holds] or (frame.holds == REST and before.holds not in (FILES, REST)):
-            raise IntegrityError("a frame of the layer is out of order: it holds %s" % frame.holds)
+            raise IntegrityError(f"a frame of the layer is out of order: it holds {frame.holds}")
         before = frame
     if before.holds != LINKS:
         raise IntegrityError("the layer ends too early")
 
 
-class _Unpacking(object):
+class _Unpacking:
     """The state of one call of ``unpack``. Each worker has a copy, made after the folders were created."""
 
     def __init__(
@@ -190,14 +190,14 @@ class _Unpacking(object):
                     return
             except FileNotFoundError:
                 pass
-        raise IntegrityError("the hard link %r leads to no file of the layer" % entry.path)
+        raise IntegrityError(f"the hard link {entry.path!r} leads to no file of the layer")
 
     def _entry(self, data: Buffer, position: int, section: str) -> Tuple[TarEntry, int]:
         entry, position = tarformat.decode(data, position)
         if tarformat.SECTIONS[entry.kind] != section:
-            raise IntegrityError("a frame that holds %s has another entry: %r" % (section, entry.path))
+            raise IntegrityError(f"a frame that holds {section} has another entry: {entry.path!r}")
         if entry.path.rpartition(b"/")[0] not in self.folders:
-            raise IntegrityError("the layer has no folder for %r" % entry.path)
+            raise IntegrityError(f"the layer has no folder for {entry.path!r}")
         return entry, position
 
     # --- files: one task per frame ---
@@ -236,12 +236,12 @@ class _Unpacking(object):
         position = rest.done if rest else 0
         while self.frames[number].holds == REST:
             if rest is None:
-                raise IntegrityError("a frame of the layer is out of order: it holds %s" % REST)
+                raise IntegrityError(f"a frame of the layer is out of order: it holds {REST}")
             tasks.append((number, rest._replace(done=position)))
             position += self.frames[number].raw
             number += 1
         if rest and position != rest.size + tarformat.padding(rest.size):
-            raise IntegrityError("the file %r is not as long as its header says" % rest.path)
+            raise IntegrityError(f"the file {rest.path!r} is not as long as its header says")
         return tasks
 
     def _write(self, task: Tuple[int, Optional[_Rest]]) -> _Written:
@@ -262,7 +262,7 @@ class _Unpacking(object):
             descriptor = _once(entry.path, os.open, entry.path, _NEW_FILE, entry.mode | 0o600, dir_fd=self.root)
             try:
                 if entry.size > self.size:
-                    raise IntegrityError("the file %r is not as long as its header says" % entry.path)
+                    raise IntegrityError(f"the file {entry.path!r} is not as long as its header says")
                 if entry.size >= files.HOLE:
                     os.ftruncate(descriptor, entry.size)  # now, because later frames may leave holes at the end
                 written = files.write_sparse(descriptor, content, 0)
@@ -300,7 +300,7 @@ def _once(path: bytes, make: Callable[..., _T], *arguments: object, **keywords: 
     try:
         return make(*arguments, **keywords)
     except FileExistsError:
-        raise IntegrityError("the layer contains %r twice" % path) from None
+        raise IntegrityError(f"the layer contains {path!r} twice") from None
 
 
 def _check_padding(data: memoryview) -> None:

@@ -123,13 +123,13 @@ def _check_same(path: str, owners: List[Tuple[str, str]]) -> None:
     (first, digest), others = owners[0], owners[1:]
     if not others:
         # Two names are the same on a file system that ignores case, or a folder has that name.
-        raise IntegrityError("%s: %s already exists, so it cannot be written" % (first, path))
+        raise IntegrityError(f"{first}: {path} already exists, so it cannot be written")
     for other, another in others:
         if another != digest:
-            raise IntegrityError("%s and %s both contain %s, with different content" % (first, other, path))
+            raise IntegrityError(f"{first} and {other} both contain {path}, with different content")
 
 
-class OverlayWriter(object):
+class OverlayWriter:
     """Writes one wheel into its overlay ``root``."""
 
     def __init__(self, root: str, python: str) -> None:
@@ -144,13 +144,13 @@ class OverlayWriter(object):
             self._write(file.path, self._content(source, file), file.executable, known)
         scripts = source.scripts(self.python)
         for name in sorted(scripts):
-            path = "%s/%s" % (wheel.BIN, name)
+            path = f"{wheel.BIN}/{name}"
             if path not in self.written:  # scripts in the wheel itself take precedence
                 self._write(path, [scripts[name].encode("utf-8")], True)
-        info = "%s/%s/" % (wheel.LIB, source.info)
+        info = f"{wheel.LIB}/{source.info}/"
         self._write(info + wheel.INSTALLER, [b"deployer\n"], False)
         lines = [wheel.record_line(path, file.digest, file.size) for path, file in sorted(self.written.items())]
-        record = "".join(lines) + "%s/%s,,\n" % (source.info, wheel.RECORD)
+        record = "".join(lines) + f"{source.info}/{wheel.RECORD},,\n"
         self._write(info + wheel.RECORD, [record.encode("utf-8")], False)
         return self.written
 
@@ -192,7 +192,7 @@ class OverlayWriter(object):
         except FileExistsError:
             if not files.is_folder(path):
                 raise IntegrityError(
-                    "%s is a file of one wheel and a folder of another" % os.path.relpath(path, self.root)
+                    f"{os.path.relpath(path, self.root)} is a file of one wheel and a folder of another"
                 ) from None
 
 

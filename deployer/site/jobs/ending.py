@@ -20,7 +20,7 @@ _DEPTH = 100
 
 def lines(status: Status) -> List[str]:
     """Return the lines to print for a person about a job that has ended."""
-    name = "job %s (%s)" % (status.launch.job, status.job_id)
+    name = f"job {status.launch.job} ({status.job_id})"
     words = [status.state]
     if status.exit_code is not None:
         words.append("exit %d" % status.exit_code)
@@ -28,14 +28,14 @@ def lines(status: Status) -> List[str]:
         words.append("%d s" % status.seconds)
     elif status.elapsed:
         words.append(status.elapsed)
-    found = ["%s: %s" % (name, ", ".join(words)), "log: %s" % os.path.join(status.folder, result.LOG)]
+    found = ["{}: {}".format(name, ", ".join(words)), f"log: {os.path.join(status.folder, result.LOG)}"]
     try:
         fields = result.read(status.folder)
         findings = [records.read(Finding, item) for item in fields.items("findings")]
     except DeployerError as error:
-        return [*found, "result: none: %s" % error.message]
-    found.append("result: %s" % os.path.join(status.folder, result.RESULT_FILE))
-    found += ["%s; %s" % (each, printable(each.remedy)) for each in findings if each.severity == WARNING]
+        return [*found, f"result: none: {error.message}"]
+    found.append(f"result: {os.path.join(status.folder, result.RESULT_FILE)}")
+    found += [f"{each}; {printable(each.remedy)}" for each in findings if each.severity == WARNING]
     return [*found, *_payload(fields.record.get("payload")), in_words.line(fields.record)]
 
 
@@ -46,7 +46,7 @@ def _payload(payload: Any) -> List[str]:
         return ["payload: nested deeper than %d levels" % _DEPTH]
     if not isinstance(payload, dict):
         return ["payload: " + _short(payload)]
-    found = ["payload %s: %s" % (_short(name)[1:-1], _short(value)) for name, value in list(payload.items())[:_FIELDS]]
+    found = [f"payload {_short(name)[1:-1]}: {_short(value)}" for name, value in list(payload.items())[:_FIELDS]]
     more = len(payload) - _FIELDS
     return [*found, "payload: " + counted(more, "more field")] if more > 0 else found
 
@@ -58,6 +58,6 @@ def _short(value: Any) -> str:
         return text
     if isinstance(value, (list, dict)):
         kind, last = ("items", value[-1:]) if isinstance(value, list) else ("fields", [])
-        shown = ", the last: %s" % json.dumps(last[0]) if last else ""
+        shown = f", the last: {json.dumps(last[0])}" if last else ""
         return "%d %s%s" % (len(value), kind, shown if len(shown) <= _WIDTH else "")
     return text[:_WIDTH] + "..."

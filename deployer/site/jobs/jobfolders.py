@@ -93,7 +93,7 @@ def _spared(status: Status, outputs: Set[str]) -> Optional[str]:
         return "its script was submitted by hand, and waits or runs"
     if status.job_id and status.exit_code is None:
         host = jobs.scheduler(status.job_id, status.launch.scheduler).elsewhere(status.job_id, socket.gethostname())
-        return "only %s can tell whether it runs" % host if host else None
+        return f"only {host} can tell whether it runs" if host else None
     return None
 
 

@@ -107,11 +107,8 @@ _NOT_FOUND = 127
 _MISSING = "deployer: no such program"
 #: Runs a command in a login shell. $1 is its program. The output is only the command's, without that of the login
 #: files.
-_IN_LOGIN_SHELL = (
-    """exec bash -lc 'type -P "$1" >/dev/null || { echo "%s" >&3; exit 127; }; shift; exec "$@" >&3 3>&-' bash "$@" \
-3>&1 >/dev/null"""
-    % _MISSING
-)
+_IN_LOGIN_SHELL = f"""exec bash -lc 'type -P "$1" >/dev/null || {{ echo "{_MISSING}" >&3; exit 127; }}; shift; \
+exec "$@" >&3 3>&-' bash "$@" 3>&1 >/dev/null"""
 
 
 def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
@@ -134,7 +131,7 @@ def ask(argv: List[str], submits: str = "") -> Tuple[int, str, str]:
     done = process.run(argv if found else in_login_shell, _PATIENCE, env=environment, check=False)
     if not found and done.returncode == _NOT_FOUND and done.stdout.startswith(_MISSING):
         hint = "this needs the batch system's commands: are you on a login node?"
-        raise MissingTool("cannot start %s: No such file or directory" % program, hint)
+        raise MissingTool(f"cannot start {program}: No such file or directory", hint)
     if found and done.returncode == _NOT_FOUND and not submits:  # one of deployer's own scripts
         done = process.run(in_login_shell, _PATIENCE, env=environment, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -206,7 +203,7 @@ def find(store: Store, reference: Optional[str]) -> str:
     """
     found = folders(store)
     if not found:
-        raise UsageError("there are no jobs under %s" % store.jobs, "start one: run NAME")
+        raise UsageError(f"there are no jobs under {store.jobs}", "start one: run NAME")
     if reference is None:
         return next((folder for folder in reversed(found) if job_id(folder)), found[-1])
     for folder in reversed(found):
@@ -214,7 +211,7 @@ def find(store: Store, reference: Optional[str]) -> str:
         if reference and reference in (os.path.basename(folder), number, number.partition(";")[0]):  # with its cluster
             return folder
     raise UsageError(
-        "no job %s under %s" % (reference, store.jobs),
+        f"no job {reference} under {store.jobs}",
         "the last ones: " + ", ".join(os.path.basename(folder) for folder in found[-5:]),
     )
 
@@ -284,7 +281,7 @@ def describe(launch: Launch, folder: str, number: Optional[str], known: Optional
     seconds = None if known.active or exit_code is None else outcome.seconds
     problem, remedy = outcome.unreadable, ""
     if cause:
-        problem, remedy = coded("%s: %s" % (cause.subject, cause.message), cause.code), printable(cause.remedy)
+        problem, remedy = coded(f"{cause.subject}: {cause.message}", cause.code), printable(cause.remedy)
     return Status(launch, folder, number, *known, exit_code, problem, seconds, remedy)
 
 
@@ -292,7 +289,7 @@ def cancel(folder: str) -> bool:
     """Cancel a job; return False if it had already ended. Raises UsageError if it was never submitted."""
     known = number(folder)
     if known is None:
-        raise UsageError("%s was never submitted" % os.path.basename(folder), "there is nothing to cancel")
+        raise UsageError(f"{os.path.basename(folder)} was never submitted", "there is nothing to cancel")
     kind = result.launch(folder).scheduler
     found = state(known, kind)
     if found is None or not found.active:
@@ -317,7 +314,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
     """
     submitted = number(folder)
     if submitted is None:
-        raise UsageError("%s was never submitted" % os.path.basename(folder))
+        raise UsageError(f"{os.path.basename(folder)} was never submitted")
     kind = result.launch(folder).scheduler
     before: Optional[Tuple[str, str]] = None
     pause = _FIRST
@@ -330,7 +327,7 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         except TransferError as error:
             if time.time() - answered > _SILENCE:
                 raise
-            tell("%s; trying again" % error.message)
+            tell(f"{error.message}; trying again")
         else:
             if known is None or not known.active:
                 break
@@ -344,14 +341,14 @@ def follow(folder: str, tell: Callable[[str], None]) -> None:
         pause = min(pause * _GROWTH, _LAST)
     exit_code = final_exit(folder)
     ended = describe(result.launch(folder), folder, submitted, known)
-    tell("%s%s" % (ended.state, "" if exit_code is None else ", exit %d" % exit_code))
+    tell("{}{}".format(ended.state, "" if exit_code is None else ", exit %d" % exit_code))
     if following(folder):
         return
     if exit_code != 0 or ended.state != "COMPLETED":
         why = ended.problem or "it saved its state, and no job continues it"
         raise JobFailed(
-            "job %s (%s) ended as %s: %s" % (os.path.basename(folder), submitted, ended.state, why),
-            ended.remedy or "its log: %s" % os.path.join(folder, result.LOG),
+            f"job {os.path.basename(folder)} ({submitted}) ended as {ended.state}: {why}",
+            ended.remedy or f"its log: {os.path.join(folder, result.LOG)}",
         )
 
 
@@ -382,7 +379,7 @@ def show_log(folder: str, follow_it: bool, out: Optional[IO[bytes]] = None) -> N
     target = out or sys.stdout.buffer  # noqa: TID251  what a job printed, with its own colours
     number = job_id(folder)
     if not files.exists(result.log(folder)) and not (follow_it and number):
-        raise UsageError("%s has no log yet" % os.path.basename(folder), "see: status")
+        raise UsageError(f"{os.path.basename(folder)} has no log yet", "see: status")
     at, asked, ended, answered = 0, 0.0, False, time.time()
     last = b""
     while True:
@@ -500,7 +497,7 @@ def _unwritten(folder: str) -> str:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return "its folder cannot be written: %s" % error.strerror
+        return f"its folder cannot be written: {error.strerror}"
     if not any(name.endswith(".log") for name in files.names(folder)):
         return "there is no log either, so its first node could not write to its folder: is it mounted there?"
     return ""

@@ -33,7 +33,7 @@ def write(folder: str, launch: Launch, hosts: List[HostRecord], machines: str) -
     place = [found.address, str(port), found.interface] if found and port else ["", "", ""]
     line = ",".join([str(launch.nodes), str(launch.ranks_per_node), *place])
     path = os.path.join(folder, FILE)
-    files.write_text(path, "%s\n%s\n" % (line, os.urandom(32).hex()), 0o600)
+    files.write_text(path, f"{line}\n{os.urandom(32).hex()}\n", 0o600)
     return found if port else None
 
 

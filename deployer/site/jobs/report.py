@@ -39,7 +39,7 @@ def collect(references: Sequence[str], store: Optional[Callable[[], Store]]) -> 
         path = reference if store is None or os.sep in reference else jobs.find(store(), reference)
         folder = files.is_folder(path)
         if not folder and not files.is_file(path):
-            raise UsageError("there is no %s" % path, "give a job's folder, or its result.json")
+            raise UsageError(f"there is no {path}", "give a job's folder, or its result.json")
         try:
             runs.append(report.of_result(result.read(path) if folder else result.read_file(path)))
         except DeployerError as error:

@@ -188,7 +188,7 @@ def gather(folder: str) -> "Evidence":
 
 def node_file(host: str) -> str:
     """Return the name of the file with the evidence of a node's ranks."""
-    return "node-%s.json" % host
+    return f"node-{host}.json"
 
 
 def log(folder: str) -> str:
@@ -236,7 +236,7 @@ def _plain(name: str, record: str) -> str:
 
 def _read_all(known: Mapping[str, str], pattern: str, parse: Callable[[bytes, str], _T]) -> List[_T]:
     found = []
-    is_one = re.compile("^%s$" % pattern).match
+    is_one = re.compile(f"^{pattern}$").match
     for name in sorted(known):
         if is_one(name):
             try:

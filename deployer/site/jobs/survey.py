@@ -98,9 +98,9 @@ class PartitionCapture(NamedTuple):
         return self.state in (WAITING, RUNNING)
 
     def __str__(self) -> str:
-        job = " (job %s)" % self.job_id if self.active else ""
+        job = f" (job {self.job_id})" if self.active else ""
         since = (" for %d s" if self.active else " after %d s") % self.seconds if self.seconds else ""
-        return "%s: %s%s%s%s" % (self.name, self.state, since, job, ": " + self.reason if self.reason else "")
+        return "{}: {}{}{}{}".format(self.name, self.state, since, job, ": " + self.reason if self.reason else "")
 
 
 class _Part(NamedTuple):
@@ -168,7 +168,7 @@ def parts(request: SurveyRequest, profile: json_records.Record) -> List[_Part]:
     unknown = [name for name in request.partitions or () if not any(name in each for each in queues.values())]
     if unknown:
         raise UsageError(
-            "there is no partition %s" % ", ".join(unknown), "there are: %s" % (", ".join(known) or "none")
+            "there is no partition {}".format(", ".join(unknown)), "there are: %s" % (", ".join(known) or "none")
         )
     stems = {name: os.path.join(request.folder, _stem(number, name)) for number, name in enumerate(known)}
     every = [_Part(name, *(stem + suffix for suffix in _SUFFIXES)) for name, stem in stems.items()]
@@ -183,7 +183,7 @@ def collect(request: SurveyRequest, found: Sequence[PartitionCapture]) -> List[s
     done = [wanted[each.name].capture for each in found if each.state == CAPTURED]
     merged = report.merge([base, *map(report.read, done)])
     missing = [each for each in found if each.state != CAPTURED]
-    left_out = ["partition %s: no node was captured: %s" % (each.name, each.reason or each.state) for each in missing]
+    left_out = [f"partition {each.name}: no node was captured: {each.reason or each.state}" for each in missing]
     if _scheduler(base.profile) is None:
         left_out.append(_NO_SCHEDULER)
     notes = [*merged.profile.get("notes", []), *left_out]
@@ -263,7 +263,7 @@ def _advance(
     if state and state.active:
         running = bool(state.nodes)
         return PartitionCapture(part.name, RUNNING if running else WAITING, state.reason, job_id, seconds)
-    reason = "job %s ended without a capture (%s)" % (job_id, state.word if state else "forgotten")
+    reason = "job {} ended without a capture ({})".format(job_id, state.word if state else "forgotten")
     return PartitionCapture(part.name, _ENDED, reason, job_id, seconds)
 
 
@@ -337,4 +337,4 @@ def _make_folder(path: str) -> None:
         except FileExistsError:
             state = os.lstat(path)
             if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.geteuid() or state.st_mode & 0o022:
-                raise UsageError("%s is not a folder of yours alone" % path, "choose another file with -o") from None
+                raise UsageError(f"{path} is not a folder of yours alone", "choose another file with -o") from None

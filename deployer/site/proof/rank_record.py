@@ -97,10 +97,10 @@ def dumps(value: "Any") -> str:
     if isinstance(value, int):
         return "%d" % value
     if isinstance(value, str):
-        return '"%s"' % "".join(map(_escaped, value))
+        return '"{}"'.format("".join(map(_escaped, value)))
     if isinstance(value, list):
-        return "[%s]" % ", ".join(map(dumps, value))
-    return "{%s}" % ", ".join(["%s: %s" % (dumps(name), dumps(item)) for name, item in value.items()])
+        return "[{}]".format(", ".join(map(dumps, value)))
+    return "{{{}}}".format(", ".join([f"{dumps(name)}: {dumps(item)}" for name, item in value.items()]))
 
 
 def _escaped(character: str) -> str:
@@ -109,9 +109,9 @@ def _escaped(character: str) -> str:
     if 0x20 <= number < 0x7F:
         return _ESCAPED.get(character, character)
     if number < 0x10000:
-        return "\\u%04x" % number
+        return f"\\u{number:04x}"
     number -= 0x10000
-    return "\\u%04x\\u%04x" % (0xD800 + (number >> 10), 0xDC00 + (number & 0x3FF))
+    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
 
 
 def render_numbers(numbers: "Set[int]") -> str:

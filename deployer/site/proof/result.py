@@ -335,7 +335,7 @@ def _network(launch: Launch, found: Evidence, outcome: StepOutcome) -> List[Find
         return []
     first = found.hosts[0].host if found.hosts else ""
     if common(first, {item.host: item.addresses for item in found.hosts}, launch.interface or "") is None:
-        wanted = "no network over %s" % launch.interface if launch.interface else "no network"
+        wanted = f"no network over {launch.interface}" if launch.interface else "no network"
         return [finding("net.none", WHOLE_JOB, wanted=wanted)]
     if not found.networks and outcome.step != NETWORK:
         return []
@@ -556,14 +556,14 @@ def _how(first: Optional[PayloadRecord], outcome: StepOutcome, told: Told) -> st
     if first is None:
         code = "exit code %d" % outcome.exit_code
         if outcome.exit_code > 128:
-            code += " (%s)" % signal_name(outcome.exit_code - 128)
+            code += f" ({signal_name(outcome.exit_code - 128)})"
         if said is not None:
-            return "the launcher failed with %s before a rank recorded why%s" % (code, last)
-        return "the launcher failed with %s, and no rank recorded a reason" % code
+            return f"the launcher failed with {code} before a rank recorded why{last}"
+        return f"the launcher failed with {code}, and no rank recorded a reason"
     who = "rank %d on %s " % (first.task, first.host)
     if first.signal is None:
         return who + "failed first, with exit code %d%s" % (first.exit_code or 0, last)
-    return who + "was ended by %s%s" % (signal_name(first.signal), last)
+    return who + f"was ended by {signal_name(first.signal)}{last}"
 
 
 def signal_name(number: int) -> str:
@@ -659,7 +659,7 @@ def _utc(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-class _ByRank(object):
+class _ByRank:
     """Findings about ranks. Equal findings become one, so that a thousand ranks do not make a thousand lines."""
 
     def __init__(self, scheduler: str) -> None:
@@ -679,7 +679,7 @@ class _ByRank(object):
         for made, tasks in self._found.values():
             if tasks:
                 made = made._replace(
-                    subject="rank%s %s" % ("s" if len(tasks) > 1 else "", rank_record.render_numbers(tasks))
+                    subject="rank{} {}".format("s" if len(tasks) > 1 else "", rank_record.render_numbers(tasks))
                 )
             found.append(made)
         return found

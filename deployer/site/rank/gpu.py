@@ -49,12 +49,12 @@ def look(module: str = MODULE) -> GpuMeasurement:
         if done.returncode:
             reason = done.last_words(1) if done.stderr.strip() else "libcuda ended the process (%d)" % done.returncode
     except DeployerError as error:
-        reason = "CUDA did not answer: %s" % error.message.partition(":")[2].strip()
+        reason = "CUDA did not answer: {}".format(error.message.partition(":")[2].strip())
     version, devices = _number("version", answer), _number("devices", answer)
     if reason is None and not devices:
         reason = "CUDA sees no device"
     if reason and driver is None:
-        reason += "; the node has no NVIDIA kernel module (%s)" % module
+        reason += f"; the node has no NVIDIA kernel module ({module})"
     cuda = "%d.%d" % (version // 1000, version % 1000 // 10) if version else None
     return GpuMeasurement(driver, cuda, devices, reason)
 
@@ -65,5 +65,5 @@ def _driver(module: str) -> Optional[str]:
 
 
 def _number(word: str, answer: str) -> Optional[int]:
-    number = re.search(r"^%s (\d+)$" % word, answer, re.MULTILINE)
+    number = re.search(rf"^{word} (\d+)$", answer, re.MULTILINE)
     return int(number.group(1)) if number else None

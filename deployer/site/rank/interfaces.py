@@ -48,7 +48,7 @@ def _ask(asked: socket.socket, number: int, name: str) -> Optional[bytes]:
 
 
 def _speed(name: str) -> int:
-    speed = kernel_text("/sys/class/net/%s/speed" % name).strip()  # some interfaces have no speed, or -1
+    speed = kernel_text(f"/sys/class/net/{name}/speed").strip()  # some interfaces have no speed, or -1
     return int(speed) if speed.isdigit() else 0
 
 

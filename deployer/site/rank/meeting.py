@@ -89,7 +89,7 @@ def _place(out: str) -> _Place:
     line, secret = files.read_text(path).splitlines()[:2]
     nodes, _, address, port, _ = line.split(",")
     if not address:
-        raise UsageError("no network in common, or the first node is unknown or has no free port: %s" % line)
+        raise UsageError(f"no network in common, or the first node is unknown or has no free port: {line}")
     return _Place(int(nodes), address, int(port), bytes.fromhex(secret))
 
 
@@ -97,7 +97,7 @@ def _proof(place: _Place, role: bytes, *numbers: bytes) -> bytes:
     return hmac.new(place.secret, b"\0".join([role, b"".join(numbers)]), hashlib.sha256).digest()
 
 
-class _Caller(object):
+class _Caller:
     """A connection whose other side has not yet proven that it belongs to the job."""
 
     def __init__(self, connection: socket.socket) -> None:

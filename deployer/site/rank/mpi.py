@@ -40,7 +40,7 @@ class MpiError(Exception):
     """Error: no MPI library could be loaded, or an MPI call failed, with the reason."""
 
 
-class Library(object):
+class Library:
     """A loaded MPI library.
 
     Attributes:

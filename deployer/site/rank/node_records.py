@@ -27,7 +27,7 @@ def node_name() -> str:
     try:
         descriptor = os.open(_BOOT, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return "%s.%s" % (host, os.read(descriptor, _DIGITS).decode("ascii"))
+            return "{}.{}".format(host, os.read(descriptor, _DIGITS).decode("ascii"))
         finally:
             os.close(descriptor)
     except OSError:  # missing in a container's /proc: the first step of a job refuses nodes with the same name
@@ -60,5 +60,5 @@ class NodeRecords:
         try:
             self.add(name, text, last)
         except OSError as error:
-            sys.stderr.write("deployer: error: cannot write %s: %s\n" % (self.path, error.strerror))
+            sys.stderr.write(f"deployer: error: cannot write {self.path}: {error.strerror}\n")
             sys.stderr.flush()  # a rank ends without Python's cleanup, and before 3.9 the text would be lost

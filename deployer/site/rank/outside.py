@@ -37,7 +37,7 @@ class ProcessSnapshot(NamedTuple):
     descriptors: List[str]
 
 
-class Watcher(object):
+class Watcher:
     """An observer of one rank's processes; ``library`` is the plan's MPI on this host, or None."""
 
     def __init__(self, library: Optional[str]) -> None:
@@ -104,8 +104,8 @@ def alone(seen: ProcessSnapshot, library: str) -> Optional[str]:
     if descriptor is None:
         if _PMI_LIBRARY.search(seen.maps) and any(name in names for name in ("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")):
             return None
-        return "%s finds its launcher by PMI, and PMI_FD is not in its environment" % library
-    return None if descriptor in seen.descriptors else "PMI_FD names descriptor %s, which is not open" % descriptor
+        return f"{library} finds its launcher by PMI, and PMI_FD is not in its environment"
+    return None if descriptor in seen.descriptors else f"PMI_FD names descriptor {descriptor}, which is not open"
 
 
 def has_mpi(path: str) -> bool:

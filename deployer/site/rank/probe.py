@@ -125,7 +125,7 @@ def rank(out: str, soname: "Optional[str]", expects: "Sequence[str]", without_mp
         _start(library, records, record, output)
     except mpi.MpiError as error:
         mpi.flush()
-        sys.stderr.write("deployer: error: %s\n" % error)
+        sys.stderr.write(f"deployer: error: {error}\n")
         sys.stderr.flush()
         return 1
     return 0

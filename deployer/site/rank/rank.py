@@ -49,7 +49,7 @@ def main(words: "List[str]") -> int:
             "rank --out DIR [--shared DIR] [--outside LIBRARY] [--stdin FILE] [--warn TIME] [--meet PLACE] "
             "[--gpus GPUS] [--home DIR] [--abort] [--itex] [--end] -- CMD"
         )
-        sys.stderr.write("deployer: error: %s is what job.sh calls\n" % usage)
+        sys.stderr.write(f"deployer: error: {usage} is what job.sh calls\n")
         sys.stderr.flush()  # as in payload_monitor
         return 2
     return run(RankOptions(given), command)
@@ -106,7 +106,7 @@ def run(options: RankOptions, command: "List[str]") -> int:
         try:
             given = devices.variables(options.gpus, given)
         except devices.TooFewDevices as error:
-            sys.stderr.write("deployer: error: %s\nhint: request more GPUs per node (--gpus)\n" % error)
+            sys.stderr.write(f"deployer: error: {error}\nhint: request more GPUs per node (--gpus)\n")
             sys.stderr.flush()
             return 3  # the exit code of Refused
     # The image's own launcher must survive a request to end the job, so it and its ranks start with SIGTERM blocked.

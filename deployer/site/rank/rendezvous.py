@@ -62,7 +62,7 @@ def variables(meet: str, task: int, environment: "Mapping[str, str]") -> "Dict[s
         "JAX_PROCESS_ID": str(task),
     }
     if address and port:
-        own_variables.update(MASTER_ADDR=address, MASTER_PORT=port, JAX_COORDINATOR_ADDRESS="%s:%s" % (address, port))
+        own_variables.update(MASTER_ADDR=address, MASTER_PORT=port, JAX_COORDINATOR_ADDRESS=f"{address}:{port}")
         own_variables.update(PET_MASTER_ADDR=address, PET_MASTER_PORT=port)
     if interface:
         own_variables.update(

@@ -35,11 +35,11 @@ def continue_job(folder: str) -> str:
     """
     launch = result.launch(folder)
     if launch.warn is None:
-        raise UsageError("%s cannot be continued" % folder, "start it with: run --again N")
+        raise UsageError(f"{folder} cannot be continued", "start it with: run --again N")
     if launch.again < 1:
         raise JobFailed(
             "the job saved its state, and no job is left to continue it",
-            "run it again with a larger --again; its state: %s" % os.path.join(folder, result.CHECKPOINT),
+            f"run it again with a larger --again; its state: {os.path.join(folder, result.CHECKPOINT)}",
         )
     target = _copy(folder, launch._replace(again=launch.again - 1, previous=launch.job), result.SCRIPT)
     try:
@@ -98,8 +98,8 @@ def _copy(folder: str, launch: Launch, script: str, number: str = "") -> str:
     match = _NAME.match(launch.job)
     text = _text(os.path.join(folder, script))
     if not match or os.path.basename(os.path.abspath(folder)) != launch.job or launch.job not in text:
-        raise UsageError("%s is not the folder of the job %s" % (folder, launch.job), "start a new job: run NAME")
-    name = "%s-%s" % (match.group(1), jobfolder.new_token())
+        raise UsageError(f"{folder} is not the folder of the job {launch.job}", "start a new job: run NAME")
+    name = f"{match.group(1)}-{jobfolder.new_token()}"
     agent = _text(os.path.join(folder, result.AGENT)).replace(launch.job, name)
     following = launch._replace(job=name, created=int(time.time()))
     made = JobFolder(following, text.replace(launch.job, name), agent, number)
@@ -129,7 +129,7 @@ def _keep_output(folder: str) -> None:
     path = os.path.join(folder, own)
     if own and files.is_file(path):
         with suppress(FileNotFoundError):  # another start came first
-            os.rename(path, "%s.%s" % (path, jobs.job_id(folder)))
+            os.rename(path, f"{path}.{jobs.job_id(folder)}")
 
 
 def _has_failed(folder: str) -> bool:

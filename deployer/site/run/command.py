@@ -32,8 +32,8 @@ def refuse(installed: InstalledImage, image: Image, plan: Plan, job: Job, binds:
     if job.stdin:
         found = found or _missing_in_binds(job.stdin, binds) or command.missing_input(job.stdin, where)
     if found:
-        item = finding("command.missing", "job %s" % job.name, reason=found.reason, remedy=found.remedy)
-        raise Refused("%s: %s: %s" % (item.subject, item.code, item.message), item.remedy)
+        item = finding("command.missing", f"job {job.name}", reason=found.reason, remedy=found.remedy)
+        raise Refused(f"{item.subject}: {item.code}: {item.message}", item.remedy)
 
 
 def place(installed: InstalledImage, image: Image, plan: Plan, outside: Sequence[str]) -> CommandSearch:
@@ -66,7 +66,7 @@ def _missing_in_binds(stdin: str, binds: Sequence[Mount]) -> Optional[CommandPro
         seen = _seen(path)
         if seen is None:
             hint = "correct `stdin` of the job, or bind another folder; --force, if only the nodes have the file"
-            return CommandProblem("this host has no %s, which is the job's stdin, %s" % (path, stdin), hint)
+            return CommandProblem(f"this host has no {path}, which is the job's stdin, {stdin}", hint)
     return None
 
 

@@ -61,7 +61,7 @@ def execute(store: Store, request: ExecRequest, command: List[str]) -> NoReturn:
         MissingTool: the runtime is missing.
     """
     if not command:
-        raise UsageError("no command to run", "exec %s -- COMMAND [ARG...]" % request.image)
+        raise UsageError("no command to run", f"exec {request.image} -- COMMAND [ARG...]")
     runtime, made, joins = prepare(store, request)
     _become(runtime.argv(made, command, _join(runtime, os.environ) if joins else []))
 
@@ -96,7 +96,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     option = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
     name = option.runtime if option else _default(installed)
     if asked not in (None, name):
-        why = "%s was packed for no site, so no plan allows %s" % (request.image, asked)
+        why = f"{request.image} was packed for no site, so no plan allows {asked}"
         raise UsageError(why, "pack it with --site SITE")
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
     horovod = installed.variant(abi) if abi else None

@@ -51,7 +51,7 @@ def check(job: Job, asked: Optional[GpuRequest], none: bool = False, there: Opti
     lacking = job.lacks_gpus(there)
     if lacking:
         raise Refused(
-            "job %s: %s" % (job.name, lacking),
+            f"job {job.name}: {lacking}",
             "choose a partition with GPUs (--partition), --gpus 0 to run without, or --force if the plan is outdated",
         )
     wanted = job.ranks_per_node * job.gpus

@@ -25,7 +25,7 @@ def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
     """
     if launch == OUTSIDE and plan.launch == INSIDE:
         raise Refused(
-            "the plan of %s starts ranks by the image's own launcher, and knows no other way" % plan.site,
+            f"the plan of {plan.site} starts ranks by the image's own launcher, and knows no other way",
             "remove `launch: inside` from the site's profile, and make a new plan",
         )
     if launch in (None, OUTSIDE) and plan.launch == OUTSIDE:
@@ -35,7 +35,7 @@ def chosen(plan: Plan, launch: Optional[str], runtime: Optional[str]) -> Plan:
     found = plan.started_inside()
     if found is None:
         raise Refused(
-            "the plan of %s has no way to start ranks by the image's own launcher" % plan.site,
+            f"the plan of {plan.site} has no way to start ranks by the image's own launcher",
             "if the image has an MPI with its launcher, make a new plan on the laptop: deployer plan --launch inside",
         )
     return found
@@ -60,7 +60,7 @@ def _found(place: CommandSearch, launcher: str, image: Image, installed: Install
     if lacks or found is None:
         label = installed.receipt.label
         raise Refused(
-            "launcher.missing: %s cannot start ranks by its own launcher: %s" % (label, lacks),
+            f"launcher.missing: {label} cannot start ranks by its own launcher: {lacks}",
             "install the launcher of its MPI and a python3 in the image (Debian: mpich, or openmpi-bin), or start the "
             "ranks by the site's: --launch outside",
         )
@@ -72,6 +72,6 @@ def check_runtime(runtime: str, arguments: Sequence[str]) -> None:
     for word in arguments:
         if _NETWORK.match(word):
             raise Refused(
-                "%s is started with %s, so containers of different nodes cannot reach each other" % (runtime, word),
-                "remove it from runtimes.%s.arguments in the site's profile" % runtime,
+                f"{runtime} is started with {word}, so containers of different nodes cannot reach each other",
+                f"remove it from runtimes.{runtime}.arguments in the site's profile",
             )

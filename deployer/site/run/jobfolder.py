@@ -59,11 +59,11 @@ def make(parent: str, content: JobFolder) -> str:
                 if text:
                     files.write_text(os.path.join(half, name), text, 0o777)
             if files.lexists(target):
-                raise Refused("there is a job %s" % launch.job, "run the same command again")
+                raise Refused(f"there is a job {launch.job}", "run the same command again")
             os.rename(half, target)
     return target
 
 
 def new_token() -> str:
     """Return the random suffix of a new job's name."""
-    return "%s-%s" % (time.strftime("%Y%m%dT%H%M%S", time.gmtime()), os.urandom(2).hex())
+    return "{}-{}".format(time.strftime("%Y%m%dT%H%M%S", time.gmtime()), os.urandom(2).hex())

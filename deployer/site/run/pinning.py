@@ -81,7 +81,7 @@ def pin(layout: Layout) -> Pinning:
     even = ranks % domains == 0 and ranks // domains * own <= size
     straddling = None
     if ranks > domains * (size // own):
-        straddling = "%s per node with %s each: a NUMA domain has %s, so %s" % (
+        straddling = "{} per node with {} each: a NUMA domain has {}, so {}".format(
             counted(ranks, "rank"),
             counted(own, "CPU"),
             counted(size, "CPU"),

@@ -67,11 +67,11 @@ def rehearse(store: Store, request: ExecRequest, command: List[str], accepted: T
         Refused: the plan or the site does not allow it, or it would run without a container.
     """
     if not command:
-        raise UsageError("no command to rehearse", "exec --rehearse %s -- COMMAND [ARG...]" % request.image)
+        raise UsageError("no command to rehearse", f"exec --rehearse {request.image} -- COMMAND [ARG...]")
     unknown = sorted(set(accepted) - set(rehearsal.CODES))
     if unknown:
         hint = "codes: " + ", ".join(rehearsal.CODES)
-        raise UsageError("no rule of a rehearsal has the code %s" % ", ".join(unknown), hint)
+        raise UsageError("no rule of a rehearsal has the code {}".format(", ".join(unknown)), hint)
     installed = store.find(request.image)
     manifest = installed.manifest()
     runtime, made, _ = execs.prepare(store, request)
@@ -113,7 +113,7 @@ def _limits(manifest: Manifest) -> List[str]:
 def _refusal(runtime: Runtime) -> Optional[str]:
     """Return why the process keeps this machine's network; None if the network is disabled."""
     if runtime.known.name not in _ALONE:
-        return "%s cannot start in a namespace of this user" % runtime.known.name
+        return f"{runtime.known.name} cannot start in a namespace of this user"
     try:
         process.run([*_starter(alone=True), sys.executable, "-I", "-S", "-c", ""], 30)
     except JobFailed as error:
@@ -127,12 +127,12 @@ def _starter(alone: bool) -> List[str]:
 
 def _observed(made: Container, folder: str) -> Container:
     """Return the container with the folders for the rehearsal, in which each Python imports the hook."""
-    hook = "%s/%s" % (plans.JOB, observations.HOOK)
+    hook = f"{plans.JOB}/{observations.HOOK}"
     before = made.environment.get("PYTHONPATH")
     environment = {
         **made.environment,
         "PYTHONPATH": observations.before(hook, before if isinstance(before, str) else ""),
-        observations.VARIABLE: "%s/%s" % (plans.JOB, observations.SEEN),
+        observations.VARIABLE: f"{plans.JOB}/{observations.SEEN}",
     }
     bound = Bind(folder, plans.JOB, "the folders of the rehearsal")
     return made._replace(binds=[*made.binds, bound], environment=environment)

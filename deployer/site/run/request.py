@@ -119,7 +119,7 @@ def settle(
         UsageError: the job does not exist, or options are impossible or exclude each other.
         Refused: the plan or its nodes do not permit it.
     """
-    job = own or _with_options(find(name, jobs, request.job, request.extra, "run %s" % name), request)
+    job = own or _with_options(find(name, jobs, request.job, request.extra, f"run {name}"), request)
     plan = inside_out.chosen(_plan(found, request), request.launch, request.runtime)
     if environment is not None:
         plan = placeholders.expanded(plan, environment)
@@ -135,7 +135,7 @@ def settle(
         plan = plan._replace(checked=None)  # it is about the image
         if job.links:
             raise Refused(
-                "the job %s has links to data, which only a container has" % job.name, "run it without --runtime native"
+                f"the job {job.name} has links to data, which only a container has", "run it without --runtime native"
             )
     needed = job.gpus and job.gpus * job.ranks_per_node
     asked = ask(plan, options, job.nodes, job.time, environment, needed, waived)
@@ -164,7 +164,7 @@ def _plan(found: SitePlans, request: RunRequest) -> Plan:
     plan, reason = found.find(chosen), found.reason(chosen)
     if reason is not None and not request.force:
         raise Refused(
-            "%s has no plan for partition %s of %s: %s" % (plan.bundle, chosen or plan.partition, plan.site, reason),
+            f"{plan.bundle} has no plan for partition {chosen or plan.partition} of {plan.site}: {reason}",
             "choose another partition, or correct the profile and make a new plan",
         )
     return plan

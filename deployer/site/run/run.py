@@ -116,7 +116,7 @@ def earlier(store: Store, request: RunRequest, tell: Callable[[str], None]) -> O
     if request.token is None:
         return None
     receipt = store.find(request.image).receipt
-    folder = os.path.join(store.jobs, "%s-%s" % (receipt.name, request.token))
+    folder = os.path.join(store.jobs, f"{receipt.name}-{request.token}")
     state = files.status(folder, follow=False)
     if state is None:
         return None
@@ -143,7 +143,7 @@ def _made_before(folder: str, digest: str, created: float, tell: Callable[[str],
     until = min(time.time(), created) + _NUMBER_SECONDS
     number = jobs.number(folder)
     if not number and time.time() <= until:
-        tell("waiting for the number of job %s" % os.path.basename(folder))
+        tell(f"waiting for the number of job {os.path.basename(folder)}")
     while not number:
         if time.time() > until or not files.lexists(folder):
             return EarlierJob(folder, problem="has no number, so perhaps it was not submitted")
@@ -155,7 +155,7 @@ def _made_before(folder: str, digest: str, created: float, tell: Callable[[str],
 def renamed(request: RunRequest) -> RunRequest:
     """Return the request with another suffix of the job's name. It is always the same, so it can be repeated too."""
     stamp, _, digits = (request.token or "").rpartition("-")
-    return request._replace(token="%s-%s" % (stamp, hashlib.sha256(digits.encode()).hexdigest()[: len(digits)]))
+    return request._replace(token=f"{stamp}-{hashlib.sha256(digits.encode()).hexdigest()[: len(digits)]}")
 
 
 def prepare(store: Store, request: RunRequest, own: Optional[Job] = None) -> str:
@@ -209,13 +209,13 @@ def _choose(resolved: _Resolved) -> _Chosen:
     plan, layout = resolved.plan, resolved.layout
     need = stage.need(store, installed, resolved.manifest, layout.ranks_per_node * (layout.memory_mb or 0))
     if resolved.mounts:
-        reason = "its mount points for %s cannot be made in it" % ", ".join(resolved.mounts)
+        reason = "its mount points for {} cannot be made in it".format(", ".join(resolved.mounts))
         objection = Obstacle(reason, "pack it again with --mount-point for each")
         need = need._replace(objections={plans.SQUASHFS: objection, **need.objections})
     choice = choose(plan, layout.nodes, vetoes(plan, installed), need, request.staging, request.runtime)
     check_drift(plan)
     if not files.is_file(store.tool):
-        raise UsageError("there is no %s" % store.tool, "the job needs it on the nodes: copy deployer.pyz there")
+        raise UsageError(f"there is no {store.tool}", "the job needs it on the nodes: copy deployer.pyz there")
     return _Chosen(
         start_option=choice.start_option,
         reason=choice.reason,
@@ -230,15 +230,15 @@ def _render(resolved: _Resolved, chosen: _Chosen) -> JobFolder:
     """Return job.sh and job.json of a new job, without writing them."""
     store, installed, plan = resolved.store, resolved.installed, resolved.plan
     contained, image = chosen.runtime.contained, resolved.manifest.image
-    name = "%s-%s" % (installed.receipt.name, resolved.request.token or jobfolder.new_token())
+    name = f"{installed.receipt.name}-{resolved.request.token or jobfolder.new_token()}"
     folder = os.path.join(store.jobs, name)
     launch = _launch(resolved, chosen, name)
     users = users_binds(installed, plan, chosen.runtime, resolved.request.binds)
     made = _container(resolved, chosen, folder, users)
     if resolved.request.again is not None and chosen.start_option.runtime == _PASSES_ON and image.python is None:
         raise Refused(
-            "--again: the image has no Python, so %s would send the warning of the time limit to a payload that may "
-            "not handle it, and end it" % _PASSES_ON,
+            f"--again: the image has no Python, so {_PASSES_ON} would send the warning of the time limit to a payload "
+            "that may not handle it, and end it",
             "choose another runtime with --runtime, or put a Python into the image",
         )
     if contained and not resolved.own and not resolved.request.force:
@@ -432,7 +432,7 @@ def submit(folder: str) -> str:
     try:
         files.write_text(os.path.join(folder, result.JOB_ID), job_id + "\n")
     except DeployerError as error:  # job.sh writes the id too
-        terminal.warn("job %s was submitted, but: %s" % (job_id, error.message))
+        terminal.warn(f"job {job_id} was submitted, but: {error.message}")
     return job_id
 
 
@@ -443,9 +443,9 @@ def warnings(folder: str) -> List[str]:
     checked = launch.checked
     if checked is None or not checked.findings:
         return lines
-    meaning = ": %s" % checked.meaning if checked.meaning else ""
+    meaning = f": {checked.meaning}" if checked.meaning else ""
     lines += [
-        "check said %s on the laptop%s%s" % (checked.verdict, checked.by, meaning),
+        f"check said {checked.verdict} on the laptop{checked.by}{meaning}",
         *map(str, checked.findings[:_SHOWN]),
     ]
     more = len(checked.findings) - _SHOWN
@@ -460,13 +460,13 @@ def vetoes(plan: Plan, installed: InstalledImage, here: bool = False) -> Dict[st
             tested here only if the plan does not know whether its nodes have them.
     """
     found = {
-        option.launcher: "this deployer has no launcher %s" % option.launcher
+        option.launcher: f"this deployer has no launcher {option.launcher}"
         for option in plan.start_options
         if option.launcher not in LAUNCHERS
     }
     for name in {option.runtime for option in plan.start_options}:
         if name not in RUNTIMES:
-            found[name] = "this deployer has no runtime %s" % name
+            found[name] = f"this deployer has no runtime {name}"
             continue
         modules = plan.modules_of(name)
         objection = runtime_check.objection(RUNTIMES[name], modules, installed.engine, here or not plan.namespaces)
@@ -487,10 +487,10 @@ def check_verdict(plan: Plan, force: bool = False) -> None:
         plan.site,
         by=plan.checked.by,
         codes=codes or "no finding",
-        first="%s: %s" % (first.subject, first.message) if first else "see the plan",
+        first=f"{first.subject}: {first.message}" if first else "see the plan",
         remedy=first.remedy if first else "make a new plan",
     )
-    raise Refused("%s: %s" % (found.subject, found.message), found.remedy)
+    raise Refused(f"{found.subject}: {found.message}", found.remedy)
 
 
 def check_drift(plan: Plan) -> None:
@@ -537,9 +537,9 @@ def _environment(
     found.update(copies(plan, option))
     how = script.start_inside(layout, own) if own else script.start(plan, option, layout, launcher)
     found.update(launcher.environment(how))
-    found["DEPLOYER_RESULT"] = "%s/%s" % (plans.JOB, result.PAYLOAD_FILE)
+    found["DEPLOYER_RESULT"] = f"{plans.JOB}/{result.PAYLOAD_FILE}"
     if continues:
-        found["DEPLOYER_CHECKPOINT"] = "%s/%s" % (plans.JOB, result.CHECKPOINT)
+        found["DEPLOYER_CHECKPOINT"] = f"{plans.JOB}/{result.CHECKPOINT}"
     return found
 
 
@@ -567,9 +567,9 @@ def _fast(environment: Mapping[str, Value], plan: Plan) -> Optional[str]:
     """Return a description of the fast network that the plan uses; None if it does not list one."""
     adapters = environment.get("NCCL_IB_HCA")
     if isinstance(adapters, str):
-        return "InfiniBand adapters (NCCL_IB_HCA%s)" % adapters
+        return f"InfiniBand adapters (NCCL_IB_HCA{adapters})"
     interface = plan.environment.get("GLOO_SOCKET_IFNAME")  # from the site only if the fabric is fast
-    return "a fast fabric (%s)" % interface if interface else None
+    return f"a fast fabric ({interface})" if interface else None
 
 
 def show_script(folder: str) -> str:

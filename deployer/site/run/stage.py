@@ -113,7 +113,7 @@ class StageRequest(NamedTuple):
         if self.sent is None or found is None:
             return self.source
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_nlink != 1:
-            raise IntegrityError("%s is not the file that was sent: another user made it" % self.sent)
+            raise IntegrityError(f"{self.sent} is not the file that was sent: another user made it")
         return self.sent if found.st_size == os.path.getsize(self.source) else self.source
 
 
@@ -138,9 +138,7 @@ def need(store: Store, installed: InstalledImage, manifest: Manifest, ranks_mb: 
     size += engine
     objections = {}
     if not files.is_file(store.bundle(receipt)):
-        unkept = Obstacle(
-            "its bundle is not under %s" % store.bundles, "install it again with --keep, or push it again"
-        )
+        unkept = Obstacle(f"its bundle is not under {store.bundles}", "install it again with --keep, or push it again")
         objections = {plans.MEMORY: unkept, plans.DISK: unkept}
     sizes = {plans.MEMORY: _mib(size), plans.DISK: _mib(size)}
     squashed = squash.path(installed.folder)
@@ -271,7 +269,7 @@ def _check_place(place: str) -> None:
     with files.errors_named("stage in " + place):
         noexec = os.statvfs(place).f_flag & os.ST_NOEXEC
     if noexec:
-        raise Refused("%s is mounted noexec: no program of an image can run from there" % place, "--staging folder")
+        raise Refused(f"{place} is mounted noexec: no program of an image can run from there", "--staging folder")
 
 
 def _lock(path: str) -> int:
@@ -282,7 +280,7 @@ def _lock(path: str) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.link(new, path)
     except FileExistsError:
-        raise Refused("%s is in use: this job stages on this node already" % path) from None
+        raise Refused(f"{path} is in use: this job stages on this node already") from None
     os.unlink(new)
     return descriptor
 
@@ -332,7 +330,7 @@ def _mounted(request: StageRequest) -> Iterator[RankRoot]:
         joined = process.run(ask, _PATIENCE, env=container.user_environment(), check=False)
         bare = joined.returncode == 0 and joined.stdout.strip() != charliecloud.OBEYED
         files.write_text(os.path.join(request.into, "pid"), said + (" " + charliecloud.BARE if bare else "") + "\n")
-        yield RankRoot(os.stat("/proc/%s/root" % said), (held.pid, int(said)))
+        yield RankRoot(os.stat(f"/proc/{said}/root"), (held.pid, int(said)))
     finally:
         held.end()
 
@@ -351,9 +349,9 @@ def users(folder: str, root: RankRoot) -> List[int]:
         if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
             continue
         try:
-            theirs = os.stat("/proc/%s/root" % name)
+            theirs = os.stat(f"/proc/{name}/root")
             inside = (theirs.st_dev, theirs.st_ino) == (root.stat.st_dev, root.stat.st_ino)
-            used = [os.readlink("/proc/%s/%s" % (name, link)) for link in ("exe", "cwd")]
+            used = [os.readlink(f"/proc/{name}/{link}") for link in ("exe", "cwd")]
             if inside or any(path.startswith(folder + "/") for path in used) or _binds(name, folder):
                 found.append(int(name))
         except OSError:
@@ -368,15 +366,15 @@ def end_readers(path: str, root: RankRoot) -> None:
         if not name.isdigit() or int(name) in (os.getpid(), *root.holders):
             continue
         with suppress(OSError):  # it has ended, or is another user's
-            opened = ["/proc/%s/fd/%s" % (name, each) for each in os.listdir("/proc/%s/fd" % name)]
+            opened = [f"/proc/{name}/fd/{each}" for each in os.listdir(f"/proc/{name}/fd")]
             if any(os.readlink(each) == path for each in opened):
                 os.kill(int(name), signal.SIGKILL)
 
 
 def _binds(process: str, folder: str) -> bool:
     """Return whether a process has part of the staged folder mounted. Text suffices: the name is unpredictable."""
-    with open("/proc/%s/mountinfo" % process, encoding="utf-8", errors="replace") as stream:
-        return "/%s/" % os.path.basename(os.path.dirname(folder)) in stream.read()
+    with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="replace") as stream:
+        return f"/{os.path.basename(os.path.dirname(folder))}/" in stream.read()
 
 
 # --- the content ---
@@ -386,14 +384,12 @@ def _fill(request: StageRequest) -> None:
     receipt = Store("").at(request.image)
     nearest = request.nearest()
     if receipt is None:
-        raise IntegrityError("the image was removed: %s" % request.image, "install it again")
+        raise IntegrityError(f"the image was removed: {request.image}", "install it again")
     with verify.opened(nearest) as stream:
         # The install step checked the signers and recorded the digest. Every byte used here must match that digest.
         verification = verify.begin(stream, nearest, [])
         if verification.digest != receipt.receipt.digest:
-            raise IntegrityError(
-                "%s is not the bundle of %s" % (nearest, request.image), "install it again with --keep"
-            )
+            raise IntegrityError(f"{nearest} is not the bundle of {request.image}", "install it again with --keep")
         jobs = workers.suitable(os.fstat(stream.fileno()).st_size)
         manifest = verification.manifest
         room = wheels.room(verification, stream, jobs)
@@ -421,7 +417,7 @@ def _fill_packed(request: StageRequest) -> None:
     target = os.path.join(request.into, squash.IMAGE)
     if request.sent and request.nearest() == request.sent:
         if files.sha256_file(request.sent) != request.sha256:
-            raise IntegrityError("%s is not %s: it came with other bytes" % (request.sent, request.source))
+            raise IntegrityError(f"{request.sent} is not {request.source}: it came with other bytes")
         os.rename(request.sent, target)
     else:
         size = os.path.getsize(request.source) + os.path.getsize(request.tool) + (kit.ROOM if request.kit else 0)
@@ -454,7 +450,7 @@ def _check_room(folder: str, size: int, entries: int) -> None:
         free = space.available_memory()
         if free is not None and free < size:
             raise SpaceError(
-                "the node has %s of memory free; the image takes %s" % (space.human(free), space.human(size)),
+                f"the node has {space.human(free)} of memory free; the image takes {space.human(size)}",
                 "request more memory (--memory), or use --staging folder",
             )
 
@@ -464,7 +460,7 @@ def _merge(request: StageRequest) -> None:
     rootfs = os.path.join(request.into, ROOTFS)
     inner = rootfs + os.path.dirname(plans.APP)
     if os.path.realpath(inner) != os.path.join(os.path.realpath(rootfs), os.path.basename(inner)):
-        raise IntegrityError("the image's %s leads elsewhere" % os.path.dirname(plans.APP))
+        raise IntegrityError(f"the image's {os.path.dirname(plans.APP)} leads elsewhere")
     moved = [("app", plans.APP), (WHEELS, plans.WHEELS)]
     if request.abi:
         moved.append((os.path.join(VARIANTS, request.abi), plans.VARIANT))

@@ -38,21 +38,21 @@ def resolve(store: Store, manifest: Manifest) -> List[InstalledData]:
         UsageError: the bundle itself has only data, so nothing can run in it.
     """
     if manifest.is_data:
-        hint = "name it in the data of a bundle with jobs: data: {NAME: {bundle: %s}}" % manifest.name
-        raise UsageError("%s contains only data: nothing can run in it" % manifest.name, hint)
+        hint = f"name it in the data of a bundle with jobs: data: {{NAME: {{bundle: {manifest.name}}}}}"
+        raise UsageError(f"{manifest.name} contains only data: nothing can run in it", hint)
     installed = []
     for need in manifest.needs:
         carrier = store.newest(need.bundle)
         if carrier is None:
             where = (manifest.name, need.data, need.bundle, store.root)
-            problem = "%s needs the data %s of the bundle %s, which is not installed under %s" % where
-            raise Refused(problem, "push or install %s first" % need.bundle)
+            problem = "{} needs the data {} of the bundle {}, which is not installed under {}".format(*where)
+            raise Refused(problem, f"push or install {need.bundle} first")
         installed.append(InstalledData(need, carrier))
         if not files.is_folder(installed[-1].folder):
             words = (manifest.name, need.data, carrier.receipt.label)
             raise Refused(
-                "%s needs the data %s of %s, which has no such folder" % words,
-                "push or install a version of %s that has it" % need.bundle,
+                "{} needs the data {} of {}, which has no such folder".format(*words),
+                f"push or install a version of {need.bundle} that has it",
             )
     return installed
 
@@ -62,16 +62,15 @@ def binds(installed: InstalledImage, others: List[InstalledData]) -> List[Bind]:
     if not files.is_folder(installed.data):
         return []
     return [Bind(installed.data, plans.DATA, "the bundle's data folders")] + [
-        Bind(item.folder, "%s/%s" % (plans.DATA, item.need.data), "data of " + item.carrier.receipt.label)
-        for item in others
+        Bind(item.folder, f"{plans.DATA}/{item.need.data}", "data of " + item.carrier.receipt.label) for item in others
     ]
 
 
 def missing(store: Store, manifest: Manifest) -> List[str]:
     """Return warnings about missing data bundles that must be installed before a bundle can run."""
     return [
-        "it needs the data %s of the bundle %s, which is not installed here: push or install that too"
-        % (need.data, need.bundle)
+        f"it needs the data {need.data} of the bundle {need.bundle}, which is not installed here: push or install "
+        "that too"
         for need in manifest.needs
         if store.newest(need.bundle) is None
     ]
@@ -93,7 +92,7 @@ def users(store: Store, image: InstalledImage) -> List[str]:
         except DeployerError as error:
             log.debug("%s: %s", name, error.message)
             if _carries(image):
-                bundles.append("%s, whose %s cannot be read," % (name, MANIFEST))
+                bundles.append(f"{name}, whose {MANIFEST} cannot be read,")
     return bundles
 
 

@@ -97,15 +97,15 @@ def check(store: Store, image: InstalledImage) -> Gone:
     """Return ``gone`` if nothing is missing; otherwise raise IntegrityError with the remedy."""
     missing = gone(image)
     if missing.missing:
-        raise IntegrityError("%s: %s" % (image.receipt.label, missing), remedy(store, image))
+        raise IntegrityError(f"{image.receipt.label}: {missing}", remedy(store, image))
     return missing
 
 
 def remedy(store: Store, image: InstalledImage) -> str:
     """Return how to make an image complete again."""
     bundle = store.bundle(image.receipt)
-    again = "`install %s`" % bundle if files.is_file(bundle) else "push the bundle again, or `install BUNDLE.tar`"
-    return "%s installs it again; the site removes old files there: see purge_days in its profile" % again
+    again = f"`install {bundle}`" if files.is_file(bundle) else "push the bundle again, or `install BUNDLE.tar`"
+    return f"{again} installs it again; the site removes old files there: see purge_days in its profile"
 
 
 def _read(folder: str) -> List[bytes]:

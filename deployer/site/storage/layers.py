@@ -61,8 +61,8 @@ def make_folder(store: Store) -> None:
     beside = os.path.join(os.path.dirname(images), LAYERS)
     if os.path.realpath(beside) != there:
         raise UsageError(
-            "%s leads to %s, but %s does not lead to %s" % (store.images, images, store.layers, beside),
-            "move what is in %s, if it exists, to %s and make it a link to that folder" % (store.layers, beside),
+            f"{store.images} leads to {images}, but {store.layers} does not lead to {beside}",
+            f"move what is in {store.layers}, if it exists, to {beside} and make it a link to that folder",
         )
     os.makedirs(there, exist_ok=True)
 

@@ -15,5 +15,5 @@ def choose(candidates: Sequence[str]) -> str:
         if path:
             return path
     if not sys.executable:
-        raise MissingTool("none of the plan's Pythons is here: %s" % ", ".join(candidates))
+        raise MissingTool("none of the plan's Pythons is here: {}".format(", ".join(candidates)))
     return sys.executable

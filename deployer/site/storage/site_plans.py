@@ -35,8 +35,8 @@ class SitePlans(NamedTuple):
         same = [] if wanted in self.without else [plan for plan in self.plans.values() if plan.queue == wanted]
         if len(same) > 1:
             raise UsageError(
-                "%s has several plans for %s of %s" % (self.first.bundle, wanted, self.first.site),
-                "give one of these: --partition %s" % " or ".join(plan.partition for plan in same),
+                f"{self.first.bundle} has several plans for {wanted} of {self.first.site}",
+                "give one of these: --partition {}".format(" or ".join(plan.partition for plan in same)),
             )
         return same[0] if same else self.plans[self.first.partition]
 

@@ -26,7 +26,7 @@ def check(folder: str, size: int, entries: int) -> None:
     free = state.f_bavail * state.f_frsize
     if free < need:
         words = (folder, human(free), human(need), human(need - free))
-        raise SpaceError("%s has %s free; %s are needed: %s are missing" % words, _HINT)
+        raise SpaceError("{} has {} free; {} are needed: {} are missing".format(*words), _HINT)
     if state.f_files and state.f_favail < entries:
         raise SpaceError("%s has %d inodes free; %d are needed" % (folder, state.f_favail, entries), _HINT)
     if not in_memory(folder):
@@ -63,7 +63,7 @@ def human(size: float) -> str:
 def _check_quota(folder: str, need: int) -> None:
     with tempfile.TemporaryFile(dir=folder) as stream:
         if reserve(stream.fileno(), need) in (errno.EDQUOT, errno.ENOSPC):
-            raise SpaceError("your quota or the space on %s ends before the %s needed" % (folder, human(need)), _HINT)
+            raise SpaceError(f"your quota or the space on {folder} ends before the {human(need)} needed", _HINT)
 
 
 def reserve(descriptor: int, size: int) -> int:

@@ -54,7 +54,7 @@ BYTECODE = "bytecode.tar"
 #: The parts that images share, through links into layers.
 SHARED = (ROOTFS, WHEELS, VARIANTS, BYTECODE)
 LAYERS = "layers"
-_LAYER_LINK = re.compile(r"\.\./\.\./%s/([0-9a-f]+-[0-9]+)/(%s)\Z" % (LAYERS, "|".join(map(re.escape, SHARED))))
+_LAYER_LINK = re.compile(r"\.\./\.\./{}/([0-9a-f]+-[0-9]+)/({})\Z".format(LAYERS, "|".join(map(re.escape, SHARED))))
 RECEIPT = "receipt.json"
 MANIFEST = "bundle.json"
 ENGINE = "engine"
@@ -84,7 +84,7 @@ class Receipt(NamedTuple):
     @property
     def label(self) -> str:
         """Return NAME:VERSION."""
-        return "%s:%s" % (self.name, self.version)
+        return f"{self.name}:{self.version}"
 
     def record(self) -> json_records.Record:
         return json_records.stamped("receipt", records.plain(self))
@@ -177,7 +177,7 @@ class InstalledImage(NamedTuple):
         if site is None or site not in known:
             asked = "%d plans" % len(known) if site is None else "no plan for site %s" % (site or "''")
             raise UsageError(
-                "%s has %s" % (self.receipt.label, asked),
+                f"{self.receipt.label} has {asked}",
                 "plans here: %s; choose one with --plan SITE, or pack it with --site SITE"
                 % (", ".join(known) or "none"),
             )
@@ -238,7 +238,7 @@ class Store(NamedTuple):
 
     def bundle(self, receipt: Receipt) -> str:
         """Return the path for the kept bundle of an image."""
-        return os.path.join(self.bundles, "%s-%s.tar" % (receipt.name, receipt.version))
+        return os.path.join(self.bundles, f"{receipt.name}-{receipt.version}.tar")
 
     def image_folder(self, digest: str) -> str:
         """Return the folder for the image of the bundle with this digest."""
@@ -291,7 +291,7 @@ class Store(NamedTuple):
         begin = begin[len(_ALGORITHM) :] if begin.startswith(_ALGORITHM) else begin
         if at and not _DIGEST.match(begin):
             raise UsageError(
-                "%s: %r is not the beginning of a digest" % (reference, digest),
+                f"{reference}: {digest!r} is not the beginning of a digest",
                 "give %d to 64 hexadecimal digits; `list` shows them" % _FEWEST_DIGITS,
             )
         matching = [
@@ -317,12 +317,12 @@ class Store(NamedTuple):
         name = reference.partition("@")[0].partition(":")[0]
         same = [image.receipt for image in self.installed() if image.receipt.name == name]
         if "@" in reference and same:
-            known = ["%s@%s" % (receipt.name, short(receipt.digest)) for receipt in same]
+            known = [f"{receipt.name}@{short(receipt.digest)}" for receipt in same]
         else:
             known = sorted({image.receipt.label for image in self.installed()})
         raise UsageError(
-            "no image %s is installed under %s" % (reference, self.root),
-            "installed: %s" % ", ".join(known) if known else "install a bundle first: install BUNDLE.tar",
+            f"no image {reference} is installed under {self.root}",
+            "installed: {}".format(", ".join(known)) if known else "install a bundle first: install BUNDLE.tar",
         )
 
 

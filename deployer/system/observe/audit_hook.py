@@ -81,7 +81,7 @@ _ASKS = ("exists", "isdir", "isfile")
 _ASKED = "os.path: not there"
 
 
-class PythonObserver(object):
+class PythonObserver:
     """The observations of this process.
 
     Attributes:
@@ -142,7 +142,7 @@ class PythonObserver(object):
     def _connect(self, args: "Tuple[Any, ...]") -> None:
         address = args[1]
         if isinstance(address, tuple):
-            self.note("address", "%s port %s" % (address[0], address[1]), sys._getframe(2))
+            self.note("address", f"{address[0]} port {address[1]}", sys._getframe(2))
         elif address:
             path = _text(address)
             # A name that begins with a NUL is local to this machine. An existing socket has or had a server, for
@@ -272,7 +272,7 @@ class PythonObserver(object):
         chain: "List[str]" = []
         at: "Optional[BaseException]" = error
         while at is not None and len(chain) < 10:
-            chain.append("%s: %s" % (type(at).__name__, _text(str(at))))
+            chain.append(f"{type(at).__name__}: {_text(str(at))}")
             at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
         traced: "List[Tuple[FrameType, Optional[int]]]" = []
         while trace is not None:
@@ -410,7 +410,7 @@ def watch(folder: str) -> PythonObserver:
         sys.addaudithook(observer.hook)
         observer.watch_questions()
         return observer
-    observer.note("blind", "Python %s has no audit hooks" % about["python"])
+    observer.note("blind", "Python {} has no audit hooks".format(about["python"]))
     before = sys.excepthook
 
     def ended(kind: "Type[BaseException]", error: "BaseException", trace: "Optional[TracebackType]") -> None:

@@ -36,7 +36,7 @@ def prepare(folder: str) -> None:
 
 def before(hook: str, path: str) -> str:
     """Return a PYTHONPATH that begins with the hook's folder: Python imports the first sitecustomize that it finds."""
-    return "%s:%s" % (hook, path) if path else hook
+    return f"{hook}:{path}" if path else hook
 
 
 def written(folder: str) -> Iterator[Tuple[str, bytes]]:

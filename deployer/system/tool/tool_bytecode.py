@@ -122,7 +122,7 @@ def key_of(content: bytes) -> str:
     from hashlib import sha256
     from importlib.util import MAGIC_NUMBER
 
-    magic = "".join("%02x" % byte for byte in MAGIC_NUMBER)
+    magic = "".join(f"{byte:02x}" for byte in MAGIC_NUMBER)
     return "-".join([sha256(content).hexdigest(), sys.implementation.cache_tag or "unknown", magic])
 
 

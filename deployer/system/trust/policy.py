@@ -67,12 +67,12 @@ def read(path: str) -> Policy:
     unknown = set(fields.record) - {"schema", "format", "min_reader"} - set(_FIELDS) - set(_PATHS)
     if unknown:  # a misspelt rule must not be ignored
         known = ", ".join(_FIELDS + _PATHS)
-        raise UsageError("%s: unknown field %r" % (path, sorted(unknown)[0]), "a policy has: " + known)
+        raise UsageError(f"{path}: unknown field {sorted(unknown)[0]!r}", "a policy has: " + known)
     demands = [fields.flag(name) if name in fields.record else False for name in _FIELDS]
     names = [fields.maybe_text(name) for name in _PATHS]
     allowed, revoked = (os.path.join(os.path.dirname(path), name) if name else None for name in names)
     if demands[0] and not allowed:
-        raise UsageError("%s: require_signature needs allowed_signers: anyone can sign" % path)
+        raise UsageError(f"{path}: require_signature needs allowed_signers: anyone can sign")
     return Policy(path, demands[0], tuple(signers.read(allowed)) if allowed else None, revoked, demands[1])
 
 
@@ -96,9 +96,9 @@ def judge(
     for key in keys:
         for policy in policies:
             if policy.revoked_keys and signers.is_revoked(policy.revoked_keys, key):
-                reasons[key] = "%s is revoked by %s" % (key.fingerprint, policy.revoked_keys)
+                reasons[key] = f"{key.fingerprint} is revoked by {policy.revoked_keys}"
     if keys and len(reasons) == len(set(keys)):
-        _refuse(reasons.values(), "each key that signed the %s is revoked" % what, what)
+        _refuse(reasons.values(), f"each key that signed the {what} is revoked", what)
     good = [key for key in keys if key not in reasons]
     names = []
     for policy in policies:
@@ -107,12 +107,12 @@ def judge(
         if not keys and not policy.require_signature:
             continue
         if not keys:
-            _refuse([], "the %s is not signed, and %s demands it" % (what, policy.source), what)
+            _refuse([], f"the {what} is not signed, and {policy.source} demands it", what)
         answers = [_answer(policy.allowed, key, now) for key in good]
         accepted = [who for who, _ in answers if who]
         if not accepted:
             told = list(reasons.values()) + [reason for _, reason in answers]
-            _refuse(told, "no signer of the %s is accepted by %s" % (what, policy.source), what)
+            _refuse(told, f"no signer of the {what} is accepted by {policy.source}", what)
         names += accepted
     return sorted(set(names))
 
@@ -127,12 +127,12 @@ def check_rollback(policies: Iterable[Policy], name: str, new: str, installed: I
     if not later:
         return []
     latest = max(later, key=version.key)
-    message = "%s:%s is older than the installed %s:%s" % (name, new, name, latest)
+    message = f"{name}:{new} is older than the installed {name}:{latest}"
     for policy in policies:
         if policy.refuse_rollback:
-            hint = "install a newer bundle, or remove %s:%s first if you may" % (name, latest)
-            raise Refused("%s, and %s forbids downgrades" % (message, policy.source), hint)
-    return ["%s; from now on %s means the older one" % (message, name)]
+            hint = f"install a newer bundle, or remove {name}:{latest} first if you may"
+            raise Refused(f"{message}, and {policy.source} forbids downgrades", hint)
+    return [f"{message}; from now on {name} means the older one"]
 
 
 def pin_policy(root: str, given: str) -> Optional[str]:
@@ -156,15 +156,14 @@ def _answer(allowed: Iterable[Signer], key: Key, now: float) -> Tuple[str, str]:
         if signer.key == key:
             reason = signer.refusal(now)
             if not reason:
-                return "%s (%s)" % (signer.who, key.fingerprint), ""
+                return f"{signer.who} ({key.fingerprint})", ""
             reasons.append(reason)
-    return "", "; ".join(reasons) or "%s is not among the allowed signers" % key.fingerprint
+    return "", "; ".join(reasons) or f"{key.fingerprint} is not among the allowed signers"
 
 
 def _refuse(reasons: Iterable[str], message: str, what: str) -> None:
     told = "; ".join(reasons)
     hint = (
-        "on the laptop, `deployer sign` signs the %s with an allowed key; or ask the site's admin about its policy"
-        % what
+        f"on the laptop, `deployer sign` signs the {what} with an allowed key; or ask the site's admin about its policy"
     )
     raise Refused(message + (": " + told if told else ""), hint)

@@ -43,7 +43,7 @@ def check(blob: bytes, message: bytes, namespace: str = sshsig.NAMESPACE) -> Key
         reason = by_library(signature, message)
     if reason:
         raise IntegrityError(
-            "the signature by %s is wrong: %s" % (signature.key.fingerprint, reason),
+            f"the signature by {signature.key.fingerprint} is wrong: {reason}",
             "the bundle or its signature was changed: get it again from its maker; nothing was installed",
         )
     return signature.key
@@ -55,7 +55,7 @@ def by_ssh_keygen(blob: bytes, signature: Signature, message: bytes) -> Optional
     with tempfile.TemporaryDirectory(prefix="deployer-verify-") as folder:
         signers, armor = os.path.join(folder, "allowed_signers"), os.path.join(folder, "signature")
         with open(signers, "w") as stream:
-            stream.write("%s %s\n" % (who, signature.key.line))
+            stream.write(f"{who} {signature.key.line}\n")
         with open(armor, "w") as stream:
             stream.write(sshsig.armored(blob))
         argv = [SSH_KEYGEN, "-Y", "verify", "-f", signers, "-I", who, "-n", signature.namespace, "-s", armor]

@@ -24,8 +24,9 @@ _KRL_MAGIC = b"SSHKRL\n\0"
 _FINGERPRINT = re.compile(r"^SHA256:[A-Za-z0-9+/]{43}$")
 #: WHO [OPTIONS] KIND KEY [COMMENT]. Quotes protect spaces; a quote inside WHO and a backslash are not accepted.
 _LINE = re.compile(
-    r'("[^"]+"|[^ \t"]+)[ \t]+(?:((?:[^ \t"]|"[^"]*")*)[ \t]+)?(%s)[ \t]+([A-Za-z0-9+/=]+)(?:[ \t].*)?$'
-    % "|".join(re.escape(kind) for kind in sshsig.ALGORITHMS)
+    r'("[^"]+"|[^ \t"]+)[ \t]+(?:((?:[^ \t"]|"[^"]*")*)[ \t]+)?({})[ \t]+([A-Za-z0-9+/=]+)(?:[ \t].*)?$'.format(
+        "|".join(re.escape(kind) for kind in sshsig.ALGORITHMS)
+    )
 )
 _OPTION = re.compile(r'([a-zA-Z-]+)(?:="([^"]*)")?(?:,(?=.)|$)')
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:(\d\d)(\d\d)(\d\d)?)?(Z?)$", re.ASCII)
@@ -58,11 +59,11 @@ class Signer(NamedTuple):
     def refusal(self, now: float, namespace: str = sshsig.NAMESPACE) -> str:
         """Return "" if a signature by this key is accepted at the time ``now``, else the reason."""
         if self.namespaces is not None and not _matches(namespace, self.namespaces):
-            return "%s may not sign for the namespace %s" % (self.who, namespace)
+            return f"{self.who} may not sign for the namespace {namespace}"
         if self.after is not None and now < self.after:
-            return "the key of %s is not valid before %s" % (self.who, _shown(self.after))
+            return f"the key of {self.who} is not valid before {_shown(self.after)}"
         if self.before is not None and now > self.before:
-            return "the key of %s is not valid after %s" % (self.who, _shown(self.before))
+            return f"the key of {self.who} is not valid after {_shown(self.before)}"
         return ""
 
 
@@ -105,7 +106,7 @@ def is_revoked(path: str, key: Key) -> bool:
         elif len(words) > 1:
             revoked = _key(words[0], words[1], where) == key
         else:
-            raise UsageError("%s: neither a fingerprint (SHA256:...) nor a public key" % where)
+            raise UsageError(f"{where}: neither a fingerprint (SHA256:...) nor a public key")
         if revoked:
             return True
     return False
@@ -120,10 +121,10 @@ def _is_in_krl(path: str, key: Key) -> bool:
         except MissingTool as error:
             hint = "install openssh-client, or list the revoked keys' fingerprints as text"
             raise MissingTool(
-                "%s is a key revocation list, but ssh-keygen, which reads it, is missing" % path, hint
+                f"{path} is a key revocation list, but ssh-keygen, which reads it, is missing", hint
             ) from error
     if done.returncode and "REVOKED" not in done.stdout:
-        raise UsageError("%s: ssh-keygen cannot read it: %s" % (path, done.last_words()))
+        raise UsageError(f"{path}: ssh-keygen cannot read it: {done.last_words()}")
     return done.returncode != 0
 
 
@@ -142,7 +143,7 @@ def _lines(text: str, path: str) -> Iterator[Tuple[str, str]]:
         strange = next((character for character in line.replace("\t", " ") if not character.isprintable()), "")
         if strange:
             hint = "lines end with a newline alone (in UTF-8, without a byte order mark); remove this character"
-            raise UsageError("%s: contains the invisible character %s" % (where, ascii(strange)), hint)
+            raise UsageError(f"{where}: contains the invisible character {strange!a}", hint)
         line = line.strip(" \t")
         if line and not line.startswith("#"):
             yield where, line
@@ -151,13 +152,13 @@ def _lines(text: str, path: str) -> Iterator[Tuple[str, str]]:
 def _signer(line: str, where: str) -> Optional[Signer]:
     match = _LINE.match(line)
     if not match:
-        raise UsageError("%s: not of the form WHO [OPTIONS] KIND KEY: %s" % (where, ascii(line[:200])), _KINDS)
+        raise UsageError(f"{where}: not of the form WHO [OPTIONS] KIND KEY: {line[:200]!a}", _KINDS)
     who, options, kind, text = match.groups()
     _check_who(who, where)
     found = _options(options or "", where)
     after, before = (_time(found.get(name), name, where) for name in ("valid-after", "valid-before"))
     if after is not None and before is not None and before <= after:
-        raise UsageError("%s: valid-before is not later than valid-after" % where)
+        raise UsageError(f"{where}: valid-before is not later than valid-after")
     signer = Signer(who, _key(kind, text, where), found.get("namespaces"), after, before)
     # An authority signs certificates, not bundles; signatures by certificates are not supported.
     return None if "cert-authority" in found else signer
@@ -169,11 +170,11 @@ def _check_who(who: str, where: str) -> None:
     # An @ at the start is a marker (@revoked, @cert-authority) in OpenSSH's similar known_hosts files.
     if not all(re.match(r'!?[ "-?A-~][ -~]{0,%d}$' % _MAX_PATTERN, pattern) for pattern in patterns):
         hint = "WHO is a list of identities (user@host), separated by commas, in ASCII"
-        raise UsageError("%s: invalid identity in %s" % (where, ascii(who[:200])), hint)
+        raise UsageError(f"{where}: invalid identity in {who[:200]!a}", hint)
     # At least one identity must match: one that the patterns suggest and none excludes.
     examples = [pattern.replace("*", "any").replace("?", "a") for pattern in patterns if not pattern.startswith("!")]
     if not any(_matches(example, ",".join(patterns)) for example in examples):
-        raise UsageError("%s: %s excludes every identity that it names" % (where, ascii(who[:200])))
+        raise UsageError(f"{where}: {who[:200]!a} excludes every identity that it names")
 
 
 def _options(text: str, where: str) -> Dict[str, str]:
@@ -186,7 +187,7 @@ def _options(text: str, where: str) -> Dict[str, str]:
         known = is_flag or name in ("namespaces", "valid-after", "valid-before")
         if not match or name in found or not known or is_flag != (value is None) or "\\" in (value or ""):
             hint = 'options are cert-authority, namespaces="...", valid-after="..." and valid-before="...", each once'
-            raise UsageError("%s: invalid options: %s" % (where, ascii(text[:200])), hint)
+            raise UsageError(f"{where}: invalid options: {text[:200]!a}", hint)
         found[name] = value or ""
         position = match.end()
     return found
@@ -196,7 +197,7 @@ def _key(kind: str, text: str, where: str) -> Key:
     try:
         return sshsig.read_key_text(kind, text)
     except IntegrityError as error:
-        raise UsageError("%s: %s" % (where, error.message), error.hint) from error
+        raise UsageError(f"{where}: {error.message}", error.hint) from error
 
 
 def _time(text: Optional[str], name: str, where: str) -> Optional[float]:
@@ -218,7 +219,7 @@ def _time(text: Optional[str], name: str, where: str) -> Optional[float]:
         return stricter(time.mktime((*parsed[:8], daylight)) for daylight in (-1, 0))
     except (ValueError, OverflowError):
         hint = "give YYYYMMDD, YYYYMMDDHHMM or YYYYMMDDHHMMSS, from %d on; Z at the end means UTC" % _FIRST_YEAR
-        raise UsageError("%s: invalid time in %s: %s" % (where, name, ascii(text[:40])), hint) from None
+        raise UsageError(f"{where}: invalid time in {name}: {text[:40]!a}", hint) from None
 
 
 def _matches(name: str, patterns: str) -> bool:

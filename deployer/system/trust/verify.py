@@ -48,7 +48,7 @@ class Arriving(NamedTuple):
     comes: Callable[[], bool]
 
 
-class VerifiedBundle(object):
+class VerifiedBundle:
     """A bundle whose every byte was checked. Only ``Verification.finish`` makes one. ``trust`` gives its signers."""
 
     def __init__(self, seal: Seal, manifest: Manifest, manifest_bytes: bytes, whose: "Trust") -> None:
@@ -60,7 +60,7 @@ class VerifiedBundle(object):
         self.manifest_bytes = manifest_bytes
 
 
-class Verification(object):
+class Verification:
     """A bundle that is being verified: seal, manifest and table are checked already, the other bytes are not.
 
     This is a pure state machine over the table. Bytes come out only after their digest was checked; a segment that
@@ -174,7 +174,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         stream = files.open_regular(path, _CHUNK)
     except OSError as error:
         hint = "give the path of a bundle, a .tar file"
-        raise UsageError("cannot open %s: %s" % (path, error.strerror), hint) from error
+        raise UsageError(f"cannot open {path}: {error.strerror}", hint) from error
     with stream:
         yield stream
 
@@ -247,7 +247,7 @@ def verify_rest(verification: Verification, path: str, progress: Optional[Progre
             last.result()
             last = beside.submit(layer.update, data)
     if "sha256:" + layer.hexdigest() != verification.manifest.image.layer_digest:
-        raise IntegrityError("%s: the layer does not match its digest" % path, _HINT)
+        raise IntegrityError(f"{path}: the layer does not match its digest", _HINT)
     for _ in verification.check(verification.left(), progress):
         pass
     return verification.finish()
@@ -259,6 +259,6 @@ def _named(path: str) -> Iterator[None]:
     try:
         yield
     except Refused as error:
-        raise Refused("%s: %s" % (path, error.message), error.hint) from error
+        raise Refused(f"{path}: {error.message}", error.hint) from error
     except IntegrityError as error:
-        raise IntegrityError("%s: %s" % (path, error.message), error.hint or _HINT) from error
+        raise IntegrityError(f"{path}: {error.message}", error.hint or _HINT) from error

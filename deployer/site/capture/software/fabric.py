@@ -53,7 +53,7 @@ def find(tools: Tools, libraries: Libraries, sys: str = "/sys", dev: str = "/dev
         fabric["kind"] = fast or "ethernet"
         hsn = [name for name in wires if slingshot and name.startswith("hsn")]  # for programs without a provider
         # IP over InfiniBand or Omni-Path, for programs that use neither MPI nor verbs.
-        over = [name for name in wires if fast and _read(sys, "class/net/%s/type" % name) == _INFINIBAND]
+        over = [name for name in wires if fast and _read(sys, f"class/net/{name}/type") == _INFINIBAND]
         fabric["devices"] = sorted({*slingshot, *hsn, *omni_path, *verbs, *over}) or wires
     providers = _providers(tools)
     if providers:

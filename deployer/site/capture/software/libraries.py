@@ -32,7 +32,7 @@ class LibraryTree(NamedTuple):
         return {"files": found, "links": {path: self.links[path] for path in sorted(self.links)}}
 
 
-class Libraries(object):
+class Libraries:
     """The libraries of this machine. No library is loaded: each file is only read, once."""
 
     def __init__(self, tools: Tools) -> None:
@@ -62,7 +62,7 @@ class Libraries(object):
                 facts = facts._replace(sha256=file_identity.identity(path).partition(":")[2])
             return facts
         except BadElf as error:
-            self._tools.note("%s is not a complete ELF file: %s" % (path, error))
+            self._tools.note(f"{path} is not a complete ELF file: {error}")
         except OSError:
             pass
         finally:

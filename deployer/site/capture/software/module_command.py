@@ -70,7 +70,7 @@ class Module(NamedTuple):
         return [value for each in (self, *reversed(self.before)) for key, value in each.adds if key == variable]
 
 
-class ModuleCommand(object):
+class ModuleCommand:
     """Queries the module command without loading any module.
 
     Attributes:
@@ -155,7 +155,7 @@ class ModuleCommand(object):
             return self._tools.ask(argv, min(self.left, 2 * EACH), environment, any_status=True)
         if not self._cut:
             self._cut = True
-            self._tools.note("modules: the search ended after %g s; some were not examined" % TOGETHER)
+            self._tools.note(f"modules: the search ended after {TOGETHER:g} s; some were not examined")
         return None
 
 

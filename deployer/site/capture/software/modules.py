@@ -19,7 +19,7 @@ MPI_VARIABLES = ("I_MPI_ROOT", "MPI_HOME", "MPI_ROOT", "MPICH_HOME", "MPICH_DIR"
 _MPI = re.compile(
     r"(?:^|[/._-])(?:i|open|intel-?|para|ps|hpe-?|spectrum-?)?mpi(?:ch)?\d?(?:[/._-]|$)|mvapich|hpcx", re.I
 )
-_RUNTIMES = re.compile(r"^(?:.*/)?(%s)(?:/(\d[\w.-]*))?$" % "|".join(map(re.escape, RUNTIMES)), re.I)
+_RUNTIMES = re.compile(r"^(?:.*/)?({})(?:/(\d[\w.-]*))?$".format("|".join(map(re.escape, RUNTIMES))), re.I)
 #: Text in a module file that leads to more modules, or that shows an MPI regardless of the module's name.
 _LEADS = re.compile(rb"MODULEPATH|module[\s(\"']+use")
 _HAS_MPI = re.compile(rb"\b(%s)\b" % b"|".join(name.encode() for name in MPI_VARIABLES))
@@ -58,7 +58,7 @@ def runtimes(found: Iterable[str]) -> Dict[str, Tuple[str, str]]:
     return {match.group(1).lower(): (name, match.group(2) or "") for match, name in matches}
 
 
-class _Search(object):
+class _Search:
     """A search for modules, one folder after another."""
 
     def __init__(self, tools: Tools, command: ModuleCommand) -> None:
@@ -110,7 +110,7 @@ class _Search(object):
             taken = [name for name in self._command.loaded for word in module.conflicts if _is(name, word)]
             if taken:
                 self._tools.note(
-                    "module %s conflicts with %s, which a login shell loads" % (module.name, ", ".join(taken))
+                    "module {} conflicts with {}, which a login shell loads".format(module.name, ", ".join(taken))
                 )
             before = {each.name: each for each in reversed([*module.before, *needed])}
             yield module._replace(before=tuple(reversed(list(before.values()))))

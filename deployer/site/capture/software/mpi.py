@@ -209,7 +209,7 @@ def _places(tools: Tools, modules: Sequence[Module], named: Sequence[str]) -> It
         places = list(_libraries_below(prefix, module))
         yield from places if prefix in _SYSTEM else places[:1]  # packages put several among the system's libraries
         if not places and prefix in named:
-            tools.note("%s: no MPI library below it" % prefix)
+            tools.note(f"{prefix}: no MPI library below it")
 
 
 def _above(folder: str) -> str:
@@ -236,7 +236,7 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
     path = os.path.join(folder, place.library)
     facts = libraries.facts(os.path.realpath(path))
     if facts is None or "MPI_Init" not in facts.exports:
-        tools.note("%s is not an MPI library" % path)
+        tools.note(f"{path} is not an MPI library")
         return None
     searched = [place.folder, *_beside(place)]
     if place.folder == _CRAY_ABI and os.path.isdir(os.path.join(place.prefix, "lib")):
@@ -246,13 +246,15 @@ def _describe(tools: Tools, libraries: Libraries, place: _Place) -> Optional[Rec
     if family is None:
         family = _family_of_file(path, facts)
     if family is None:
-        tools.note("%s: the family of this MPI is unknown: %s" % (path, says[:80] or "it did not report its version"))
+        tools.note(
+            "{}: the family of this MPI is unknown: {}".format(path, says[:80] or "it did not report its version")
+        )
         return None
     found: Record = {
         "family": family,
         "version": version,
         "prefix": place.prefix,
-        "library": "%s/%s" % (place.folder, place.library),
+        "library": f"{place.folder}/{place.library}",
         "libraries": searched,
         "says": _beginning(family, says),
     }
@@ -286,7 +288,7 @@ def _launcher(prefix: str, family: str) -> Optional[str]:
     if prefix in _SYSTEM:
         return None
     program = "mpirun" if family == "openmpi" else "mpiexec.hydra"
-    places = ["%s/%s" % (folder, program) for folder in ("bin", "intel64/bin")]
+    places = [f"{folder}/{program}" for folder in ("bin", "intel64/bin")]
     return next((place for place in places if os.access(os.path.join(prefix, place), os.X_OK)), None)
 
 
@@ -381,7 +383,7 @@ def _tree(tools: Tools, libraries: Libraries, place: _Place, described: Record) 
             if _LIBRARY.search(name) and len(tree.files) < _MAX_LIBRARIES:
                 _add(tree, libraries, place.prefix, os.path.join(folder, name))
         if entries > _MAX_ENTRIES or len(tree.files) >= _MAX_LIBRARIES or not tools.left:
-            tools.note("%s: has more files than were examined" % place.prefix)
+            tools.note(f"{place.prefix}: has more files than were examined")
             break
     return tree
 

@@ -62,7 +62,7 @@ class Apptainer(Runtime):
             "--no-mount=" + _NOT_MOUNTED,
             # The only way to set HOME. Nothing is mounted there.
             *(["--home=" + own["HOME"]] if "HOME" in own else []),
-            "--bind=%s:%s" % (_TMP, _TMP),
+            f"--bind={_TMP}:{_TMP}",
             *self.binds(container.binds),
             "--pwd=" + container.workdir,
             *container.arguments,

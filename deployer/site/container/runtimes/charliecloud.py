@@ -72,11 +72,11 @@ def ask_joined(program: str, pid: str, image: str) -> List[str]:
 
 def all_but(names: List[str]) -> str:
     """Return the glob (fnmatch with FNM_EXTMATCH) for all variables that match none of ``names``."""
-    return "!(%s)" % "|".join(globs(names)) if names else "*"
+    return "!({})".format("|".join(globs(names))) if names else "*"
 
 
 def assignment(name: str, value: Value) -> Value:
     """Return NAME=VALUE for ch-run, which removes one pair of single quotes around a value."""
     if isinstance(value, str) and len(value) >= 2 and value[0] == value[-1] == "'":
-        value = "'%s'" % value
+        value = f"'{value}'"
     return name + "=" + value

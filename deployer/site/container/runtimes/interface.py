@@ -19,7 +19,7 @@ def globs(names: Sequence[str]) -> Sequence[str]:
     """Return the globs of variables to pass from the host. Raises UsageError for text that is not a plain glob."""
     for name in names:
         if not _GLOB.fullmatch(name):
-            raise UsageError("%r is not a glob for names of environment variables" % name)
+            raise UsageError(f"{name!r} is not a glob for names of environment variables")
     return names
 
 
@@ -80,7 +80,7 @@ class Here(NamedTuple):
     engine: str
 
 
-class Runtime(object):
+class Runtime:
     """A container runtime. The dict ``RUNTIMES`` has the implementations by the names that plans use.
 
     Attributes:
@@ -128,8 +128,8 @@ class Runtime(object):
         """Return the words of ``options`` for ``binds``; more may follow. Raises UsageError if a bind is impossible."""
         for path in (shell.data(path) for bind in binds for path in (bind.source, bind.target)):
             if ":" in path:
-                why = "its name has a colon, and %s has no way to quote it" % self.program
-                raise UsageError("%s cannot be bound: %s" % (path, why))
+                why = f"its name has a colon, and {self.program} has no way to quote it"
+                raise UsageError(f"{path} cannot be bound: {why}")
         return [self.bind_option + bind.source + ":" + bind.target for bind in binds]
 
     def starting_in(self, folder: str) -> List[Text]:
@@ -167,5 +167,5 @@ class Runtime(object):
     def veto(self, here: Here) -> Optional[str]:
         """Return why this runtime cannot be used, or None."""
         if here.found is None and not here.modules:
-            return "no %s in PATH" % self.program
+            return f"no {self.program} in PATH"
         return None

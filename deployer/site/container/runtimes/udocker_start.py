@@ -41,7 +41,7 @@ _SI_USER = 0
 _CANNOT = 126
 
 
-class StartArguments(object):
+class StartArguments:
     """The arguments of the command line; see ``udocker.options``."""
 
     def __init__(self, words: "Sequence[str]") -> None:
@@ -62,7 +62,7 @@ class StartArguments(object):
             elif name == "--cd":
                 self.folder = value
             else:
-                fail("what is %s?" % name)
+                fail(f"what is {name}?")
         if len(rest) < 3 or rest[1] != "--":
             fail("usage: run [OPTION...] ROOTFS -- COMMAND [ARG...]")
         self.rootfs = os.path.realpath(rest[0])  # as the kernel reports it: images share it through links
@@ -85,7 +85,7 @@ def udocker_argv(start: StartArguments, user: str) -> "List[str]":
     words += ["--env=PATH=" + start.environment.get("PATH", "")]
     # For a mapped file, the kernel reports the host path (/proc/PID/maps), so the image's host paths must exist inside.
     own = (start.rootfs, os.path.dirname(HERE))
-    words += ["--volume=%s:%s" % (path, path) for path in (*SYSTEM, *own) if os.path.exists(path)]
+    words += [f"--volume={path}:{path}" for path in (*SYSTEM, *own) if os.path.exists(path)]
     words += ["--volume=" + bind for bind in start.binds]
     # With --location, udocker drops the first word, normally the name of an image.
     return [*words, "-", start.command[0]]
@@ -149,12 +149,12 @@ def temporary_folder() -> str:
     for place in (_OWN, os.environ.get("TMPDIR", ""), *_TEMPORARY):
         try:
             if place and not os.statvfs(place).f_flag & os.ST_NOEXEC and not _anybody_renames(place):
-                folder = "%s/deployer-udocker-%s" % (place, os.urandom(8).hex())
+                folder = f"{place}/deployer-udocker-{os.urandom(8).hex()}"
                 os.mkdir(folder, 0o700)
                 return folder
         except OSError:
             continue
-    return fail("no folder for temporary files: none of %s lets programs be executed" % ", ".join(_TEMPORARY))
+    return fail("no folder for temporary files: none of {} lets programs be executed".format(", ".join(_TEMPORARY)))
 
 
 def _anybody_renames(place: str) -> bool:
@@ -177,7 +177,7 @@ def payload(proot: int) -> "Optional[int]":
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open("/proc/%s/stat" % name, "rb") as stream:
+                with open(f"/proc/{name}/stat", "rb") as stream:
                     if int(stream.read().rpartition(b")")[2].split()[1]) == proot:
                         return int(name)
             except OSError:
@@ -202,7 +202,7 @@ def wait(child: int, forward: bool) -> int:
 
 def fail(message: str) -> "NoReturn":
     """Print a line to stderr, and end this process."""
-    sys.stderr.write("deployer: error: udocker: %s\n" % message)
+    sys.stderr.write(f"deployer: error: udocker: {message}\n")
     sys.stderr.flush()
     os._exit(_CANNOT)
 
@@ -223,7 +223,7 @@ def main(words: "Sequence[str]") -> int:
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else _CANNOT
         except Exception as error:  # noqa: BLE001 (print any udocker error as one line)
-            sys.stderr.write("deployer: error: udocker: %s: %s\n" % (type(error).__name__, error))
+            sys.stderr.write(f"deployer: error: udocker: {type(error).__name__}: {error}\n")
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

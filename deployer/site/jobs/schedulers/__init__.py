@@ -29,5 +29,5 @@ def known(name: str) -> Scheduler:
     """Return the scheduler of a plan. Raises UsageError."""
     if name not in SCHEDULERS:
         hint = "install a newer deployer, or see scheduler.kind in the site's profile; known: " + ", ".join(SCHEDULERS)
-        raise UsageError("this deployer knows no batch system %r" % name, hint)
+        raise UsageError(f"this deployer knows no batch system {name!r}", hint)
     return SCHEDULERS[name]

@@ -96,7 +96,7 @@ class GridEngine(Scheduler):
 
     def directives(self, request: JobRequest) -> List[str]:
         if not _PATH.match(request.log or request.folder):
-            raise UsageError("Grid Engine cannot write to the path %r" % request.folder, "use another --root")
+            raise UsageError(f"Grid Engine cannot write to the path {request.folder!r}", "use another --root")
         found = [
             "-S /bin/bash",
             "-N " + job_name(request.name),
@@ -123,7 +123,7 @@ class GridEngine(Scheduler):
             ("-P", "account", request.account),
             ("-ar", "reservation", request.reservation),
         ]
-        found += ["%s %s" % (option, word(what, value)) for option, what, value in asked if value]
+        found += [f"{option} {word(what, value)}" for option, what, value in asked if value]
         found += ["-l " + word("constraint", each) for each in request.constraints]
         if request.gpus:  # a consumable, so it is requested per slot
             if request.gpus.per_node % slots:
@@ -153,7 +153,7 @@ class GridEngine(Scheduler):
             raise self.refused(code, out, err or out)
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
-            raise Refused("qsub gave no job id: %r" % out.strip(), "try: qsub -verify job.sh")
+            raise Refused(f"qsub gave no job id: {out.strip()!r}", "try: qsub -verify job.sh")
         return job_id
 
     def queue(self, partition: str) -> List[str]:
@@ -177,7 +177,7 @@ class GridEngine(Scheduler):
         if code != 0:
             raise self.failed("qstat failed", err)
         if "</job_info>" not in out:
-            raise TransferError("qstat gave no XML: %r" % out[:100], "is Grid Engine up? try: qstat")
+            raise TransferError(f"qstat gave no XML: {out[:100]!r}", "is Grid Engine up? try: qstat")
         found = {}
         for job in _JOB.findall(out):
             fields = dict(_FIELD.findall(job))
@@ -223,7 +223,7 @@ def _gpu_word(tools: Tools) -> Optional[str]:
     for row in found:
         if row[4] in ("YES", "FORCED") and row[5] == "YES":
             return row[0]
-        tools.note("the resource %s is not counted per slot: jobs request it with directives" % row[0])
+        tools.note(f"the resource {row[0]} is not counted per slot: jobs request it with directives")
     return None
 
 
@@ -233,7 +233,7 @@ def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Recor
     for host, inner in _HOST.findall(text):
         shape = _shape(dict(_VALUE.findall(inner)))
         queues = _QUEUE.findall(inner)
-        if word and queues and "<resourcevalue name='%s'" % word in inner:
+        if word and queues and f"<resourcevalue name='{word}'" in inner:
             count = _gpus(host, word, tools)
             shape.update({"gpus": {"count": count}} if count else {})
         for queue in queues:
@@ -245,7 +245,7 @@ def _gpus(host: str, word: str, tools: Tools) -> int:
     """Return the total number of GPUs of a host; qhost prints only the free ones."""
     said = tools.ask(["qconf", "-se", host])
     values = _fields(said.out).get("complex_values", "") if said else ""
-    match = re.search(r"(?:^|,)%s=(\d+)(?:\.0*)?(?:,|$)" % re.escape(word), values.replace(" ", ""))
+    match = re.search(rf"(?:^|,){re.escape(word)}=(\d+)(?:\.0*)?(?:,|$)", values.replace(" ", ""))
     return int(match.group(1)) if match else 0
 
 
@@ -274,10 +274,10 @@ def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environm
     if usable:
         found["parallel_environment"] = usable[0].name
     if len(usable) > 1:
-        others = ", ".join("%s (%s)" % (each.name, each.rule) for each in usable[1:])
-        tools.note("partition %s: parallel environment %s was chosen; others: %s" % (name, usable[0].name, others))
+        others = ", ".join(f"{each.name} ({each.rule})" for each in usable[1:])
+        tools.note(f"partition {name}: parallel environment {usable[0].name} was chosen; others: {others}")
     elif not usable:
-        tools.note("partition %s: no parallel environment deals slots to several nodes and has control_slaves" % name)
+        tools.note(f"partition {name}: no parallel environment deals slots to several nodes and has control_slaves")
     return found
 
 

@@ -167,14 +167,14 @@ class Scheduler(BatchSystem):
 
     def failed(self, what: str, err: str) -> DeployerError:
         """Return the error for a failed command: TransferError if the scheduler does not answer, otherwise Refused."""
-        words = "%s: %s" % (what, last_words(err))
+        words = f"{what}: {last_words(err)}"
         if self.is_silent(err):
-            return TransferError(words, "is %s up? try: %s" % (self.title, self.answers))
+            return TransferError(words, f"is {self.title} up? try: {self.answers}")
         return Refused(words, "see " + self.look)
 
     def refused(self, exit_code: int, out: str, err: str) -> DeployerError:
         """Return the error for a failed submission: NotTaken if there is certainly no job."""
-        error = self.failed("%s did not take the job" % self.title, err)
+        error = self.failed(f"{self.title} did not take the job", err)
         reason = _reason(err)
         for said in (reason, err) if isinstance(error, Refused) else ():
             for pattern, found, remedy in self.refusals:
@@ -307,7 +307,7 @@ def counted(states: Sequence[str]) -> str:
 def word(what: str, value: str) -> str:
     """Return ``value`` for a directive. Raises UsageError if a batch system could read it as more than one word."""
     if not _WORD.match(value):
-        raise UsageError("%s %r cannot be in a directive" % (what, value), "use letters, digits and ._+@%/=:-")
+        raise UsageError(f"{what} {value!r} cannot be in a directive", "use letters, digits and ._+@%/=:-")
     return value
 
 

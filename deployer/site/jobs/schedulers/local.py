@@ -64,10 +64,10 @@ class Local(Scheduler):
 
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
         del code, err
-        return Queue(True, 1, 1, "%s, which has no batch system" % out.strip())
+        return Queue(True, 1, 1, f"{out.strip()}, which has no batch system")
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
-        script = "while [ $# -gt 0 ]; do %s &&" % _LIVES
+        script = f"while [ $# -gt 0 ]; do {_LIVES} &&"
         script += ' echo "$1.$2.$3|$(ps -o etime= -p "$1")"; shift 3; done; true'
         return ["sh", "-c", script, "sh", *(part for number in job_ids for part in _parts(number))]
 
@@ -95,7 +95,7 @@ class Local(Scheduler):
     def parse_cancel(self, code: int, out: str, err: str) -> None:
         del out
         if code != 0:
-            raise JobFailed("the job could not be ended: %s" % err.strip())
+            raise JobFailed(f"the job could not be ended: {err.strip()}")
 
 
 def _parts(job_id: str) -> List[str]:

@@ -120,7 +120,7 @@ class Lsf(Scheduler):
         found += ["-x"] if request.exclusive else []
         if request.memory_mb is not None:
             found.append('-R "rusage[mem=%dMB/host]"' % request.memory_mb)
-        found += ['-R "select[%s]"' % word("constraint", each) for each in request.constraints]
+        found += ['-R "select[{}]"'.format(word("constraint", each)) for each in request.constraints]
         if request.gpus:
             model = ":gmodel=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""
             found.append('-gpu "num=%d/host%s"' % (request.gpus.per_node, model))
@@ -129,7 +129,7 @@ class Lsf(Scheduler):
             ("-P", "account", request.account),
             ("-U", "reservation", request.reservation),
         ]
-        found += ["%s %s" % (option, word(what, value)) for option, what, value in asked if value]
+        found += [f"{option} {word(what, value)}" for option, what, value in asked if value]
         return [*found, *request.directives]
 
     def nodes(self, hosts: Sequence[str]) -> Code:
@@ -145,7 +145,7 @@ class Lsf(Scheduler):
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
         # bsub only reads directives from its standard input.
-        more = ["-w", "ended(%s)" % after] if after else []
+        more = ["-w", f"ended({after})"] if after else []
         return ["sh", "-c", 'script=$1; shift; exec bsub "$@" <"$script"', "sh", script, *more]
 
     def parse_submit(self, code: int, out: str, err: str) -> str:
@@ -153,7 +153,7 @@ class Lsf(Scheduler):
             raise self.refused(code, out, err or out)
         found = _SUBMITTED.search(out)
         if not found:
-            raise Refused("bsub gave no job id: %r" % out.strip(), "try: bsub <job.sh")
+            raise Refused(f"bsub gave no job id: {out.strip()!r}", "try: bsub <job.sh")
         return found.group(1)
 
     def queue(self, partition: str) -> List[str]:
@@ -177,7 +177,7 @@ class Lsf(Scheduler):
         if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
             raise self.failed("bjobs failed", err)
         rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 5]
-        return {row[0] + ("" if row[1] in _NO_TASK else "[%s]" % row[1]): _state(row[1:]) for row in rows}
+        return {row[0] + ("" if row[1] in _NO_TASK else f"[{row[1]}]"): _state(row[1:]) for row in rows}
 
     def outputs(self) -> List[str]:
         return ["bjobs", "-noheader", "-o", "output_file"]
@@ -205,7 +205,7 @@ def _partition(text: str) -> Record:
 def _path(path: str) -> str:
     """Return a path in which bsub has nothing to expand. Raises UsageError."""
     if _REPLACED in path:
-        raise UsageError("LSF cannot write to the path %r" % path, "use another --root")
+        raise UsageError(f"LSF cannot write to the path {path!r}", "use another --root")
     return word("the path", path)
 
 

@@ -138,7 +138,7 @@ class Pbs(Scheduler):
             ("-q", "queue", request.reservation or request.queue),  # a reservation is a queue
             ("-A", "account", request.account),
         ]
-        found += ["%s %s" % (option, word(what, value)) for option, what, value in asked if value]
+        found += [f"{option} {word(what, value)}" for option, what, value in asked if value]
         if request.storage:
             found.append("-l storage=" + "+".join(word("storage", each) for each in request.storage))
         return [*found, *request.directives]
@@ -162,7 +162,7 @@ class Pbs(Scheduler):
             raise self.refused(code, out, err)
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
-            raise Refused("qsub gave no job id: %r" % out.strip(), "try: qsub job.sh")
+            raise Refused(f"qsub gave no job id: {out.strip()!r}", "try: qsub job.sh")
         return job_id
 
     def queue(self, partition: str) -> List[str]:
@@ -210,7 +210,7 @@ def _resource(text: str) -> str:
     """Return a constraint as a resource of a chunk. Raises UsageError."""
     if not _RESOURCE.match(word("constraint", text)):
         raise UsageError(
-            "constraint %r is not a resource of PBS" % text, "write NAME=VALUE, for instance cpu_type=icelake"
+            f"constraint {text!r} is not a resource of PBS", "write NAME=VALUE, for instance cpu_type=icelake"
         )
     return text
 
@@ -218,7 +218,7 @@ def _resource(text: str) -> str:
 def _path(path: str) -> str:
     """Return a path that qsub does not read as HOST:PATH. Raises UsageError."""
     if ":" in path:
-        raise UsageError("PBS cannot write to the path %r" % path, "use another --root")
+        raise UsageError(f"PBS cannot write to the path {path!r}", "use another --root")
     return word("the path", path)
 
 
@@ -247,15 +247,15 @@ def records(text: str) -> Dict[str, Dict[str, str]]:
 def _admits(name: str, queue: Dict[str, str], tools: Tools) -> bool:
     """Return whether this user may use a queue, by the rules of OpenPBS's acl_check(); note it if not."""
     for kind, option in (("user", "-un"), ("group", "-Gn")):
-        if queue.get("acl_%s_enable" % kind) == "True":
+        if queue.get(f"acl_{kind}_enable") == "True":
             own = tools.ask(["id", option], any_status=True)
             names = own.out.split() if own else []
-            listed = queue.get("acl_%ss" % kind, "").split(",")
+            listed = queue.get(f"acl_{kind}s", "").split(",")
             decisive = [each for each in listed if each.lstrip("+-").partition("@")[0] in names]
             if not decisive:
                 decisive = [each for each in listed if each in ("+", "-")] or ["-"]
             if decisive[0].startswith("-"):
-                tools.note("queue %s: left out: its acl_%ss do not list you" % (name, kind))
+                tools.note(f"queue {name}: left out: its acl_{kind}s do not list you")
                 return False
     return True
 
@@ -276,7 +276,7 @@ def _partitions(
     if queue.get("from_route_only") == "True":
         leading = [route for route, destinations in routes.items() if name in destinations]
         if not leading:
-            tools.note("queue %s: left out: no routing queue leads to it" % name)
+            tools.note(f"queue {name}: left out: no routing queue leads to it")
             return {}
         words["queue"] = leading[0]
     nodes = [Nodes(1, _shape(own), list(_features(own, queue))) for own in hosts.values()]
@@ -327,7 +327,7 @@ def _features(vnodes: List[Dict[str, str]], queue: Dict[str, str]) -> Iterator[s
     for key, values in (item for vnode in vnodes for item in vnode.items()):
         resource = key[len(_AVAILABLE) :]
         if key.startswith(_AVAILABLE) and resource not in _OWN and _CHUNK + resource not in queue:
-            yield from ("%s=%s" % (resource, value) for value in values.split(",") if not _COUNT.match(value))
+            yield from (f"{resource}={value}" for value in values.split(",") if not _COUNT.match(value))
 
 
 def _shape(vnodes: List[Dict[str, str]]) -> Record:

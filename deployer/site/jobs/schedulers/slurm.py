@@ -154,7 +154,7 @@ class Slurm(Scheduler):
     def failed(self, what: str, err: str) -> DeployerError:
         if "munge" in err.lower():
             return TransferError(
-                "%s: munge, by which Slurm knows you, does not answer here: %s" % (what, last_words(err)),
+                f"{what}: munge, by which Slurm knows you, does not answer here: {last_words(err)}",
                 "try another login node, and tell the site",
             )
         return super().failed(what, err)
@@ -186,7 +186,7 @@ class Slurm(Scheduler):
             ("constraint", "&".join(request.constraints)),
             ("reservation", request.reservation),
         ]
-        found += ["--%s=%s" % (name, value) for name, value in asked if value]
+        found += [f"--{name}={value}" for name, value in asked if value]
         gpus = request.gpus
         if gpus:
             kind = gpus.type + ":" if gpus.type else ""
@@ -214,7 +214,7 @@ class Slurm(Scheduler):
         # "ID" or "ID;CLUSTER", possibly after lines of a site's submit plugin
         job_id = (out.strip().splitlines() or [""])[-1]
         if not self.owns(job_id):
-            raise Refused("sbatch gave no job id: %r" % out.strip(), "try: sbatch --parsable --test-only job.sh")
+            raise Refused(f"sbatch gave no job id: {out.strip()!r}", "try: sbatch --parsable --test-only job.sh")
         return job_id
 
     def queue(self, partition: str) -> List[str]:
@@ -230,7 +230,7 @@ class Slurm(Scheduler):
         if not rows:
             return None
         usable = [int(row[2]) for row in rows if _is_usable(row[3])]
-        says = ", ".join("%s %s" % (row[2], row[3]) for row in rows)
+        says = ", ".join(f"{row[2]} {row[3]}" for row in rows)
         return Queue(rows[0][1] == "up", sum(int(row[2]) for row in rows), sum(usable), says)
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
@@ -239,7 +239,7 @@ class Slurm(Scheduler):
         words = ["squeue", *_of_cluster(cluster), "--noheader", "--states=all"]
         # Text that is not a field of the format is printed unchanged, so that each row contains the whole id.
         number = "%i;" + cluster if cluster else "%i"
-        return [*words, "--jobs=" + ",".join(map(_number, job_ids)), "--format=%s|%%T|%%M|%%N|%%r" % number]
+        return [*words, "--jobs=" + ",".join(map(_number, job_ids)), f"--format={number}|%T|%M|%N|%r"]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
         if code != 0:
@@ -371,11 +371,11 @@ def _note_closed(details: Dict[str, Dict[str, str]], usable: Sequence[str], tool
     for name, row in sorted(details.items()):
         if name not in usable:
             if row.get("AllowGroups", "ALL") != "ALL":
-                tools.note("partition %s: left out: only groups %s may use it" % (name, row["AllowGroups"]))
+                tools.note("partition {}: left out: only groups {} may use it".format(name, row["AllowGroups"]))
             continue
         for setting, what in (("AllowAccounts", "accounts"), ("AllowQos", "qualities of service")):
             if row.get(setting, "ALL") != "ALL":
-                tools.note("partition %s: only for %s %s" % (name, what, row[setting]))
+                tools.note(f"partition {name}: only for {what} {row[setting]}")
 
 
 def _rows(tools: Tools, *more: str) -> List[List[str]]:

@@ -27,7 +27,7 @@ _MAX_LOG = 4 * 1024 * 1024
 _End = Tuple[str, str]
 
 
-class PayloadWatcher(object):
+class PayloadWatcher:
     """The observations of one rank's payload; ``log`` is its NCCL's log file, with ``%p``, or None."""
 
     def __init__(self, log: Optional[str]) -> None:

@@ -20,7 +20,7 @@ _HOROVOD = re.compile(r"/horovod/tensorflow/mpi_lib[\w.-]*\.so$", re.MULTILINE)
 _PATIENCE = 20.0
 
 
-class Sight(object):
+class Sight:
     """The observations of the extension in a payload; ``verdict`` is None until the result is known."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Sight(object):
 
 
 def _inactive(when: str) -> Itex:
-    return Itex(None, "TensorFlow maps no libitex_*_internal*.so, and %s" % when)
+    return Itex(None, f"TensorFlow maps no libitex_*_internal*.so, and {when}")
 
 
 def cpu_seconds(pid: int) -> float:

@@ -22,7 +22,7 @@ _PMI, _PMIX = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_PORT"), ("PMIX_NAMESPACE", "PM
 _OPENMPI = (".so.40", ".so.20")
 
 
-class LauncherVariables(object):
+class LauncherVariables:
     """The launcher's variables in this process, the payload's parent, compared with those in the payload's programs."""
 
     def __init__(self) -> None:

@@ -49,17 +49,17 @@ def environment(scheduler: Scheduler, slots: Code) -> Code:
 
 def agent(scheduler: Scheduler, folder: str) -> str:
     """Return the text of the agent program."""
-    own = "%s/%s" % (folder, AGENT)
+    own = f"{folder}/{AGENT}"
     here = shell.for_any_login_shell(["/bin/bash", own, "--here"]) + " "
     return fill(
         "agent.sh",
         "program",
-        environment="%s/%s" % (folder, ENVIRONMENT),
+        environment=f"{folder}/{ENVIRONMENT}",
         session=scheduler.own_sessions,
         batch=bool(scheduler.prefix),  # such a system may count a second task on the first node, where job.sh runs
-        machines="%s/%s" % (folder, MACHINES),
+        machines=f"{folder}/{MACHINES}",
         own=own,
         agent=scheduler.agent(),
         here=here if scheduler.agent_has_shell else "",
-        log="%s/%s" % (folder, LOG),
+        log=f"{folder}/{LOG}",
     ).text

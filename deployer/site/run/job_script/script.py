@@ -237,7 +237,7 @@ def _container(inputs: Inputs) -> Code:
     return fill(
         "job.sh",
         "container",
-        staging="%s/%s" % (staging.place, staging_script.BEGIN) if staging else "",
+        staging=f"{staging.place}/{staging_script.BEGIN}" if staging else "",
         contained=contained,
         binds=shell.together(
             [code(line, source=bind.source, target=bind.target, why=bind.why) for bind in container.binds]

@@ -149,7 +149,7 @@ def step(
         network: the lines for the nodes' rendezvous; may be empty.
     """
     if staging.kind not in _DOES:
-        raise UsageError("an image cannot be staged as %r" % staging.kind, "known: " + ", ".join(_DOES))
+        raise UsageError(f"an image cannot be staged as {staging.kind!r}", "known: " + ", ".join(_DOES))
     return fill(
         "staging.sh",
         "step",

@@ -87,7 +87,7 @@ def ask(
     account = options.account or plan.account or next(filter(None, map(given.get, _VARIABLES)), None)
     needed = environment is not None and plan.limits.account
     if account is None and needed and not _in_directives(plan.directives, "account", "A", "P"):
-        reason = "jobs on %s must name the account that they are charged to" % plan.site
+        reason = f"jobs on {plan.site} must name the account that they are charged to"
         remedy = "--account NAME, or SBATCH_ACCOUNT in the environment, or scheduler.account in the site's profile"
         raise refused(finding("queue.account", "", reason=reason, remedy=remedy))
     suffix = batch.account_suffix
@@ -111,7 +111,7 @@ def ask(
     for name in ("qos", "cluster", "storage", "parallel_environment", "gpus", "exclusive"):
         if getattr(found, name) and name not in scheduler.knows and scheduler.prefix:
             hint = "remove it from partitions.%s in the site's profile" % (plan.partition or "NAME")
-            raise Refused("%s cannot request what the plan of %s says: %s" % (scheduler.title, plan.site, name), hint)
+            raise Refused(f"{scheduler.title} cannot request what the plan of {plan.site} says: {name}", hint)
     for value in (found.queue, account, *found.constraints, options.reservation, found.qos, found.cluster):
         _one_line(value or "")
     return found
@@ -151,16 +151,16 @@ def _requests_gpus(directive: str, known: Optional[GpuRequest]) -> bool:
     """Return whether a directive requests GPUs; ``known`` is the plan's request, which may use a site-specific word."""
     if requests_gpus(directive):
         return True
-    return known is not None and re.match(r"-l (.*,)?%s=" % re.escape(known.word), directive) is not None
+    return known is not None and re.match(rf"-l (.*,)?{re.escape(known.word)}=", directive) is not None
 
 
 def _line(line: str, ours: Sequence[str]) -> str:
     """Return a directive for a batch system whose options are separate words, such as ``-l gpu=1``."""
     words = _one_line(line).split()
     if not re.match(r"^-[A-Za-z]", line):
-        raise UsageError("--directive %s: not a valid option" % line, "for instance --directive='-l NAME=VALUE'")
+        raise UsageError(f"--directive {line}: not a valid option", "for instance --directive='-l NAME=VALUE'")
     if any(words[0] == each or line.startswith(each + "=") for each in ours):
-        raise UsageError("--directive %s: the script sets this itself" % line, "see the options of run for it")
+        raise UsageError(f"--directive {line}: the script sets this itself", "see the options of run for it")
     return line
 
 
@@ -168,17 +168,17 @@ def _sbatch_word(word: str, ours: Sequence[str]) -> str:
     del ours
     match = re.match(r"^(?:--([a-z][a-z-]*)|-([A-Za-z])[^=]*)(?:=.*)?$", _one_line(word))
     if not match:
-        raise UsageError("--directive %s: not a valid word for sbatch" % word, "for instance --directive=--exclusive")
+        raise UsageError(f"--directive {word}: not a valid word for sbatch", "for instance --directive=--exclusive")
     if (match.group(1) or match.group(2)) in _OURS:
-        raise UsageError("--directive %s: the script sets this itself" % word, "see the options of run for it")
+        raise UsageError(f"--directive {word}: the script sets this itself", "see the options of run for it")
     return word
 
 
 def _one_line(word: str) -> str:
     if "\n" in word:
-        raise UsageError("%r: a directive cannot have a line end" % word)
+        raise UsageError(f"{word!r}: a directive cannot have a line end")
     return word
 
 
 def _in_directives(directives: Sequence[str], name: str, *letters: str) -> bool:
-    return any(word.startswith(("--%s" % name, *("-" + letter for letter in letters))) for word in directives)
+    return any(word.startswith((f"--{name}", *("-" + letter for letter in letters))) for word in directives)

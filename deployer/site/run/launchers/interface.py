@@ -41,7 +41,7 @@ class LaunchRequest(NamedTuple):
 AGENT, MACHINES = Word(Variable("job"), "/", result.AGENT), Word(Variable("job"), "/", result.MACHINES)
 
 
-class Launcher(object):
+class Launcher:
     """A launcher. The implementations are in the plain dict ``LAUNCHERS`` under the names that plans use."""
 
     #: The program's name in PATH.

@@ -60,10 +60,10 @@ class Mpirun(Launcher):
         if start.agent or start.inside:
             plm, component = _BY_AGENT["4" if start.version.startswith("4") else "5"]
             found[plm] = component
-            found["%s_%s_agent" % (plm, component)] = folder.PROGRAM if start.inside else AGENT
+            found[f"{plm}_{component}_agent"] = folder.PROGRAM if start.inside else AGENT
             # A daemon on another node may not start more daemons in a batch job, and mpirun must not look for qrsh.
-            found["%s_%s_no_tree_spawn" % (plm, component)] = "1"
-            found["%s_%s_disable_qrsh" % (plm, component)] = "1"
+            found[f"{plm}_{component}_no_tree_spawn"] = "1"
+            found[f"{plm}_{component}_disable_qrsh"] = "1"
         if start.inside:
             # Otherwise a daemon detaches from its starter, which makes it look like it has ended.
             found[_ATTACHED["4" if start.version.startswith("4") else "5"]] = "1"

@@ -88,7 +88,7 @@ def test_the_site_s_own_comes_first_and_the_kit_s_where_there_is_none(folder):
     assert (by_site.tool.whose, by_site.tool.version, by_site.tool.path) == ("site", "4.5.1", str(own))
     assert by_site.size == os.path.getsize(squash.path(image.folder)) == 204
     assert by_site.line().startswith("SquashFS file of 204 B in ")
-    assert "by the site's mksquashfs 4.5.1: " in by_site.line()
+    assert "with the site's mksquashfs 4.5.1: " in by_site.line()
     assert by_site.record()["mksquashfs"] == {"whose": "site", "path": str(own), "version": "4.5.1"}
     assert left(image) == ["image.sqfs"]
 
@@ -184,7 +184,7 @@ def test_the_commands_say_which_mksquashfs_it_was(folder, capsys):
     assert capsys.readouterr().out == "its SquashFS file exists already: %s\n" % squash.path(image.folder)
     os.unlink(squash.path(image.folder))
     assert site_cli.main(["squash", "tiny:1.0", *where]) == 0
-    assert "by the kit's mksquashfs 4.6: " in capsys.readouterr().out
+    assert "with the kit's mksquashfs 4.6: " in capsys.readouterr().out
 
 
 # --- with the real one ---
