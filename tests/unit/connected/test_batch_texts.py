@@ -1,8 +1,8 @@
 """No text of ours names the programs of one batch system, except where the site is known to have it."""
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,8 +43,10 @@ WORDS_OF = {
 TABLES = ("contract/rules/batch_words.py", "site/jobs/schedulers/__init__.py")
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yield (file, text) of each text in the package that is not a documentation string."""
+@functools.cache
+def texts() -> list[tuple[str, str]]:
+    """Return (file, text) of each text in the package that is not a documentation string."""
+    found = []
     for path in TOP.rglob("*.py"):
         tree = ast.parse(path.read_text())
         documents = {
@@ -57,7 +59,8 @@ def texts() -> Iterator[tuple[str, str]]:
         for node in ast.walk(tree):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and id(node) not in documents:
-                yield str(path.relative_to(TOP)), text
+                found.append((str(path.relative_to(TOP)), text))
+    return found
 
 
 def test_no_text_names_the_programs_of_one_batch_system() -> None:

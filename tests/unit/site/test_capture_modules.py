@@ -120,6 +120,7 @@ def test_a_prefix_of_the_users_has_its_module_too(hierarchy):
     assert entries(captured)[prefix]["module"] == ["gcc/12", "mpich/4.0"]
 
 
+@pytest.mark.thorough
 def test_a_slow_module_command_cuts_the_search_short(login, tmp_path, monkeypatch):
     made.program(tmp_path, "lmod", "exec sleep 600")
     login.write_text("unset BASH_ENV; export LMOD_CMD=%s/lmod MODULEPATH=/mf\n" % tmp_path)

@@ -79,6 +79,7 @@ def test_each_field_of_each_kind_of_nodes(recorded, kind):
         assert SCHEDULERS["slurm"].own_node(Tools(), name) == expected[kind]
 
 
+@pytest.mark.thorough
 def test_a_node_says_of_its_partition_what_is_true_of_all_its_nodes(recorded, monkeypatch):
     """Which node the job gets does not matter: a second capture on another one shows no drift."""
     monkeypatch.setattr(node, "node", lambda tools: dict(KERNEL))

@@ -462,6 +462,7 @@ def test_a_login_shell_that_ends_before_doctor_is_named(
     assert ("login1: the login shell ended before it ran a command" in capfd.readouterr().err) == is_login
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("target", "code", "said"), [("| head -n 1", 0, ""), ("> /dev/full", 6, "cannot write")])
 def test_a_reader_that_ends_and_a_full_disk(far: Path, target: str, code: int, said: str) -> None:
     """As `deployer logs | head`: the reader has what it wants."""
@@ -526,6 +527,7 @@ sys.exit(255 if os.path.exists(os.path.join(os.environ["HOME"], "cut")) else 0)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_a_line_that_breaks_while_a_job_is_submitted_leaves_one_job(
     far: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], place: str

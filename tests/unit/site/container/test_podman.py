@@ -180,6 +180,7 @@ exec 5<"$HOME"; cd /
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("conmon", "removed"),
     [

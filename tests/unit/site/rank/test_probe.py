@@ -282,6 +282,7 @@ def test_a_library_that_ends_the_process_leaves_a_record_of_where(tmp_path, stan
     assert "no provider" in json.loads(recorded(tmp_path, "probe-1.log"))
 
 
+@pytest.mark.thorough
 def test_a_probe_that_is_asked_to_end_leaves_its_output(tmp_path, stand_in):
     """As at a time limit: the launcher signals the rank and its child. The job's home goes too."""
     home = tmp_path / "home"

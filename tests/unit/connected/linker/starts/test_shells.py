@@ -267,6 +267,7 @@ def decides(lab: Lab, text: str, shell: str) -> tuple[bool, bool]:
 NOT_KNOWN = ("trap 'exit 7' EXIT; zz\ntrue", "no || zz", "while true; do zz; break; done")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shell", ["bash", "dash"])
 @pytest.mark.parametrize("before", ["", "set -e\n"])
 @pytest.mark.parametrize("after", ["", "\ntrue"])

@@ -56,6 +56,7 @@ def test_a_rank_records_the_network_that_its_nccl_chose(tmp_path):
     assert found.nccl == ("2.21.5+cuda12.4", "Socket", ("NET/Socket", "P2P"))
 
 
+@pytest.mark.thorough
 def test_a_world_of_one_is_seen_beside_an_mpi_library(tmp_path):
     """Debian's PyTorch maps Open MPI; the process group starts a while after the libraries are mapped."""
     for name in ("libmpi.so.40", "libgloo.so.0"):

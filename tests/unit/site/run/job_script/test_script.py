@@ -330,6 +330,7 @@ def test_a_launcher_that_does_not_end_is_killed_before_the_batch_system_kills_th
     assert signalled(scheduler, "trap '' TERM; echo ready; sleep 60; sleep 60", signal.SIGTERM) == ("TERM 137\n", 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("judge", "codes"),
     [
@@ -422,6 +423,7 @@ time.sleep(60)'
 )
 
 
+@pytest.mark.thorough
 def test_a_launcher_that_passes_on_a_signal_gets_it_until_it_ends(monkeypatch):
     launcher = LAUNCHER % "SIGUSR2"
     monkeypatch.setattr(SCHEDULERS["hosts"], "patience", 5)  # what would kill it keeps the output open
