@@ -1,9 +1,10 @@
 """What the captures of all batch systems share: facts, and the kinds of nodes in a partition."""
 
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Match, NamedTuple, Optional, Tuple
 
 from deployer.contract.base.json_records import Record
+from deployer.contract.bundle.job import clock
 from deployer.site.capture.tools import Tools
 
 GPUS = "gpus"
@@ -90,6 +91,12 @@ def kinds(name: str, nodes: List[Nodes]) -> List[Tuple[str, Record, List[Nodes]]
     largest = sorted(found.values(), key=lambda kind: -sum(each.number for each in kind[2]))
     whole = 0 < sum(len(own) for _, _, own in largest) == len(nodes)  # no two kinds share a name
     return largest if whole and len(largest) <= _MAX_KINDS else [(name, {}, nodes)]
+
+
+def duration(limit: "Match[str]") -> str:
+    """Return a time limit, matched as hours, minutes and seconds, as ``[D-]HH:MM:SS``."""
+    hours, minutes, seconds = (int(part or 0) for part in limit.groups())
+    return clock(hours * 3600 + minutes * 60 + seconds)
 
 
 def common(name: str, shapes: List[Record], tools: Tools) -> Record:

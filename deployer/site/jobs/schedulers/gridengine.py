@@ -8,25 +8,29 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set
 
 from deployer.contract.base.errors import Refused, TransferError, UsageError
 from deployer.contract.base.json_records import Record
-from deployer.contract.base.shell import Code, code
-from deployer.contract.bundle.job import clock
-from deployer.site.capture.scheduler import BatchFacts, common
+from deployer.contract.base.shell import code
+from deployer.site.capture.scheduler import BatchFacts, common, duration
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
+from deployer.site.jobs.schedulers.interface import (
+    JobRequest,
+    JobState,
+    Queue,
+    Scheduler,
+    counted,
+    job_name,
+    options,
+    word,
+)
 
-_FORGOTTEN = "does not exist"
 #: The meaning of each letter of a job's state, the most important letter first.
 _LETTERS = (
     ("d", "DELETED"),
     ("E", "ERROR"),
     ("h", "HELD"),
-    ("s", "SUSPENDED"),
-    ("S", "SUSPENDED"),
-    ("T", "SUSPENDED"),
+    ("sST", "SUSPENDED"),
     ("r", "RUNNING"),
     ("t", "TRANSFERRING"),
-    ("q", "PENDING"),
-    ("w", "PENDING"),
+    ("qw", "PENDING"),
 )
 #: States of a queue on a node in which it runs jobs, now or after the current ones: "", or a load alarm.
 _USABLE = re.compile(r"[aA]?$")
@@ -38,8 +42,6 @@ _FIELD = re.compile(r"<(\w+)>([^<]*)</")
 _PATH = re.compile(r"[^$:,\s'\"\\]+$")
 #: In a job that is not an array, $TASK_ID is 0 here, but the variable contains "undefined".
 _OUTPUT = "/batch-system-$JOB_ID-$TASK_ID.log"
-#: A job's id, or JOB.TASK for a task of an array.
-_ID = re.compile(r"\d+(\.\d+)?$")
 _VERSION = re.compile(r"^\S*GE\S* (\d+\.\d[\w.]*)")
 #: A host in qhost's XML, one of its values, and a queue with an instance on it.
 _HOST = re.compile(r"<host name='([^']+)'>(.*?)</host>", re.DOTALL)
@@ -61,6 +63,12 @@ class GridEngine(Scheduler):
     settings = ("SGE_",)
     prefix = "#$"
     by_hand = "qsub job.sh"
+    cancels, rehearses = "qdel", "qsub -verify job.sh"
+    #: A job's id, or JOB.TASK for a task of an array.
+    job_id = re.compile(r"\d+(\.\d+)?$")
+    forgotten = ("does not exist",)
+    node_list = code("""cut -d ' ' -f 1 "${{PE_HOSTFILE:-/dev/null}}\"""")
+    agent = code("""\"${{SGE_BINARY_PATH:+$SGE_BINARY_PATH/}}qrsh" -inherit -nostdin""")
     knows = ("parallel_environment", "gpus")
     lists = "qconf -sql"
     explains = "qstat -f -explain aE"
@@ -97,64 +105,41 @@ class GridEngine(Scheduler):
     def directives(self, request: JobRequest) -> List[str]:
         if not _PATH.match(request.log or request.folder):
             raise UsageError(f"Grid Engine cannot write to the path {request.folder!r}", "use another --root")
-        found = [
+        lines = [
             "-S /bin/bash",
             "-N " + job_name(request.name),
             "-j y",
             "-o " + (request.log or request.folder + _OUTPUT),
             "-r n",  # a job that starts again over its own output is worse than a failed one
             "-notify",
-            "-l h_rt=%d" % request.seconds,
+            f"-l h_rt={request.seconds}",
         ]
         slots = request.ranks_per_node * request.cpus_per_rank
         if request.parallel_environment:
-            found.append(
-                "-pe %s %d" % (word("parallel environment", request.parallel_environment), request.nodes * slots)
-            )
+            environment = word("parallel environment", request.parallel_environment)
+            lines.append(f"-pe {environment} {request.nodes * slots}")
         elif request.nodes * slots > 1:
             raise Refused(
                 "Grid Engine deals slots to nodes by a parallel environment, and the plan names none",
                 "set partitions.NAME.parallel_environment in the site's profile; `qconf -spl` lists them",
             )
         if request.memory_mb is not None:
-            found.append("-l mem_free=%dM" % -(-request.memory_mb // slots))
-        asked = [
-            ("-q", "queue", request.queue),
-            ("-P", "account", request.account),
-            ("-ar", "reservation", request.reservation),
-        ]
-        found += [f"{option} {word(what, value)}" for option, what, value in asked if value]
-        found += ["-l " + word("constraint", each) for each in request.constraints]
+            lines.append(f"-l mem_free={-(-request.memory_mb // slots)}M")
+        lines += options(("-q", "queue", request.queue), ("-P", "account", request.account))
+        lines += options(("-ar", "reservation", request.reservation))
+        lines += ["-l " + word("constraint", constraint) for constraint in request.constraints]
         if request.gpus:  # a consumable, so it is requested per slot
             if request.gpus.per_node % slots:
                 raise Refused(
-                    "%d GPUs cannot be divided among %d slots per node" % (request.gpus.per_node, slots),
+                    f"{request.gpus.per_node} GPUs cannot be divided among {slots} slots per node",
                     "choose ranks x threads that divide the GPUs, or request them with --directive alone",
                 )
-            found.append("-l %s=%d" % (word("GPUs", request.gpus.word), request.gpus.per_node // slots))
-        return [*found, *request.directives]
-
-    def nodes(self, hosts: Sequence[str]) -> Code:
-        del hosts
-        return code("""cut -d ' ' -f 1 "${{PE_HOSTFILE:-/dev/null}}\"""")
-
-    def agent(self) -> Code:
-        return code("""\"${{SGE_BINARY_PATH:+$SGE_BINARY_PATH/}}qrsh" -inherit -nostdin""")
-
-    def owns(self, job_id: str) -> bool:
-        return _ID.match(job_id) is not None
+            lines.append(f"-l {word('GPUs', request.gpus.word)}={request.gpus.per_node // slots}")
+        return [*lines, *request.directives]
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
         return ["qsub", "-terse", *(["-hold_jid", after.partition(".")[0]] if after else []), script]
-
-    def parse_submit(self, code: int, out: str, err: str) -> str:
-        if code != 0:
-            raise self.refused(code, out, err or out)
-        job_id = (out.strip().splitlines() or [""])[-1]
-        if not self.owns(job_id):
-            raise Refused(f"qsub gave no job id: {out.strip()!r}", "try: qsub -verify job.sh")
-        return job_id
 
     def queue(self, partition: str) -> List[str]:
         return ["qstat", "-f", *(["-q", partition] if partition else [])]
@@ -162,12 +147,11 @@ class GridEngine(Scheduler):
     def parse_queue(self, code: int, out: str, err: str) -> Optional[Queue]:
         if code != 0 and self.is_silent(err):
             raise self.failed("qstat failed", err)
-        found = [match.group(1) for match in map(_INSTANCE.match, out.splitlines()) if match]
-        if not found:
+        instances = [match.group(1) for match in map(_INSTANCE.match, out.splitlines()) if match]
+        if not instances:
             return None  # it prints nothing about a nonexistent queue
-        usable = sum(1 for states in found if _USABLE.match(states))
-        says = counted(found)
-        return Queue(any("d" not in states for states in found), len(found), usable, says)
+        usable = sum(1 for states in instances if _USABLE.match(states))
+        return Queue(any("d" not in states for states in instances), len(instances), usable, counted(instances))
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
         del job_ids  # qstat cannot both select jobs and show their states
@@ -178,15 +162,15 @@ class GridEngine(Scheduler):
             raise self.failed("qstat failed", err)
         if "</job_info>" not in out:
             raise TransferError(f"qstat gave no XML: {out[:100]!r}", "is Grid Engine up? try: qstat")
-        found = {}
+        states = {}
         for job in _JOB.findall(out):
             fields = dict(_FIELD.findall(job))
             state = fields.get("state", "")
-            name = next((name for letter, name in _LETTERS if letter in state), state.upper())
+            name = next((name for letters, name in _LETTERS if set(letters) & set(state)), state.upper())
             nodes = fields.get("queue_name", "").partition("@")[2]
             number, task = fields.get("JB_job_number", ""), fields.get("tasks", "")
-            found[number + ("." + task if task else "")] = JobState(name, "", "", nodes, True)
-        return found
+            states[number + ("." + task if task else "")] = JobState(name, "", "", nodes, active=True)
+        return states
 
     def outputs(self) -> List[str]:
         return ["qstat", "-j", "*"]
@@ -202,10 +186,6 @@ class GridEngine(Scheduler):
         number, _, task = job_id.partition(".")
         return ["qdel", number, *(["-t", task] if task else [])]
 
-    def parse_cancel(self, code: int, out: str, err: str) -> None:
-        if code != 0 and _FORGOTTEN not in err + out:
-            raise self.failed("qdel failed", err or out)
-
 
 class _Environment(NamedTuple):
     """A parallel environment in which deployer's jobs can run, and the rank of its allocation rule."""
@@ -219,8 +199,9 @@ def _gpu_word(tools: Tools) -> Optional[str]:
     """Return the name of the resource that counts GPUs per slot, as listed by complex(5); None if there is none."""
     said = tools.ask(["qconf", "-sc"])
     rows = [line.split() for line in said.out.splitlines()] if said else []
-    found = [row for row in rows if len(row) == 8 and _GPUS.match(row[0])]
-    for row in found:
+    for row in rows:
+        if len(row) != 8 or not _GPUS.match(row[0]):
+            continue
         if row[4] in ("YES", "FORCED") and row[5] == "YES":
             return row[0]
         tools.note(f"the resource {row[0]} is not counted per slot: jobs request it with directives")
@@ -229,7 +210,7 @@ def _gpu_word(tools: Tools) -> Optional[str]:
 
 def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Record]]:
     """Return the hardware of each queue's nodes."""
-    found: Dict[str, List[Record]] = {}
+    shapes: Dict[str, List[Record]] = {}
     for host, inner in _HOST.findall(text):
         shape = _shape(dict(_VALUE.findall(inner)))
         queues = _QUEUE.findall(inner)
@@ -237,8 +218,8 @@ def _nodes(text: str, word: Optional[str], tools: Tools) -> Dict[str, List[Recor
             count = _gpus(host, word, tools)
             shape.update({"gpus": {"count": count}} if count else {})
         for queue in queues:
-            found.setdefault(queue, []).append(shape)
-    return found
+            shapes.setdefault(queue, []).append(shape)
+    return shapes
 
 
 def _gpus(host: str, word: str, tools: Tools) -> int:
@@ -262,23 +243,24 @@ def _shape(values: Dict[str, str]) -> Record:
 def _partition(name: str, nodes: List[Record], environments: Dict[str, _Environment], tools: Tools) -> Record:
     said = tools.ask(["qconf", "-sq", name])
     fields = _fields(said.out) if said else {}
-    found: Record = {"nodes": len(nodes)} if nodes else {}
+    partition: Record = {"nodes": len(nodes)} if nodes else {}
     limit = _LIMIT.match(fields.get("h_rt", ""))
     if limit:
-        hours, minutes, seconds = (int(part or 0) for part in limit.groups())
-        found["max_time"] = clock(hours * 3600 + minutes * 60 + seconds)
+        partition["max_time"] = duration(limit)
     shape = common(name, nodes, tools)
     if shape:
-        found["node"] = shape
-    usable = sorted(environments[each] for each in _words(fields.get("pe_list", "")) if each in environments)
+        partition["node"] = shape
+    # The list may have host-specific values: "mpi smp,[cn1=gpu]".
+    names = re.sub(r"\[[^\]]*\]", "", fields.get("pe_list", "")).replace(",", " ").split()
+    usable = sorted(environments[pe] for pe in names if pe in environments)
     if usable:
-        found["parallel_environment"] = usable[0].name
+        partition["parallel_environment"] = usable[0].name
     if len(usable) > 1:
-        others = ", ".join(f"{each.name} ({each.rule})" for each in usable[1:])
+        others = ", ".join(f"{other.name} ({other.rule})" for other in usable[1:])
         tools.note(f"partition {name}: parallel environment {usable[0].name} was chosen; others: {others}")
     elif not usable:
         tools.note(f"partition {name}: no parallel environment deals slots to several nodes and has control_slaves")
-    return found
+    return partition
 
 
 def _environments(tools: Tools) -> Dict[str, _Environment]:
@@ -298,8 +280,3 @@ def _fields(text: str) -> Dict[str, str]:
     """Return the fields of qconf's output, in which a backslash continues a line."""
     pairs = (line.partition(" ") for line in re.sub(r"\\\n\s*", "", text).splitlines())
     return {name: value.strip() for name, _, value in pairs}
-
-
-def _words(text: str) -> List[str]:
-    """Return the words of a list, without host-specific values, as in ``mpi smp,[cn1=gpu]``."""
-    return re.sub(r"\[[^\]]*\]", "", text).replace(",", " ").split()

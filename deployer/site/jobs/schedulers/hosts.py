@@ -13,9 +13,7 @@ class Hosts(Local):
     way = AGENT
     #: "timeout" kills its own process group, which the launcher has left.
     patience = PATIENCE - 5
+    agent = code("ssh -x -T -o BatchMode=yes -o ConnectTimeout=30")
 
     def nodes(self, hosts: Sequence[str]) -> Code:
         return code("printf '%s\\n' {hosts}", hosts=list(hosts))
-
-    def agent(self) -> Code:
-        return code("ssh -x -T -o BatchMode=yes -o ConnectTimeout=30")

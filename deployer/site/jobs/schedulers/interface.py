@@ -5,7 +5,7 @@ start a process on each node.
 """
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Pattern, Sequence, Set, Tuple
 
 from deployer.contract.base.errors import DeployerError, Refused, TransferError, UsageError
 from deployer.contract.base.shell import Code, code
@@ -123,6 +123,8 @@ class Scheduler(BatchSystem):
     by_hand = "./job.sh"
     #: The program that submits a job; empty: the first word of the command.
     submits = ""
+    #: The program that cancels a job, and a command that shows why a submission returned no id.
+    cancels = rehearses = ""
     #: The variable that selects its cluster, if there are several.
     selects = ""
     #: The command that lists partitions or queues.
@@ -135,12 +137,20 @@ class Scheduler(BatchSystem):
     answers = ""
     #: Messages of its commands if the scheduler does not answer; a later query may succeed.
     silent: Tuple[str, ...] = ()
+    #: Messages of its commands if it does not know a job, or the job has ended.
+    forgotten: Tuple[str, ...] = ()
+    #: Matches the ids that it gives.
+    job_id: Pattern[str] = re.compile(r"(?!)")
     #: Where to look if the scheduler refuses something.
     look = ""
     #: Patterns of its messages when it refuses a job, each with a code and a remedy.
     refusals: Tuple[Tuple[str, str, str], ...] = ()
     #: The lines of job.sh that set $id to the job's id, or to that of an array's task; $id is empty without one.
     identified: Code = code("id=\n")
+    #: The command of job.sh that prints the job's nodes, one per line.
+    node_list: Code = code("uname -n")
+    #: The words that start a command on a node. The node and the command follow them.
+    agent: Code = code("")
     #: Variables that describe one node and must not reach the job's other nodes. The names are constants.
     of_a_node: Tuple[str, ...] = ()
     #: The optional parts of a request that this batch system supports.
@@ -176,16 +186,16 @@ class Scheduler(BatchSystem):
         """Return the error for a failed submission: NotTaken if there is certainly no job."""
         error = self.failed(f"{self.title} did not take the job", err)
         reason = _reason(err)
-        for said in (reason, err) if isinstance(error, Refused) else ():
-            for pattern, found, remedy in self.refusals:
-                if re.search(pattern, said):
-                    certain = said == reason and exit_code > 0 and not any(map(self.owns, out.split()))
-                    return (NotTaken if certain else Refused)(coded(error.message, found), remedy)
+        for text in (reason, err) if isinstance(error, Refused) else ():
+            for pattern, finding, remedy in self.refusals:
+                if re.search(pattern, text):
+                    certain = text == reason and exit_code > 0 and not any(map(self.owns, out.split()))
+                    return (NotTaken if certain else Refused)(coded(error.message, finding), remedy)
         return error
 
     def is_silent(self, err: str) -> bool:
         """Return whether a command failed because the batch system does not answer."""
-        return any(each in err for each in self.silent)
+        return any(text in err for text in self.silent)
 
     def directives(self, request: JobRequest) -> List[str]:
         """Return the directives of job.sh, without their prefix. Raises UsageError for unsupported requests."""
@@ -193,15 +203,12 @@ class Scheduler(BatchSystem):
 
     def nodes(self, hosts: Sequence[str]) -> Code:
         """Return a command of job.sh that prints the job's nodes, one per line; ``hosts`` are the plan's."""
-        raise NotImplementedError
-
-    def agent(self) -> Code:
-        """Return the words that start a command on a node. The node and the command follow them."""
-        raise NotImplementedError
+        del hosts
+        return self.node_list
 
     def owns(self, job_id: str) -> bool:
         """Return whether this scheduler gave the id."""
-        raise NotImplementedError
+        return self.job_id.match(job_id) is not None
 
     def place(self, job_id: str) -> str:
         """Return the cluster to which the commands about a job must be directed; empty: the login node's own."""
@@ -225,7 +232,12 @@ class Scheduler(BatchSystem):
             Refused: the command failed, or printed no id.
             TransferError: the scheduler does not answer.
         """
-        raise NotImplementedError
+        if code != 0:
+            raise self.refused(code, out, err or out)
+        number = (out.strip().splitlines() or [""])[-1]  # possibly after lines of a site's submit plugin
+        if not self.owns(number):
+            raise Refused(f"{self.by_hand.split()[0]} gave no job id: {out.strip()!r}", "try: " + self.rehearses)
+        return number
 
     def queue(self, partition: str) -> List[str]:
         """Return argv that queries a partition; an empty text means the default partition."""
@@ -283,8 +295,9 @@ class Scheduler(BatchSystem):
         raise NotImplementedError
 
     def parse_cancel(self, code: int, out: str, err: str) -> None:
-        """Raise Refused or TransferError if the job could not be cancelled."""
-        raise NotImplementedError
+        """Raise Refused or TransferError if the job could not be cancelled. One that has ended is not an error."""
+        if code != 0 and not any(text in err + out for text in self.forgotten):
+            raise self.failed(f"{self.cancels} failed", err or out)
 
 
 def last_words(err: str) -> str:
@@ -301,7 +314,7 @@ def _reason(err: str) -> str:
 
 def counted(states: Sequence[str]) -> str:
     """Return how many nodes are in each state; a node without a state is free."""
-    return ", ".join("%d %s" % (states.count(each), each or "free") for each in sorted(set(states)))
+    return ", ".join(f"{states.count(state)} {state or 'free'}" for state in sorted(set(states)))
 
 
 def word(what: str, value: str) -> str:
@@ -309,6 +322,11 @@ def word(what: str, value: str) -> str:
     if not _WORD.match(value):
         raise UsageError(f"{what} {value!r} cannot be in a directive", "use letters, digits and ._+@%/=:-")
     return value
+
+
+def options(*wanted: Tuple[str, str, Optional[str]]) -> List[str]:
+    """Return directives of an option and its value, from (option, its name for errors, value or nothing)."""
+    return [f"{option} {word(what, value)}" for option, what, value in wanted if value]
 
 
 def job_name(name: str) -> str:

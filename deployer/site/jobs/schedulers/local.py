@@ -8,10 +8,8 @@ import re
 from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import JobFailed, MissingTool
-from deployer.contract.base.shell import Code, code
 from deployer.site.jobs.schedulers.interface import ALONE, JobRequest, JobState, Queue, Scheduler
 
-_ID = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
 #: Seconds between SIGTERM, at the time limit, and SIGKILL; the same as Slurm's KillWait.
 PATIENCE = 30
 
@@ -35,17 +33,11 @@ class Local(Scheduler):
 
     title = "deployer"  # without a batch system, this tool asks a job to end
     way = ALONE
+    job_id = re.compile(r"^(\d+)\.(\d+)\.(\S+)$")
 
     def directives(self, request: JobRequest) -> List[str]:
         del request
         return []
-
-    def nodes(self, hosts: Sequence[str]) -> Code:
-        del hosts
-        return code("uname -n")
-
-    def owns(self, job_id: str) -> bool:
-        return _ID.match(job_id) is not None
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del after  # job.sh starts the next job as its last action

@@ -14,15 +14,22 @@ from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import Refused, UsageError
 from deployer.contract.base.json_records import Record
-from deployer.contract.base.shell import Code, code
+from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
 from deployer.contract.rules.batch_words import words
 from deployer.site.capture.scheduler import BatchFacts
 from deployer.site.capture.tools import Tools
-from deployer.site.jobs.schedulers.interface import JobRequest, JobState, Queue, Scheduler, counted, job_name, word
+from deployer.site.jobs.schedulers.interface import (
+    JobRequest,
+    JobState,
+    Queue,
+    Scheduler,
+    counted,
+    job_name,
+    options,
+    word,
+)
 
-#: bjobs.1 and bkill.1: LSF forgets a job CLEAN_PERIOD after its end, an hour by default (lsb.params.5).
-_FORGOTTEN = ("is not found", "No matching job found", "already finished")
 #: From "Job states" in the administration pages.
 _WORDS = {
     "PEND": ("PENDING", True),
@@ -66,7 +73,12 @@ class Lsf(Scheduler):
     settings = ("LSF_",)
     prefix = "#BSUB"
     by_hand = "bsub <job.sh"
-    submits = "bsub"
+    submits, cancels = "bsub", "bkill"
+    job_id = re.compile(r"\d+(\[\d+\])?$")
+    #: bjobs.1 and bkill.1: LSF forgets a job CLEAN_PERIOD after its end, an hour by default (lsb.params.5).
+    forgotten = ("is not found", "No matching job found", "already finished")
+    node_list = code('cat "${{LSB_DJOB_HOSTFILE:-/dev/null}}"')
+    agent = code("blaunch")
     knows = ("gpus", "exclusive")
     lists = "bqueues"
     explains = "bhosts -l"
@@ -107,7 +119,7 @@ class Lsf(Scheduler):
 
     def directives(self, request: JobRequest) -> List[str]:
         slots = request.ranks_per_node
-        found = [
+        lines = [
             "-J " + job_name(request.name),
             "-o " + _path(os.path.join(request.folder, self.own_log)),
             "-rn",  # a job that starts again over its own output is worse than a failed one
@@ -117,30 +129,16 @@ class Lsf(Scheduler):
             '-R "affinity[%s(%d)]"' % ("thread" if request.hyperthreads else "core", request.threads),
             "-W %d:%02d" % (-(-request.seconds // 60) // 60, -(-request.seconds // 60) % 60),
         ]
-        found += ["-x"] if request.exclusive else []
+        lines += ["-x"] if request.exclusive else []
         if request.memory_mb is not None:
-            found.append('-R "rusage[mem=%dMB/host]"' % request.memory_mb)
-        found += ['-R "select[{}]"'.format(word("constraint", each)) for each in request.constraints]
+            lines.append(f'-R "rusage[mem={request.memory_mb}MB/host]"')
+        lines += ['-R "select[{}]"'.format(word("constraint", name)) for name in request.constraints]
         if request.gpus:
             model = ":gmodel=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""
-            found.append('-gpu "num=%d/host%s"' % (request.gpus.per_node, model))
-        asked = [
-            ("-q", "queue", request.queue),
-            ("-P", "account", request.account),
-            ("-U", "reservation", request.reservation),
-        ]
-        found += [f"{option} {word(what, value)}" for option, what, value in asked if value]
-        return [*found, *request.directives]
-
-    def nodes(self, hosts: Sequence[str]) -> Code:
-        del hosts
-        return code('cat "${{LSB_DJOB_HOSTFILE:-/dev/null}}"')
-
-    def agent(self) -> Code:
-        return code("blaunch")
-
-    def owns(self, job_id: str) -> bool:
-        return re.match(r"\d+(\[\d+\])?$", job_id) is not None
+            lines.append(f'-gpu "num={request.gpus.per_node}/host{model}"')
+        lines += options(("-q", "queue", request.queue), ("-P", "account", request.account))
+        lines += options(("-U", "reservation", request.reservation))
+        return [*lines, *request.directives]
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
@@ -151,10 +149,10 @@ class Lsf(Scheduler):
     def parse_submit(self, code: int, out: str, err: str) -> str:
         if code != 0:
             raise self.refused(code, out, err or out)
-        found = _SUBMITTED.search(out)
-        if not found:
+        submitted = _SUBMITTED.search(out)
+        if not submitted:
             raise Refused(f"bsub gave no job id: {out.strip()!r}", "try: bsub <job.sh")
-        return found.group(1)
+        return submitted.group(1)
 
     def queue(self, partition: str) -> List[str]:
         return ["sh", "-c", 'bqueues ${1:+"$1"} && echo && bhosts -w', "sh", partition]
@@ -167,14 +165,13 @@ class Lsf(Scheduler):
         queues, _, hosts = out.partition("\n\n")
         states = [line.split()[1] for line in hosts.splitlines()[1:] if len(line.split()) > 1]
         usable = sum(1 for state in states if state in _USABLE)
-        says = counted(states)
-        return Queue("Open:Active" in queues, len(states), usable, says)
+        return Queue("Open:Active" in queues, len(states), usable, counted(states))
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
         return ["bjobs", "-a", "-noheader", "-o", _FORMAT, *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
+        if code != 0 and not out and not any(text in err for text in self.forgotten):
             raise self.failed("bjobs failed", err)
         rows = [[part.strip() for part in line.split("|")] for line in out.splitlines() if line.count("|") >= 5]
         return {row[0] + ("" if row[1] in _NO_TASK else f"[{row[1]}]"): _state(row[1:]) for row in rows}
@@ -189,10 +186,6 @@ class Lsf(Scheduler):
 
     def cancel(self, job_id: str) -> List[str]:
         return ["bkill", job_id]
-
-    def parse_cancel(self, code: int, out: str, err: str) -> None:
-        if code != 0 and not any(each in err + out for each in _FORGOTTEN):
-            raise self.failed("bkill failed", err or out)
 
 
 def _partition(text: str) -> Record:

@@ -10,12 +10,12 @@ import os
 import re
 from typing import Dict, Iterator, List, Optional, Sequence, Set
 
-from deployer.contract.base.errors import Refused, UsageError
+from deployer.contract.base.errors import UsageError
 from deployer.contract.base.json_records import Record
-from deployer.contract.base.shell import Code, code
+from deployer.contract.base.shell import code
 from deployer.contract.bundle.job import clock
 from deployer.contract.rules.batch_words import words
-from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, kinds
+from deployer.site.capture.scheduler import ENOUGH, BatchFacts, Nodes, common, duration, kinds
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import (
     JobRequest,
@@ -24,11 +24,10 @@ from deployer.site.jobs.schedulers.interface import (
     Scheduler,
     counted,
     job_name,
+    options,
     word,
 )
 
-#: From pbs_messages.c: the server does not know the job (any more), or the job has ended and its history is kept.
-_FORGOTTEN = ("Unknown Job Id", "Job has finished")
 #: The states in pbs_job_attributes(7B).
 _WORDS = {
     "Q": "PENDING",
@@ -49,8 +48,6 @@ _FINAL = ("COMPLETED", "FAILED", "MOVED")
 _USABLE = frozenset(
     ("free", "job-busy", "job-exclusive", "resv-exclusive", "busy", "provisioning", "wait-provisioning")
 )
-#: NUMBER.SERVER; for an array's task NUMBER[INDEX].SERVER; for local jobs NUMBER.NUMBER.HOST.
-_ID = re.compile(r"^\d+(\[\d+\])?\.[A-Za-z][A-Za-z0-9._-]*$")
 #: A resource of a chunk: NAME=VALUE (qsub(1B), "Requesting Resources").
 _RESOURCE = re.compile(r"[A-Za-z]\w*=[^=:+]+$")
 _VERSION = re.compile(r"^pbs_version = (\S+)", re.MULTILINE)
@@ -75,6 +72,13 @@ class Pbs(Scheduler):
     settings = ("PBS_",)
     prefix = "#PBS"
     by_hand = "qsub job.sh"
+    cancels, rehearses = "qdel", "qsub job.sh"
+    #: NUMBER.SERVER; for an array's task NUMBER[INDEX].SERVER; for local jobs NUMBER.NUMBER.HOST.
+    job_id = re.compile(r"^\d+(\[\d+\])?\.[A-Za-z][A-Za-z0-9._-]*$")
+    #: From pbs_messages.c: the server does not know the job (any more), or the job has ended and its history is kept.
+    forgotten = ("Unknown Job Id", "Job has finished")
+    node_list = code('cat "${{PBS_NODEFILE:-/dev/null}}"')
+    agent = code("pbs_tmrsh")
     knows = ("storage", "gpus", "exclusive")
     lists = "qstat -Q"
     explains = "pbsnodes -l"
@@ -124,7 +128,7 @@ class Pbs(Scheduler):
             chunk += ":%s=%d" % (word("GPUs", request.gpus.word), request.gpus.per_node)
             chunk += ":gpu_type=" + word("type of GPUs", request.gpus.type) if request.gpus.type else ""
         chunk += "".join(":" + _resource(each) for each in request.constraints)
-        found = [
+        lines = [
             "-S /bin/bash",
             "-N " + job_name(request.name)[:15],  # the limit of older versions; 230 characters since 13
             "-j oe",
@@ -134,36 +138,15 @@ class Pbs(Scheduler):
             "-l place=scatter" + (":excl" if request.exclusive else ""),
             "-l walltime=" + clock(request.seconds),
         ]
-        asked = [
-            ("-q", "queue", request.reservation or request.queue),  # a reservation is a queue
-            ("-A", "account", request.account),
-        ]
-        found += [f"{option} {word(what, value)}" for option, what, value in asked if value]
+        queue = request.reservation or request.queue  # a reservation is a queue
+        lines += options(("-q", "queue", queue), ("-A", "account", request.account))
         if request.storage:
-            found.append("-l storage=" + "+".join(word("storage", each) for each in request.storage))
-        return [*found, *request.directives]
-
-    def nodes(self, hosts: Sequence[str]) -> Code:
-        del hosts
-        return code('cat "${{PBS_NODEFILE:-/dev/null}}"')
-
-    def agent(self) -> Code:
-        return code("pbs_tmrsh")
-
-    def owns(self, job_id: str) -> bool:
-        return _ID.match(job_id) is not None
+            lines.append("-l storage=" + "+".join(word("storage", name) for name in request.storage))
+        return [*lines, *request.directives]
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
         return ["qsub", *(["-W", "depend=afterany:" + after] if after else []), script]
-
-    def parse_submit(self, code: int, out: str, err: str) -> str:
-        if code != 0:
-            raise self.refused(code, out, err)
-        job_id = (out.strip().splitlines() or [""])[-1]
-        if not self.owns(job_id):
-            raise Refused(f"qsub gave no job id: {out.strip()!r}", "try: qsub job.sh")
-        return job_id
 
     def queue(self, partition: str) -> List[str]:
         return ["sh", "-c", 'qstat -Qf ${1:+"$1"} && pbsnodes -a', "sh", partition]
@@ -175,8 +158,7 @@ class Pbs(Scheduler):
             raise self.failed("qstat failed", err)
         states = [state.replace(" ", "") for state in re.findall(r"^\s+state = (.+)", out, re.MULTILINE)]
         usable = sum(1 for state in states if set(state.split(",")) <= _USABLE)
-        says = counted(states)
-        return Queue("enabled = True" in out and "started = True" in out, len(states), usable, says)
+        return Queue("enabled = True" in out and "started = True" in out, len(states), usable, counted(states))
 
     def states(self, job_ids: Sequence[str]) -> List[str]:
         # Unless job_history_enable is set, a server forgets jobs that have ended. Then -x finds no job at all, and
@@ -185,7 +167,7 @@ class Pbs(Scheduler):
         return ["sh", "-c", script, "sh", *job_ids]
 
     def parse_states(self, code: int, out: str, err: str) -> Dict[str, JobState]:
-        if code != 0 and not out and not any(each in err for each in _FORGOTTEN):
+        if code != 0 and not out and not any(text in err for text in self.forgotten):
             raise self.failed("qstat failed", err)
         return {name.rpartition(" ")[2]: _state(fields) for name, fields in records(out).items()}
 
@@ -199,11 +181,6 @@ class Pbs(Scheduler):
 
     def cancel(self, job_id: str) -> List[str]:
         return ["qdel", job_id]
-
-    def parse_cancel(self, code: int, out: str, err: str) -> None:
-        del out
-        if code != 0 and not any(each in err for each in _FORGOTTEN):
-            raise self.failed("qdel failed", err)
 
 
 def _resource(text: str) -> str:
@@ -294,8 +271,7 @@ def _partition(name: str, queue: Dict[str, str], nodes: List[Nodes], tools: Tool
     found: Record = {"nodes": len(nodes)} if nodes else {}
     limit = _CLOCK.match(queue.get(_LIMIT + "walltime", ""))
     if limit:
-        hours, minutes, seconds = (int(part or 0) for part in limit.groups())
-        found["max_time"] = clock(hours * 3600 + minutes * 60 + seconds)
+        found["max_time"] = duration(limit)
     most = queue.get(_LIMIT + "nodect", "")
     if most.isdigit() and int(most):
         found["max_nodes"] = int(most)

@@ -7,36 +7,19 @@ from typing import Dict, List, Optional, Sequence, Set
 
 from deployer.contract.base.errors import DeployerError, Refused, TransferError
 from deployer.contract.base.json_records import Record
-from deployer.contract.base.shell import Code, code
+from deployer.contract.base.shell import code
 from deployer.site.capture.scheduler import CPUS, ENOUGH, GPUS, MEMORY, BatchFacts, Nodes, common, kinds
 from deployer.site.capture.tools import Tools
 from deployer.site.jobs.schedulers.interface import STEPS, JobRequest, JobState, Queue, Scheduler, last_words
 
 #: States that can still change; all others are final. A COMPLETING job has ended, but its log is still incomplete.
-_ACTIVE = frozenset(
-    (
-        "PENDING",
-        "CONFIGURING",
-        "RUNNING",
-        "COMPLETING",
-        "SUSPENDED",
-        "STOPPED",
-        "REQUEUED",
-        "REQUEUE_HOLD",
-        "REQUEUE_FED",
-        "RESIZING",
-        "SIGNALING",
-        "STAGE_OUT",
-        "SPECIAL_EXIT",
-        "RESV_DEL_HOLD",
-    )
-)
+_ACTIVE = frozenset((
+    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD",
+    "REQUEUE_FED", "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+))  # fmt: skip
 #: States of nodes that run jobs, now or after the current ones.
 _USABLE = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 _FORGOTTEN = "Invalid job id specified"
-#: The id of a job or of an array's task. If sbatch was given a cluster, the id includes it, in the format of ``sbatch
-#: --parsable``.
-_ID = re.compile(r"^(\d+)(?:_\d+)?(?:;([\w.-]+))?$")
 #: The start of squeue's line before the jobs of a requested cluster.
 _CLUSTER = "CLUSTER: "
 #: A directive with a list of clusters; each directive is on its own line.
@@ -109,6 +92,12 @@ class Slurm(Scheduler):
     way = STEPS
     prefix = "#SBATCH"
     by_hand = "sbatch job.sh"
+    cancels, rehearses = "scancel", "sbatch --parsable --test-only job.sh"
+    #: The id of a job or of an array's task. If sbatch was given a cluster, the id includes it, in the format of
+    #: ``sbatch --parsable``: "ID" or "ID;CLUSTER".
+    job_id = re.compile(r"^(\d+)(?:_\d+)?(?:;([\w.-]+))?$")
+    forgotten = (_FORGOTTEN,)
+    node_list = code('scontrol show hostnames "$SLURM_JOB_NODELIST"')
     lists = "sinfo"
     explains = "sinfo -R"
     version = "sinfo --version"
@@ -194,28 +183,12 @@ class Slurm(Scheduler):
             found.append("--%s%s%d" % (what, kind, gpus.per_node))
         return [shlex.quote(word) for word in [*found, *request.directives]]
 
-    def nodes(self, hosts: Sequence[str]) -> Code:
-        del hosts
-        return code('scontrol show hostnames "$SLURM_JOB_NODELIST"')
-
-    def owns(self, job_id: str) -> bool:
-        return _ID.match(job_id) is not None
-
     def place(self, job_id: str) -> str:
         return job_id.partition(";")[2]
 
     def submit(self, script: str, seconds: int, after: Optional[str] = None) -> List[str]:
         del seconds  # the script contains it
         return ["sbatch", "--parsable", *(["--dependency=afterany:" + _number(after)] if after else []), script]
-
-    def parse_submit(self, code: int, out: str, err: str) -> str:
-        if code != 0:
-            raise self.refused(code, out, err)
-        # "ID" or "ID;CLUSTER", possibly after lines of a site's submit plugin
-        job_id = (out.strip().splitlines() or [""])[-1]
-        if not self.owns(job_id):
-            raise Refused(f"sbatch gave no job id: {out.strip()!r}", "try: sbatch --parsable --test-only job.sh")
-        return job_id
 
     def queue(self, partition: str) -> List[str]:
         only = ["--partition=" + partition] if partition else []
@@ -283,12 +256,6 @@ class Slurm(Scheduler):
 
     def cancel(self, job_id: str) -> List[str]:
         return ["scancel", *_of_cluster(self.place(job_id)), _number(job_id)]
-
-    def parse_cancel(self, code: int, out: str, err: str) -> None:
-        del out
-        # A job that has already ended is not an error; scancel prints nothing about it, or that the id is invalid.
-        if code != 0 and _FORGOTTEN not in err:
-            raise self.failed("scancel failed", err)
 
 
 def _number(job_id: str) -> str:

@@ -59,7 +59,7 @@ def agent(scheduler: Scheduler, folder: str) -> str:
         batch=bool(scheduler.prefix),  # such a system may count a second task on the first node, where job.sh runs
         machines=f"{folder}/{MACHINES}",
         own=own,
-        agent=scheduler.agent(),
+        agent=scheduler.agent,
         here=here if scheduler.agent_has_shell else "",
         log=f"{folder}/{LOG}",
     ).text
