@@ -1,6 +1,6 @@
 """Find job options that a site would refuse, on the laptop, before anything is built or sent.
 
-The rules are those in the site's ``run`` (``site/run/request.py``), applied to plans made from the profile here.
+The rules are those of the site's ``run`` (``site/run/prepare/request.py``), applied to plans from the profile.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from deployer.contract.base.errors import DeployerError, Refused, Unknown, Usage
 from deployer.contract.bundle.job import Job, find
 from deployer.contract.rules.verdict import judged
 from deployer.contract.site.plan import NATIVE, NO_MPI, Plan
-from deployer.site.run.request import RunRequest, foresee
+from deployer.site.run.prepare.request import RunRequest, foresee
 from deployer.site.storage import site_plans
 
 

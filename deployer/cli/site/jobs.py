@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deployer.site.container.container import Home
     from deployer.site.jobs.jobs import Status
     from deployer.site.run.exec import ExecRequest
-    from deployer.site.run.request import RunRequest
+    from deployer.site.run.prepare.request import RunRequest
 
 
 def add_parsers(subparsers: Any) -> None:
@@ -165,7 +165,7 @@ def _add_container(parser: argparse.ArgumentParser) -> None:
 def request(args: argparse.Namespace) -> "RunRequest":
     """Return the request for a job from options, most of which have the names of its fields."""
     from deployer.site.run.job_script.submission import SubmissionOptions
-    from deployer.site.run.request import RunRequest
+    from deployer.site.run.prepare.request import RunRequest
 
     wanted = {"image": getattr(args, "image", ""), "plan": getattr(args, "plan", None), "memory_mb": args.memory}
     options = common.from_options(SubmissionOptions, args, directives=args.directive)
@@ -174,16 +174,16 @@ def request(args: argparse.Namespace) -> "RunRequest":
 
 
 def _run(args: argparse.Namespace) -> int:
-    from deployer.site.run import run
+    from deployer.site.run import earlier, run
 
     store = locate(args.root)
     wanted = request(args)
-    before = run.earlier(store, wanted, _tell)
+    before = earlier.earlier(store, wanted, _tell)
     while before and before.problem:
         name = os.path.basename(before.folder)
         terminal.warn(f"job {name}, which this command may have made before, {before.problem}; a new job is submitted")
-        wanted = run.renamed(wanted)
-        before = run.earlier(store, wanted, _tell)
+        wanted = earlier.renamed(wanted)
+        before = earlier.earlier(store, wanted, _tell)
     folder = before.folder if before else run.prepare(store, wanted)
     terminal.complain([f"deployer: {line}" for line in run.warnings(folder)])
     known = results.launch(folder).checked

@@ -22,7 +22,7 @@ from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.run import run
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from deployer.site.storage import packages
 from deployer.site.storage.store import InstalledImage
 

@@ -18,7 +18,7 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.doctor.climb import Ground, Skipped
 from deployer.site.jobs import jobs, schedulers
 from deployer.site.run import exec as execs
-from deployer.site.run import run
+from deployer.site.run.prepare.start_option import vetoes
 from deployer.site.storage import data, inventory
 from deployer.site.storage.store import InstalledImage
 from deployer.system import files, process
@@ -70,23 +70,23 @@ def python(ground: Ground) -> str:
 def runtime(ground: Ground) -> str:
     """Look for the runtimes in the plan's start options, best first."""
     name = _RUNTIME
-    vetoes: Dict[str, str] = {}
+    objections: Dict[str, str] = {}
     if ground.plan:
         ground.installed = ground.installed or find(ground)
-        vetoes = run.vetoes(ground.plan, ground.installed)
-        usable = [option.runtime for option in ground.plan.containers if option.runtime not in vetoes]
+        objections = vetoes(ground.plan, ground.installed)
+        usable = [option.runtime for option in ground.plan.containers if option.runtime not in objections]
         name = (usable or [option.runtime for option in ground.plan.containers] or [_RUNTIME])[0]
-    if ground.plan and name in CARRIED and name not in vetoes:
+    if ground.plan and name in CARRIED and name not in objections:
         return f"{name}, of the bundle's kit"
     program = RUNTIMES[name].program if name in RUNTIMES else name
-    path = None if name in vetoes else shutil.which(program)
+    path = None if name in objections else shutil.which(program)
     if path is None:
-        if ground.plan and name not in vetoes:
+        if ground.plan and name not in objections:
             raise Skipped(
                 "{} is not in PATH here; a job gets it with {}".format(program, ", ".join(ground.plan.modules_of(name)))
             )
         raise MissingTool(
-            vetoes.get(name) or f"no {program} in PATH",
+            objections.get(name) or f"no {program} in PATH",
             f"see `module avail {name}`, and name the module in the site's profile",
         )
     return "{} {}, {}".format(program, machine.version(Tools(), name) or "(version unknown)", path)

@@ -18,8 +18,9 @@ from deployer.site.container import container, home, runtime_check
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container, Mount, Runtime
 from deployer.site.install import mount_points
-from deployer.site.run import placeholders, run
-from deployer.site.run.request import users_environment
+from deployer.site.run.prepare import placeholders, ranks
+from deployer.site.run.prepare.request import users_environment
+from deployer.site.run.prepare.start_option import vetoes
 from deployer.site.storage import data
 from deployer.site.storage.store import InstalledImage, Store
 from deployer.system import files, payload, process
@@ -93,7 +94,7 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     manifest = installed.manifest()
     found = data.resolve(store, manifest)
     plan, asked = _plan(installed, request.plan), request.runtime
-    option = choose(plan, 1, run.vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
+    option = choose(plan, 1, vetoes(plan, installed, here=True), runtime=asked).start_option if plan else None
     name = option.runtime if option else _default(installed)
     if asked not in (None, name):
         why = f"{request.image} was packed for no site, so no plan allows {asked}"
@@ -101,19 +102,19 @@ def prepare(store: Store, request: ExecRequest) -> Tuple[Runtime, Container, boo
     abi = plan.abi if plan else next(iter(manifest.mpi), None)
     horovod = installed.variant(abi) if abi else None
     runtime = RUNTIMES[name]
-    bound = data.binds(installed, found) + run.users_binds(installed, plan, runtime, request.binds)
+    bound = data.binds(installed, found) + ranks.users_binds(installed, plan, runtime, request.binds)
     made = container.make(
         installed,
         manifest.image,
         plan,
         bound,
-        {**layout.own(os.environ), **(run.copies(plan, option) if plan and option else {})},
+        {**layout.own(os.environ), **(ranks.copies(plan, option) if plan and option else {})},
         horovod,
         runtime.contained,
         request.home,
         runtime.makes_targets,
         users_environment(plan, request.env),
-    )._replace(arguments=option.arguments if option else (), devices=run.cdi_names(plan))
+    )._replace(arguments=option.arguments if option else (), devices=ranks.cdi_names(plan))
     if not container.has_workdir(manifest.image):
         made = made._replace(workdir=working_folder(made.binds, made.environment.get("HOME", "/"), _here()))
     return runtime, made, bool(option and option.join)

@@ -22,7 +22,7 @@ from deployer.contract.base.errors import DeployerError, Refused, UsageError
 from deployer.contract.bundle import limits
 from deployer.contract.bundle.job import Job
 from deployer.contract.rules.findings import WARNING
-from deployer.site.run import request, run
+from deployer.site.run.prepare import request, resolve
 from deployer.system.trust.verify import begin, opened
 from tests import bundles
 
@@ -256,4 +256,4 @@ def test_check_judges_each_job_and_push_sends_what_options_can_change(
 def test_the_two_command_lines_settle_with_one_function() -> None:
     """A refusal that only one of them knows is said too late, or twice."""
     assert foresight.foresee is request.foresee
-    assert run.settle is request.settle
+    assert resolve.settle is request.settle

@@ -19,7 +19,7 @@ from deployer.contract.site.plan import Plan
 from deployer.site.install.install import install
 from deployer.site.run import run
 from deployer.site.run.job_script.submission import SubmissionOptions
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from deployer.site.storage.store import InstalledImage, Store
 from tests.unit.connected.bundle.test_pack import contents
 

@@ -26,7 +26,8 @@ from deployer.contract.site.plan import MPICH_ABI, OPENMPI
 from deployer.site.run import run
 from deployer.site.run.job_script import script
 from deployer.site.run.job_script.submission import SubmissionOptions
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare import start_option
+from deployer.site.run.prepare.request import RunRequest
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[3] / "golden"
@@ -59,7 +60,7 @@ def test_each_makes_a_plan_and_a_script(name: str, short: Path, monkeypatch: pyt
     monkeypatch.setenv("PATH", str(made.program(short, "python3", "exit 0")).rpartition("/")[0])
     monkeypatch.setattr(script, "__version__", "VERSION")
     monkeypatch.setattr(run.jobfolder, "new_token", lambda: "1")
-    monkeypatch.setattr(run, "vetoes", lambda *_: {})  # this machine is not the site's
+    monkeypatch.setattr(start_option, "vetoes", lambda *_: {})  # this machine is not the site's
     plan = make_plans(load(name), "hello:1", [family(name)])[0]
     jobs = [Job("hello", ["python3", "x.py"], 1, 1, 2 if plan.node.cores > 1 else 1, "00:10:00")]
     store = made.store(short / "root", plan=plan, jobs=jobs)

@@ -11,9 +11,10 @@ from deployer.contract.base import json_records
 from deployer.contract.bundle.job import Job
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import OPENMPI, Batch, GpuRequest, Plan
-from deployer.site.run import placeholders, run
+from deployer.site.run import run
 from deployer.site.run.job_script.submission import SubmissionOptions
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare import placeholders, start_option
+from deployer.site.run.prepare.request import RunRequest
 from tests import running as made
 
 SITES = Path(__file__).parent / "sites"
@@ -103,7 +104,7 @@ def test_farm22_has_lsfs_request_for_gpus() -> None:
 def test_a_job_of_all_gpus_has_them_in_the_order_of_its_ranks(
     directives: tuple[str, ...], ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "vetoes", lambda *_: {})
+    monkeypatch.setattr(start_option, "vetoes", lambda *_: {})
     found = plans_of("setonix")["gpu"]
     store = made.store(tmp_path, plan=found, jobs=[Job("hello", ["python3", "x.py"], 2, 8, 8, "01:00:00")])
     Path(store.tool).write_bytes(b"")

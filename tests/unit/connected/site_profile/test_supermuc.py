@@ -20,7 +20,7 @@ from deployer.contract.bundle.job import Job
 from deployer.contract.site.plan import Plan
 from deployer.site.run import run
 from deployer.site.run.job_script import script
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from deployer.site.storage.store import Store
 from tests import running as made
 

@@ -13,7 +13,7 @@ from deployer.contract.base.shell import argv
 from deployer.site.container import container, home
 from deployer.site.run import exec as execs
 from deployer.site.run import run
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from deployer.system import afterwards, process
 from tests import running as made
 from tests.others import NOBODY, somebody_else

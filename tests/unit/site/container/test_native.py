@@ -21,7 +21,7 @@ from deployer.site.container.runtimes import RUNTIMES, native
 from deployer.site.container.runtimes.interface import Container, Here
 from deployer.site.jobs import result
 from deployer.site.run import run
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from tests import forked
 from tests import running as made
 

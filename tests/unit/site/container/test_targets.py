@@ -10,7 +10,7 @@ from deployer.site.container import container, targets
 from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.charliecloud import Charliecloud
 from deployer.site.run import run
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from tests import running
 
 

@@ -19,7 +19,7 @@ from deployer.contract.site import plan as plans
 from deployer.site.doctor import climb, cluster, here, ladder, problem_report
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import run
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from deployer.system import files
 from tests import running as made
 

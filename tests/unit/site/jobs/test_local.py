@@ -11,7 +11,7 @@ from deployer.contract.base.errors import JobFailed, MissingTool, Refused, Usage
 from deployer.site.jobs import jobs, result
 from deployer.site.jobs.schedulers import SCHEDULERS
 from deployer.site.run import run
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from deployer.system import files
 from tests import running as made
 

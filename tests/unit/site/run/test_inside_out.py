@@ -9,7 +9,7 @@ from deployer.contract.bundle.image_launcher import ImageLauncher
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import Bind, InsideWay
 from deployer.site.run import inside_out, run
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from tests import running as made
 
 OWN = Bind("/scratch", "/data", "the site's folder")

@@ -7,7 +7,7 @@ from deployer.contract.bundle import limits
 from deployer.contract.rules import verdict
 from deployer.contract.rules.findings import ERROR, Finding
 from deployer.contract.site.plan import Limits
-from deployer.site.run.request import RunRequest, foresee, settle
+from deployer.site.run.prepare.request import RunRequest, foresee, settle
 from deployer.site.storage import site_plans
 from tests import running as made
 

@@ -33,10 +33,11 @@ from deployer.site.jobs import jobs, result, result_reserve
 from deployer.site.jobs.schedulers.interface import JobState
 from deployer.site.proof.result import StepOutcome, assemble
 from deployer.site.rank import host_probe
+from deployer.site.run import earlier, run
 from deployer.site.run import exec as execs
-from deployer.site.run import run
 from deployer.site.run.job_script.submission import SubmissionOptions
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare import render, start_option
+from deployer.site.run.prepare.request import RunRequest
 from deployer.site.storage import inventory, unfinished
 from deployer.system import files
 from tests import running as made
@@ -796,10 +797,10 @@ def test_a_job_that_slurm_may_have_taken_is_found_by_the_same_command(store, pro
         run.submit(folder)
     told = []
     with pytest.raises(TransferError, match="Unable to contact"):  # nobody knows, so there is no second job
-        run.earlier(store, request, told.append)
+        earlier.earlier(store, request, told.append)
     found = "case $* in *%%o*) echo '77|%s/job.sh' ;; *) echo '77|PENDING|0:00||None' ;; esac" % folder
     made.program(programs, "squeue", found)
-    assert run.earlier(store, request, told.append) == (folder, "77", "")
+    assert earlier.earlier(store, request, told.append) == (folder, "77", "")
 
 
 def test_a_job_that_was_only_prepared_has_a_status_without_the_scheduler(store, programs, capfd):
@@ -871,7 +872,7 @@ def test_sbatch_gets_a_small_environment(store, programs, monkeypatch):
 
 
 def test_podman_would_end_a_payload_without_a_handler(tmp_path, programs, monkeypatch):
-    monkeypatch.setattr(run, "vetoes", lambda *_: {})
+    monkeypatch.setattr(start_option, "vetoes", lambda *_: {})
     plan = made.PLAN._replace(start_options=[made.START_OPTION._replace(name="podman-folder", runtime="podman")])
     plain = made.store(tmp_path / "plain", plan=plan, image=made.IMAGE._replace(python=None))
     with pytest.raises(Refused, match="--again: the image has no Python, so podman would send"):
@@ -1107,14 +1108,14 @@ def test_a_plan_without_a_verdict_is_silent(store):
 
 def test_the_canary_is_read_by_what_the_image_has(tmp_path):
     rootfs = str(tmp_path)
-    assert run.canary_reader(rootfs, "/usr/bin/python3") == []  # packed by an older deployer
+    assert render._canary_reader(rootfs, "/usr/bin/python3") == []  # packed by an older deployer
     os.makedirs(rootfs + "/deployer")
     (tmp_path / "deployer" / "canary").write_text("x")
-    assert run.canary_reader(rootfs, None) == []
-    assert run.canary_reader(rootfs, "/usr/bin/python3")[0] == "/usr/bin/python3"
+    assert render._canary_reader(rootfs, None) == []
+    assert render._canary_reader(rootfs, "/usr/bin/python3")[0] == "/usr/bin/python3"
     os.makedirs(rootfs + "/usr/bin")
     os.symlink("/bin/busybox", rootfs + "/usr/bin/cat")
-    assert run.canary_reader(rootfs, None) == ["/usr/bin/cat", "/deployer/canary"]
+    assert render._canary_reader(rootfs, None) == ["/usr/bin/cat", "/deployer/canary"]
 
 
 def test_without_user_namespaces_charliecloud_is_vetoed(tmp_path, programs, monkeypatch):
@@ -1131,8 +1132,8 @@ def test_what_the_plan_knows_of_the_nodes_counts_more_than_this_host(tmp_path, p
     store = made.store(tmp_path / "root", plan)
     assert os.path.isdir(run.prepare(store, REQUEST))
     (image,) = store.installed()
-    assert run.vetoes(plan, image) == {}
-    assert run.vetoes(plan, image, here=True) == {"charliecloud": "no user namespaces here"}
+    assert start_option.vetoes(plan, image) == {}
+    assert start_option.vetoes(plan, image, here=True) == {"charliecloud": "no user namespaces here"}
 
 
 def test_a_command_that_the_image_lacks_is_refused_before_anything_is_made(tmp_path, programs):
@@ -1188,7 +1189,7 @@ def test_a_laptop_that_had_no_answer_repeats_its_request_and_gets_the_same_job(s
 
 def clock(monkeypatch, sleep):
     """Replace the pauses of the module run alone: others sleep too, for instance for the end of a process."""
-    monkeypatch.setattr(run, "time", types.SimpleNamespace(time=time.time, sleep=sleep))
+    monkeypatch.setattr(earlier, "time", types.SimpleNamespace(time=time.time, sleep=sleep))
 
 
 def test_a_job_that_has_ended_meanwhile_is_the_answer(store, programs, capfd):
@@ -1218,7 +1219,7 @@ def test_the_record_of_a_repeated_run_says_so(store, programs, capfd):
 
 def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, monkeypatch):
     request, told = REQUEST._replace(token=TOKEN), []
-    assert run.earlier(store, request, told.append) is None
+    assert earlier.earlier(store, request, told.append) is None
     folder = run.prepare(store, request)
     with pytest.raises(Refused, match="there is a job hello-%s" % TOKEN):
         run.prepare(store, request)
@@ -1228,10 +1229,10 @@ def test_of_two_processes_one_submits_and_both_have_its_number(store, programs, 
             stream.write("77\n")
 
     clock(monkeypatch, submitted)
-    assert run.earlier(store, request, told.append) == (folder, "77", "")
+    assert earlier.earlier(store, request, told.append) == (folder, "77", "")
     os.unlink(os.path.join(folder, "job_id"))
     clock(monkeypatch, lambda _: unfinished.discard(folder))  # Slurm has refused it
-    assert run.earlier(store, request, told.append) is None
+    assert earlier.earlier(store, request, told.append) is None
     assert told == ["waiting for the number of job hello-%s" % TOKEN] * 2
 
 
@@ -1250,12 +1251,12 @@ def test_a_job_that_is_refused_while_it_is_looked_at_is_none(store, programs, mo
 
     monkeypatch.setattr(module, at, discarded_before)
     clock(monkeypatch, lambda _: None)
-    assert run.earlier(store, request, told.append) is None
+    assert earlier.earlier(store, request, told.append) is None
 
 
 @pytest.mark.parametrize("problem", ["no number", "another bundle", "another user"])
 def test_a_job_of_that_name_that_is_not_this_request_s_is_named(store, programs, capfd, monkeypatch, problem):
-    monkeypatch.setattr(run, "_NUMBER_SECONDS", 0.0)
+    monkeypatch.setattr(earlier, "_NUMBER_SECONDS", 0.0)
     fake_slurm(programs, "RUNNING")
     folder = run.prepare(store, REQUEST._replace(token=TOKEN))
     if problem == "another bundle":

@@ -9,7 +9,7 @@ import pytest
 from deployer.contract.base.errors import UsageError
 from deployer.contract.site import plan as plans
 from deployer.contract.site.plan import Bind
-from deployer.site.run import placeholders
+from deployer.site.run.prepare import placeholders
 from tests import running as made
 
 PLAN = made.PLAN._replace(

@@ -25,7 +25,7 @@ from deployer.site.run.job_script import script
 from deployer.site.run.job_script.staging_script import StagedImage
 from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
 from deployer.site.run.launchers import LAUNCHERS
-from deployer.site.run.request import RunRequest
+from deployer.site.run.prepare.request import RunRequest
 from tests import running
 
 #: Each would make the file that stands for %s if it were shell.

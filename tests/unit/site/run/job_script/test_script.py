@@ -25,11 +25,11 @@ from deployer.site.container.runtimes import RUNTIMES
 from deployer.site.container.runtimes.interface import Container
 from deployer.site.container.runtimes.native import inherited
 from deployer.site.jobs.schedulers import SCHEDULERS
-from deployer.site.run import placeholders
 from deployer.site.run.job_script import agent_script, script
 from deployer.site.run.job_script.staging_script import StagedImage
 from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
 from deployer.site.run.launchers import LAUNCHERS
+from deployer.site.run.prepare import placeholders
 from tests import running as made
 
 GOLDEN = Path(__file__).resolve().parents[4] / "golden"

@@ -16,8 +16,9 @@ from deployer.contract.site.choose import StagingNeed, choose
 from deployer.contract.site.plan import Plan
 from deployer.site.container.container import Home
 from deployer.site.proof.rank_record import SAVED, WARN
-from deployer.site.run import gpus, inside_out, placeholders
+from deployer.site.run import gpus, inside_out
 from deployer.site.run.job_script.submission import BatchRequest, SubmissionOptions, ask
+from deployer.site.run.prepare import placeholders
 from deployer.site.storage.site_plans import SitePlans
 
 #: A chain of more jobs is likely a mistake.

@@ -1,0 +1,96 @@
+"""The container of a job's ranks, or of a process of ``exec``: its binds, environment and devices."""
+
+from typing import Dict, List, Optional, Sequence
+
+from deployer.contract.site import layout as layouts
+from deployer.contract.site import memory_copies
+from deployer.contract.site import plan as plans
+from deployer.contract.site.plan import Bind, Plan, StartOption
+from deployer.site.container import container
+from deployer.site.container.runtimes import RUNTIMES
+from deployer.site.container.runtimes.interface import Container, Runtime
+from deployer.site.jobs import result
+from deployer.site.rank import rendezvous
+from deployer.site.rank.devices import NAMES as GPU_NAMES
+from deployer.site.run import gpus
+from deployer.site.run.job_script import script
+from deployer.site.run.prepare.resolve import Resolved
+from deployer.site.run.prepare.start_option import Chosen
+from deployer.site.storage import data
+from deployer.site.storage.store import InstalledImage
+
+
+def ranks_container(resolved: Resolved, chosen: Chosen, folder: str, users: Sequence[Bind]) -> Container:
+    """Return the container of the ranks of a job in ``folder``; ``users`` are the user's binds."""
+    installed, plan, job, option = resolved.installed, resolved.plan, resolved.job, chosen.start_option
+    near = near_gpus(resolved, option)
+    how = (
+        script.start_inside(resolved.layout, chosen.own)
+        if chosen.own
+        else script.start(plan, option, resolved.layout, chosen.launcher)
+    )
+    own = {
+        **layouts.environment(resolved.layout),
+        **copies(plan, option),
+        **chosen.launcher.environment(how),
+        "DEPLOYER_RESULT": f"{plans.JOB}/{result.PAYLOAD_FILE}",
+    }
+    if resolved.request.again is not None:
+        own["DEPLOYER_CHECKPOINT"] = f"{plans.JOB}/{result.CHECKPOINT}"
+    own.update({name: value for name, value in near.items() if job.gpus is None or name != plan.gpu_order})
+    ranks = container.make(
+        installed,
+        resolved.manifest.image,
+        plan,
+        binds=[
+            Bind(resolved.store.tool, plans.TOOL, "this tool"),
+            Bind(folder, plans.JOB, "the job's folder"),
+            *data.binds(installed, resolved.data),
+            *users,
+        ],
+        environment={**own, **job.environment},
+        variant=installed.variant(plan.abi) if plan.abi else None,
+        contained=chosen.runtime.contained,
+        own=resolved.request.home,
+        makes_targets=chosen.runtime.makes_targets,
+        users=resolved.environment,
+    )._replace(arguments=option.arguments, devices=cdi_names(plan))
+    environment, passed = dict(ranks.environment), list(ranks.passed)
+    if chosen.own:  # overrides the rest: without these settings it would not find the nodes
+        environment.update(script.inside_environment(option, resolved.layout, chosen.own))
+    if chosen.runtime.contained:
+        # `rank` sets the variables of a rendezvous: an image's own values would point to another machine. Outside the
+        # container, it sets the host's variables.
+        given = {*plan.environment, *job.environment, *resolved.environment}
+        rendezvous_names = [name for name in rendezvous.NAMES if name not in given]
+        environment = {name: value for name, value in environment.items() if name not in rendezvous_names}
+        if resolved.manifest.image.python is None:
+            passed += [*rendezvous_names, *(GPU_NAMES if job.gpus is not None else ())]
+    return ranks._replace(environment=environment, passed=passed)
+
+
+def near_gpus(resolved: Resolved, option: StartOption) -> Dict[str, str]:
+    """Return the variables that give each rank the GPUs near its CPUs, if the job has all GPUs of its nodes."""
+    plan = resolved.plan
+    whole = resolved.asked.gpus == plan.batch.gpus is not None and not resolved.request.options.directives
+    return gpus.order(resolved.layout, plan, resolved.job.gpus) if whole and option.launcher == script.SRUN else {}
+
+
+def users_binds(
+    installed: InstalledImage, plan: Optional[Plan], runtime: Runtime, options: Sequence[str]
+) -> List[Bind]:
+    """Return the binds of ``--bind``. Raises UsageError if ``runtime`` does not support one of them."""
+    names = dict.fromkeys(option.runtime for option in plan.containers) if plan else {}
+    others = [name for name in names if name in RUNTIMES and RUNTIMES[name].makes_targets]
+    rootfs = installed.rootfs if runtime.contained else None
+    return container.parse_binds(options, rootfs, runtime.makes_targets, others)
+
+
+def copies(plan: Plan, option: StartOption) -> Dict[str, str]:
+    """Return the variables for copies between ranks' memories, if the plan uses them and the runtime prevents them."""
+    return memory_copies.switched_off(plan.abi or "") if memory_copies.prevented(option) else {}
+
+
+def cdi_names(plan: Optional[Plan]) -> List[str]:
+    """Return the plan's devices that are names in the Container Device Interface."""
+    return [name for name in plan.devices if not name.startswith("/")] if plan else []

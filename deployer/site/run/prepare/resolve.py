@@ -1,0 +1,92 @@
+"""resolve: find the image, data, plan and job of a request, and compute the layout."""
+
+import os
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+from deployer.contract.base.errors import Refused
+from deployer.contract.base.shell import plain
+from deployer.contract.bundle.job import Job
+from deployer.contract.bundle.manifest import Manifest
+from deployer.contract.rules import findings
+from deployer.contract.rules.verdict import REFUSE
+from deployer.contract.site import plan as plans
+from deployer.contract.site.layout import Layout
+from deployer.contract.site.plan import Plan
+from deployer.site.container import container
+from deployer.site.install import mount_points
+from deployer.site.run.job_script.submission import BatchRequest
+from deployer.site.run.prepare.request import RunRequest, settle
+from deployer.site.storage import data, inventory
+from deployer.site.storage.store import InstalledImage, Store
+
+
+class Resolved(NamedTuple):
+    """The user's request, with its data from the store and the plan."""
+
+    store: Store
+    request: RunRequest
+    installed: InstalledImage
+    manifest: Manifest
+    #: The installed bundles with the data that this one needs.
+    data: List[data.InstalledData]
+    job: Job
+    #: Whether the job is the caller's instead of the bundle's, so that its command is not checked.
+    own: bool
+    plan: Plan
+    layout: Layout
+    #: The request to the batch system, besides the layout.
+    asked: BatchRequest
+    #: The user's variables.
+    environment: Dict[str, str]
+    #: How many seconds before the time limit to warn the ranks; None: never.
+    warn: Optional[int]
+    #: Mount points that the bundle does not list.
+    mounts: Sequence[str]
+
+
+def resolve(store: Store, request: RunRequest, own: Optional[Job]) -> Resolved:
+    """Find the image, plan and job of ``request``, and compute the layout."""
+    installed = store.find(request.image)
+    if not request.just_checked:
+        inventory.check(store, installed)
+    manifest = installed.manifest()
+    found = data.resolve(store, manifest)
+    settled = settle(installed.plans(request.plan), manifest.name, manifest.jobs, request, os.environ, own)
+    plan = settled.plan
+    _check_verdict(plan, request.force)
+    mount_points.make_if_permitted(installed.rootfs, plan.mounts)
+    binds = [] if request.runtime == plans.NATIVE else request.binds  # the host has its own folders
+    return Resolved(
+        store=store,
+        request=request,
+        installed=installed,
+        manifest=manifest,
+        data=found,
+        own=own is not None,
+        **settled._asdict(),
+        mounts=[*plan.mounts, *_others_mount_points(installed, manifest, binds)],
+    )
+
+
+def _others_mount_points(installed: InstalledImage, manifest: Manifest, options: Sequence[str]) -> List[str]:
+    """Return ``--bind`` targets that only other images have as mount points; nodes that unpack the image lack them."""
+    targets = [plain(bind.target) for bind in container.parse_binds(options, None)]
+    return mount_points.others(installed, manifest.mount_points, targets)
+
+
+def _check_verdict(plan: Plan, force: bool) -> None:
+    """Raise Refused if ``check`` refused the bundle on the laptop, unless forced."""
+    if plan.checked is None or plan.checked.verdict != REFUSE or force:
+        return
+    against = plan.checked.against
+    codes = ", ".join(sorted({item.code for item in against}))
+    first = against[0] if against else None
+    found = findings.finding(
+        "check.refused",
+        plan.site,
+        by=plan.checked.by,
+        codes=codes or "no finding",
+        first=f"{first.subject}: {first.message}" if first else "see the plan",
+        remedy=first.remedy if first else "make a new plan",
+    )
+    raise Refused(f"{found.subject}: {found.message}", found.remedy)
