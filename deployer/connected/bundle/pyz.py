@@ -38,6 +38,7 @@ _OF_RANKS = (
     "deployer/site/rank/__init__.py",
     "deployer/site/rank/observed/__init__.py",
     "deployer/site/rank/devices.py",
+    "deployer/site/rank/launched.py",
     "deployer/site/rank/observed/mapped_mpi.py",
     "deployer/site/rank/node_records.py",
     "deployer/site/rank/observed/oom.py",

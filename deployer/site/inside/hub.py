@@ -20,7 +20,7 @@ from deployer.site.inside import addresses, ask
 from deployer.site.inside.channel import PATIENCE, Channel, ChannelError, Message
 from deployer.site.inside.node import HUB, NUMBER, end_all
 from deployer.site.inside.wakeups import Wakeups
-from deployer.site.rank.rank import inherited_environment
+from deployer.site.rank.launched import inherited_environment
 from deployer.system import payload
 
 #: Connections that have not yet proven the key. If there are more, the oldest is closed: nodes prove it at once.

@@ -17,11 +17,11 @@ if MYPY:
     import signal
     from typing import Any, Dict, List, NoReturn, Optional, Set
 
+    from deployer.site.rank.launched import RankOptions
     from deployer.site.rank.observed.communication import PayloadWatcher
     from deployer.site.rank.observed.itex import Sight
     from deployer.site.rank.observed.launcher_variables import LauncherVariables
-    from deployer.site.rank.outside import Watcher
-    from deployer.site.rank.rank import RankOptions
+    from deployer.site.rank.observed.outside import Watcher
 else:
     import _signal as signal
 
@@ -116,7 +116,7 @@ class _Observer:
 
             self._sight = itex.Sight()
         if options.outside is not None:
-            from deployer.site.rank.outside import Watcher
+            from deployer.site.rank.observed.outside import Watcher
 
             self._watcher = Watcher(options.outside or None)
 

@@ -8,9 +8,10 @@ import sys
 
 from deployer.site.proof import rank_record
 from deployer.site.rank import payload_monitor
+from deployer.site.rank.launched import SIZE, number, task_number
 from deployer.site.rank.node_records import NodeRecords
 from deployer.site.rank.observed import mapped_mpi
-from deployer.site.rank.rank import SIGNALS, SIZE, number, task_number
+from deployer.site.rank.rank import SIGNALS
 from deployer.site.rank.rendezvous import LOCAL_TASK
 from deployer.system import payload
 

@@ -9,7 +9,7 @@ MYPY = False
 if MYPY:
     from typing import Dict, Mapping, Optional
 
-#: Launchers' variables with a process's number on its node; as in ``rank.TASK``, Slurm's is last.
+#: Launchers' variables with a process's number on its node; as in ``launched.TASK``, Slurm's is last.
 LOCAL_TASK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_LOCAL_RANK", "SLURM_LOCALID")
 #: The variables that a rank sets unless they are already set.
 NAMES = (

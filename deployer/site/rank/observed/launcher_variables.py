@@ -7,8 +7,8 @@ module only after an MPI library is mapped.
 
 import os
 
+from deployer.site.rank.launched import parsed_environment
 from deployer.site.rank.observed.mapped_mpi import kernel_data
-from deployer.site.rank.rank import parsed_environment
 
 MYPY = False
 if MYPY:

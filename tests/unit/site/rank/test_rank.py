@@ -10,7 +10,7 @@ import time
 import pytest
 
 from deployer.contract.rules import hostfiles
-from deployer.site.rank import payload_monitor, rank
+from deployer.site.rank import launched, payload_monitor, rank
 from deployer.site.rank.observed import mapped_mpi
 from deployer.system import elf
 from tests.evidence import recorded
@@ -183,7 +183,7 @@ def test_two_mpi_libraries_of_one_process(tmp_path):
 
 
 def observed(pid):
-    observer = payload_monitor._Observer(pid, 0, rank.RankOptions({"--out": "/nowhere"}))
+    observer = payload_monitor._Observer(pid, 0, launched.RankOptions({"--out": "/nowhere"}))
     observer.look()
     return observer.record
 
@@ -230,7 +230,8 @@ def test_next_to_nothing_is_imported_before_the_payload_is_on_its_way():
     assert "deployer.system.payload" in modules
     assert not modules & slow
     assert {name for name in modules if name.startswith("deployer.")} <= {
-        "deployer.site", "deployer.site.rank", "deployer.site.rank.rank", "deployer.site.rank.rendezvous",
+        "deployer.site", "deployer.site.rank", "deployer.site.rank.launched", "deployer.site.rank.rank",
+            "deployer.site.rank.rendezvous",
         "deployer.system", "deployer.system.payload",
     }  # fmt: skip
 

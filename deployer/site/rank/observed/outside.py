@@ -12,8 +12,8 @@ from deployer.contract.base.errors import DeployerError
 from deployer.contract.elf import dynamic
 from deployer.contract.proof.payload import Outside
 from deployer.site.proof import rank_record
+from deployer.site.rank.launched import SIZE, TASK, number, parsed_environment
 from deployer.site.rank.observed import mapped_mpi
-from deployer.site.rank.rank import SIZE, TASK, number, parsed_environment
 from deployer.system import elf, file_identity
 
 #: Libraries with which MPICH's family may communicate with a launcher; Open MPI has such libraries too.

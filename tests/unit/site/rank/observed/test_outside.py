@@ -11,7 +11,8 @@ import pytest
 from deployer.contract.proof import evidence
 from deployer.contract.proof.payload import read_payload
 from deployer.site.proof import rank_record
-from deployer.site.rank import outside, payload_monitor, rank
+from deployer.site.rank import launched, payload_monitor
+from deployer.site.rank.observed import outside
 from deployer.system import elf
 from tests.evidence import recorded
 
@@ -25,7 +26,7 @@ def watched(folder, command, library="", **environment):
     code += "watch._LAST_WORDS = 0; sys.exit(rank.main(sys.argv[1:]))"
     env = dict(PATH=os.environ["PATH"], PYTHONPATH=os.getcwd(), **environment)
     subprocess.run([sys.executable, "-c", code, *words], env=env, stderr=subprocess.PIPE, timeout=30, check=False)
-    return read_payload(recorded(folder, "payload-%d.json" % rank.task_number(environment)).encode(), "it")
+    return read_payload(recorded(folder, "payload-%d.json" % launched.task_number(environment)).encode(), "it")
 
 
 @pytest.mark.thorough
