@@ -231,7 +231,7 @@ def test_next_to_nothing_is_imported_before_the_payload_is_on_its_way():
     assert not modules & slow
     assert {name for name in modules if name.startswith("deployer.")} <= {
         "deployer.site", "deployer.site.rank", "deployer.site.rank.launched", "deployer.site.rank.rank",
-            "deployer.site.rank.rendezvous",
+        "deployer.site.rank.rendezvous",
         "deployer.system", "deployer.system.payload",
     }  # fmt: skip
 
