@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from deployer.contract.bundle import command
 from deployer.contract.elf.dynamic import BadElf, Facts
 
 #: Kinds of path entries.
-FILE, FOLDER, LINK = "file", "folder", "link"
+FILE, FOLDER, LINK = command.FILE, command.FOLDER, command.LINK
 
 #: The maximum number of bytes read from a file whose text is needed.
 SMALL = 16 * 1024 * 1024
@@ -63,7 +64,8 @@ class JobFilesystem:
                 links += 1
                 if links > _MAX_LINKS:
                     return None
-                target = self._target(here)
+                files, inner = self._at(here)
+                target = files.target(inner)
                 if target.startswith("/"):
                     done = []
                 todo += _names(target)[::-1]
@@ -73,9 +75,10 @@ class JobFilesystem:
                 done.append(name)
         return "/" + "/".join(done)
 
-    def is_file(self, path: str) -> bool:
-        """Return whether a path without links is a file."""
-        return self._kind(path) == FILE
+    def file(self, path: str) -> str | None:
+        """Return the link-free path of a file; None if no file is at ``path``."""
+        real = self.resolve(path)
+        return real if real and self._kind(real) == FILE else None
 
     def facts(self, path: str) -> Facts | None:
         """Return the facts of the file at a path without links. Raises BadElf."""
@@ -90,13 +93,19 @@ class JobFilesystem:
             return None
 
     def content(self, path: str) -> bytes:
-        """Return the content of a small file at a path without links."""
-        files, inner = self._at(path)
+        """Return the content of a small file; empty if it is unknown, or no file is at ``path``."""
+        real = self.file(path)
+        if real is None:
+            return b""
+        files, inner = self._at(real)
         return files.content(inner)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in the folder at a path without links, sorted."""
-        files, inner = self._at(path)
+        """Return the names in a folder, sorted; empty if it does not exist."""
+        real = self.resolve(path)
+        if real is None:
+            return []
+        files, inner = self._at(real)
         return sorted(files.names(inner))
 
     def identity(self, path: str) -> tuple[int, str]:
@@ -110,10 +119,6 @@ class JobFilesystem:
         if found is None and any(_below(bind.target, path) for bind in self._layers):
             return FOLDER  # flatten creates the folders that binds need
         return found
-
-    def _target(self, path: str) -> str:
-        files, inner = self._at(path)
-        return files.target(inner)
 
     def _at(self, path: str) -> tuple[Files, str]:
         for bind in self._layers:

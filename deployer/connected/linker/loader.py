@@ -237,11 +237,10 @@ class Loader:
     def _read(self, path: str) -> Facts | None:
         if path not in self._facts:
             facts = None
-            if self.view.is_file(path):
-                try:
-                    facts = self.view.facts(path)
-                except BadElf as error:
-                    self.broken.append(Broken(path, str(error)))
+            try:
+                facts = self.view.facts(path) if self.view.file(path) else None
+            except BadElf as error:
+                self.broken.append(Broken(path, str(error)))
             if facts and facts.dynamic.machine != self.machine:
                 self.foreign[path] = facts.dynamic.machine
                 facts = None
@@ -305,10 +304,7 @@ class Loader:
 
 def _read_cache(view: JobFilesystem, machine: int) -> dict[str, str]:
     """Return the image's /etc/ld.so.cache: soname to path. Empty if it is absent or has an older format."""
-    real = view.resolve(_CACHE)
-    if real is None or not view.is_file(real):
-        return {}
-    data = view.content(real)
+    data = view.content(_CACHE)
     start = data.find(_CACHE_MAGIC)  # data in the old format may precede it
     if start < 0 or len(data) < start + _CACHE_HEAD.size:
         return {}

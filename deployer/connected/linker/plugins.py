@@ -5,7 +5,7 @@ compares both with an LD_DEBUG trace of a real run.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from deployer.connected.linker.loader import Loader
 from deployer.connected.linker.starts.words import UnknownWord
@@ -43,9 +43,10 @@ def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> di
     found: dict[str, list[str]] = {}
     if given:
         for folder in given.split(":"):
-            for file, path in _in_folder(loader, folder):
+            for file in filter(_PROVIDER.match, loader.view.names(folder)):
                 name = file.removeprefix("lib").removesuffix("-fi.so").partition("-")[0]
-                found.setdefault("psm2" if name == "psmx2" else name, []).append(path or "")
+                path = loader.view.resolve(f"{folder}/{file}") or ""
+                found.setdefault("psm2" if name == "psmx2" else name, []).append(path)
         return found
     names = {name: name for name in PROVIDERS if name != "psmx2"}
     names["psm2"] = "psmx2" if intel else "psm2"
@@ -54,11 +55,3 @@ def providers(loader: Loader, environment: Mapping[str, str], intel: bool) -> di
         if path:
             found[name] = [path]
     return found
-
-
-def _in_folder(loader: Loader, folder: str) -> Iterator[tuple[str, str | None]]:
-    """Yield the name and path of each provider in a folder."""
-    real = loader.view.resolve(folder)
-    for name in loader.view.names(real) if real else ():
-        if _PROVIDER.match(name):
-            yield name, loader.view.resolve(f"{real}/{name}")

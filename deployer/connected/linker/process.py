@@ -268,8 +268,7 @@ def _text(view: JobFilesystem, script: str) -> str:
     """Return the text of the script that a Python runs; empty if it is unknown."""
     if script.startswith("-c "):
         return script
-    path = view.resolve(script) if script.startswith("/") else None
-    return view.content(path).decode("utf-8", "replace") if path and view.is_file(path) else ""
+    return view.content(script).decode("utf-8", "replace") if script.startswith("/") else ""
 
 
 def _is_python(loader: Loader) -> bool:
@@ -303,7 +302,7 @@ def _single(plan: Plan, image: Index, host: Mapping[str, Files]) -> Captured:
             paths[f"/{item.name}"] = real
         elif real:
             paths.update({f"/{item.name}/{name}": site.resolve(f"{real}/{name}") for name in site.names(real)})
-    facts = {name: site.facts_or_none(path) for name, path in paths.items() if path and site.is_file(path)}
+    facts = {name: site.facts_or_none(path) for name, path in paths.items() if path and site.file(path)}
     return Captured({name: found for name, found in facts.items() if found}, links)
 
 
@@ -313,8 +312,8 @@ def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
         return view.resolve(command)
     values = variables(image.env)
     for folder in values.get("PATH", "/usr/local/bin:/usr/bin:/bin").split(":"):
-        found = view.resolve(f"{folder}/{command}")
-        if found and view.is_file(found):
+        found = view.file(f"{folder}/{command}")
+        if found:
             return found
     return None
 
@@ -322,7 +321,7 @@ def _program(view: JobFilesystem, image: Image, command: str) -> str | None:
 def _interpreter(view: JobFilesystem, image: Image, path: str | None) -> str | None:
     """Return the program that the kernel starts for a path: the interpreter of a script, otherwise the path itself."""
     for _ in range(_MAX_INTERPRETERS):
-        if path is None or not view.is_file(path):
+        if path is None or not view.file(path):
             return None
         if view.facts_or_none(path) is not None:
             return path
@@ -349,7 +348,7 @@ def _is_below(path: str, top: str) -> bool:
 
 def _machine(view: JobFilesystem, path: str | None, image: Image) -> int:
     """Return the machine of a program if the nodes can run it; otherwise the nodes' own machine."""
-    facts = view.facts(path) if path and view.is_file(path) else None
+    facts = view.facts(path) if path and view.file(path) else None
     own = facts.dynamic.machine if facts else _X86_64
     runnable = _RUN_BY.get(image.architecture, (own,))
     return own if own in runnable else runnable[0]

@@ -48,5 +48,5 @@ def _texts(process: Process, overlays: Sequence[Overlay]) -> Iterator[tuple[str,
     yield "its text", process.text
     for overlay in overlays if not process.text.startswith("-c ") else ():
         for path in overlay.files.entries if overlay.target == APP else ():
-            if path.endswith(".py") and process.view.is_file(APP + path):
+            if path.endswith(".py") and process.view.file(APP + path):
                 yield APP + path, process.view.content(APP + path).decode("utf-8", "replace")

@@ -448,8 +448,8 @@ class _Walk:
             for path in (each if each.startswith("/") else f"{place.workdir}/{each}" for each in names):
                 if path.startswith(_OF_THE_NODE):
                     continue
-                real = self._at.view.resolve(path) if path.startswith("/") else None
-                if real and self._at.view.is_file(real):
+                real = self._at.view.file(path) if path.startswith("/") else None
+                if real:
                     return Located(path, real, command.PathInfo(command.FILE))
             raise
 
@@ -486,8 +486,7 @@ class _Walk:
         return found.path, data.decode("utf-8", "surrogateescape")
 
     def _text(self, path: str) -> bytes:
-        real = self._at.view.resolve(path)
-        return self._at.view.content(real) if real and self._at.view.is_file(real) else b""
+        return self._at.view.content(path)
 
     def text_or_unknown(self, path: str) -> str:
         """Return the text of a file that a program reads as its input."""

@@ -177,10 +177,8 @@ class _Search:
                 self._unclear[f"{script} is in a folder that is only known when it runs"] = None
                 return
             path = f"{self._runs.folder}/{script}"
-        real = self._view.resolve(path)
-        if real and not self._view.is_file(real):
-            path, real = f"{path}/__main__.py", self._view.resolve(f"{path}/__main__.py")
-        data = self._view.content(real) if real and self._view.is_file(real) else b""
+        real = self._view.file(path) or self._view.file(f"{path}/__main__.py")
+        data = self._view.content(real) if real else b""
         if not real or not data:
             self._unclear[f"{script} cannot be read"] = None
             return
@@ -222,12 +220,8 @@ class _Search:
     def _exists(self, top: str) -> bool:
         """Return whether a module of any kind exists at a path."""
         folder, name = posixpath.split(top)
-        real = self._view.resolve(folder)
-        if real is None:
-            return False
-        return any(
-            each == name or (each.startswith(name + ".") and each.endswith(_MODULE_FILES)) for each in self._names(real)
-        )
+        names = self._names(folder)
+        return any(each == name or (each.startswith(name + ".") and each.endswith(_MODULE_FILES)) for each in names)
 
     def _names(self, folder: str) -> list[str]:
         if folder not in self._listed:
@@ -245,12 +239,10 @@ class _Search:
         """Yield the file of a module below a folder, if it exists; extension modules are added."""
         path = "/".join([folder, *parts])
         for candidate in (f"{path}/__init__.py", f"{path}.py"):
-            real = self._view.resolve(candidate)
-            if real and self._view.is_file(real):
+            if self._view.file(candidate):
                 yield candidate
                 return
-        parent = self._view.resolve(posixpath.dirname(path))
-        for name in self._names(parent) if parent else ():
+        for name in self._names(posixpath.dirname(path)):
             if name.startswith(parts[-1] + ".") and name.endswith(".so"):
                 (self._certain if certain else self._possible)[f"{posixpath.dirname(path)}/{name}"] = None
 
@@ -258,9 +250,7 @@ class _Search:
         if (path, certain) in self._done or PACKAGED.match(path):
             return
         self._done.add((path, certain))
-        real = self._view.resolve(path)
-        data = self._view.content(real) if real else b""
-        self._text(data, posixpath.basename(path), posixpath.dirname(path), certain, main)
+        self._text(self._view.content(path), posixpath.basename(path), posixpath.dirname(path), certain, main)
 
     def _text(self, data: bytes, shown: str, folder: str, certain: bool, main: bool) -> None:
         """Follow the imports of a source text."""
@@ -325,11 +315,10 @@ class _Search:
     def _entry_point(self, distribution: str, group: str, entry: str) -> str | None:
         """Return the module of an installed distribution's entry point; None if it is not found."""
         for folder in self._path:
-            real = self._view.resolve(folder)
-            for name in self._names(real) if real else ():
+            for name in self._names(folder):
                 stem, _, kind = name.rpartition(".")
                 owner = canonicalize_name(stem.partition("-")[0])
-                path = self._view.resolve(f"{real}/{name}/entry_points.txt")
+                path = self._view.resolve(f"{folder}/{name}/entry_points.txt")
                 if kind in ("dist-info", "egg-info") and owner == canonicalize_name(distribution) and path:
                     return package_imports.entry_module(self._view.content(path), group, entry)
         return None
@@ -381,8 +370,8 @@ class _Search:
 
     def _is_module(self, path: str) -> bool:
         """Return whether a path with a module's name may be one: a file, a folder with such files, or an archive."""
-        real = self._view.resolve(path) if path else None
-        names = [path] if real is None or self._view.is_file(real) else self._names(real)
+        is_folder = path and self._view.resolve(path) and not self._view.file(path)
+        names = self._names(path) if is_folder else [path]
         return any(name.endswith((*_MODULE_FILES, *ARCHIVES)) for name in names)
 
     def _may_be_built(self, source: str) -> bool:

@@ -140,7 +140,7 @@ class _Places:
             self._unknown[f"{path} of {source} is only known on the site, or the job makes it"] = None
         else:
             real = self._view.resolve(path)
-            if real and self._view.is_file(real):
+            if self._view.file(path):
                 self._unknown[f"{path} of {source} is an archive"] = None
             self._folders.append(real or path)
 
@@ -166,8 +166,7 @@ class _Places:
         prefix = "" if prefix == "/" else prefix
         for top in [prefix, f"{prefix}/local"] if local and prefix == "/usr" else [prefix]:
             for lib in (f"{top}/lib", f"{top}/lib64"):
-                real = self._view.resolve(lib)
-                names = self._view.names(real) if real else []
+                names = self._view.names(lib)
                 for name in [f"python{version[1]}", "python3"] if version else names:
                     if name in names and name.startswith("python3"):
                         yield f"{lib}/{name}"
@@ -191,10 +190,9 @@ class _Places:
     def _of_pth(self) -> Iterator[str]:
         """Yield modules that .pth files import, and add the folders that these files list."""
         for folder in list(self._folders):
-            real = self._view.resolve(folder)
-            for name in self._view.names(real) if real else ():
+            for name in self._view.names(folder):
                 if name.endswith(".pth"):
-                    yield from self._of_file(f"{real}/{name}", folder, name)
+                    yield from self._of_file(f"{folder}/{name}", folder, name)
 
     def _of_file(self, path: str, folder: str, name: str) -> Iterator[str]:
         for line in (self._content(path) or "").splitlines()[:_MAX_LINES]:
@@ -212,7 +210,4 @@ class _Places:
                     self._add(named, name)
 
     def _content(self, path: str) -> str | None:
-        real = self._view.resolve(path)
-        if real is None or not self._view.is_file(real):
-            return None
-        return self._view.content(real).decode("utf-8", "surrogateescape")
+        return self._view.content(path).decode("utf-8", "surrogateescape") if self._view.file(path) else None
